@@ -1,0 +1,1 @@
+"""modelc: ONNX models to self-contained native packages."""
