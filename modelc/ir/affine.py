@@ -1,0 +1,172 @@
+"""Quasi-affine index arithmetic: linear forms, bounds, simplification.
+
+An index is a sum of integer multiples of *atoms* plus a constant. An atom is an iterator or a floordiv/mod of another
+quasi-affine form by a constant. Everything that analyses accesses (footprints, strides, layouts) works on this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite
+
+Ranges = Mapping[str, int]  # iterator -> extent: it runs over [0, extent)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """sum(coefficient * atom) + constant, with atoms in order of first appearance and no zero coefficients."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+
+    def coefficient(self, atom: Expr) -> int:
+        return dict(self.terms).get(atom, 0)
+
+    def expr(self) -> Expr:
+        result: Expr | None = None
+        for atom, c in self.terms:
+            if result is None:
+                result = op("mul", atom, c)
+            else:
+                result = op("add", result, op("mul", atom, c)) if c > 0 else op("sub", result, op("mul", atom, -c))
+        if result is None:
+            return Const(self.constant)
+        if self.constant < 0:
+            return op("sub", result, -self.constant)
+        return op("add", result, self.constant)
+
+
+def linear(e: Expr) -> Linear | None:
+    """The linear form of an index expression, or None if it is not quasi-affine (a Load, a product of iterators)."""
+    if isinstance(e, Const):
+        return Linear((), int(e.value)) if e.dtype == "int64" else None
+    if isinstance(e, Var):
+        return Linear(((e, 1),), 0)
+    if not isinstance(e, Op):
+        return None
+    if e.name in ("add", "sub"):
+        a, b = linear(e.args[0]), linear(e.args[1])
+        return None if a is None or b is None else _sum(a, b, 1 if e.name == "add" else -1)
+    if e.name == "neg":
+        a = linear(e.args[0])
+        return None if a is None else _sum(Linear((), 0), a, -1)
+    if e.name == "mul":
+        a, b = linear(e.args[0]), linear(e.args[1])
+        if a is None or b is None or (a.terms and b.terms):
+            return None
+        form, scale = (a, b.constant) if not b.terms else (b, a.constant)
+        return Linear(tuple((x, c * scale) for x, c in form.terms if c * scale), form.constant * scale)
+    if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
+        inner = linear(e.args[0])
+        if inner is None:
+            return None
+        if not inner.terms:
+            value, by = inner.constant, int(e.args[1].value)
+            return Linear((), value // by if e.name == "floordiv" else value % by)
+        return Linear(((Op(e.name, (inner.expr(), e.args[1])), 1),), 0)
+    return None
+
+
+def _sum(a: Linear, b: Linear, sign: int) -> Linear:
+    terms = dict(a.terms)
+    for atom, c in b.terms:
+        terms[atom] = terms.get(atom, 0) + sign * c
+    return Linear(tuple((x, c) for x, c in terms.items() if c), a.constant + sign * b.constant)
+
+
+def bounds(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
+    """Least and greatest value (both included) over the iterators' ranges; None if unknown. Exact for linear forms."""
+    form = linear(e)
+    if form is None:
+        return None
+    low = high = form.constant
+    for atom, c in form.terms:
+        limits = _atom_bounds(atom, ranges)
+        if limits is None:
+            return None
+        a, b = c * limits[0], c * limits[1]
+        low, high = low + min(a, b), high + max(a, b)
+    return low, high
+
+
+def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int] | None:
+    if isinstance(atom, Var):
+        return (0, ranges[atom.name] - 1) if atom.name in ranges else None
+    assert isinstance(atom, Op) and isinstance(atom.args[1], Const)
+    inner, by = bounds(atom.args[0], ranges), int(atom.args[1].value)
+    if inner is None:
+        return None
+    if atom.name == "floordiv":
+        return inner[0] // by, inner[1] // by
+    if inner[0] // by == inner[1] // by:
+        return inner[0] % by, inner[1] % by
+    return 0, by - 1
+
+
+def simplify(e: Expr, ranges: Ranges) -> Expr:
+    """An equal, canonical index expression: like terms gathered, divisions and remainders that the ranges decide
+    resolved (`(4*a + b) // 4` is `a` when 0 <= b < 4)."""
+    return rewrite(e, lambda x: _simplified(x, ranges))
+
+
+def _simplified(e: Expr, ranges: Ranges) -> Expr | None:
+    if not isinstance(e, Op) or e.name not in ("add", "sub", "mul", "neg", "floordiv", "mod"):
+        return None
+    if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
+        return _divided(e, ranges)
+    form = linear(e)
+    if form is None:
+        return None
+    return _rejoined(Linear(tuple((a, c) for a, c in form.terms if ranges.get(str(a), 0) != 1), form.constant)).expr()
+
+
+def _rejoined(form: Linear) -> Linear:
+    """`(x // n) * n*k + (x % n) * k` is `x * k`."""
+    terms = dict(form.terms)
+    for atom, c in form.terms:
+        if not (isinstance(atom, Op) and atom.name == "floordiv" and isinstance(atom.args[1], Const)):
+            continue
+        by = int(atom.args[1].value)
+        rest = Op("mod", atom.args)
+        if c % by == 0 and terms.get(rest) == c // by and atom in terms:
+            whole = linear(atom.args[0])
+            assert whole is not None
+            kept = Linear(tuple((x, k) for x, k in terms.items() if x not in (atom, rest)), form.constant)
+            scaled = Linear(tuple((x, k * (c // by)) for x, k in whole.terms), whole.constant * (c // by))
+            return _rejoined(_sum(kept, scaled, 1))
+    return form
+
+
+def _divided(e: Op, ranges: Ranges) -> Expr | None:
+    by = int(e.args[1].value)  # type: ignore[union-attr]
+    form = linear(e.args[0])
+    if form is None or by <= 0:
+        return None
+    inner = form.expr()
+    limits = bounds(inner, ranges)
+    if limits is not None and limits[0] // by == limits[1] // by:
+        quotient = limits[0] // by
+        return Const(quotient) if e.name == "floordiv" else op("sub", inner, quotient * by)
+    whole = Linear(tuple((a, c // by) for a, c in form.terms if c % by == 0), form.constant // by)
+    rest = Linear(tuple((a, c) for a, c in form.terms if c % by), form.constant % by)
+    left = bounds(rest.expr(), ranges)
+    if left is not None and left[0] >= 0 and left[1] < by:  # the rest never carries
+        return whole.expr() if e.name == "floordiv" else rest.expr()
+    if not whole.terms and whole.constant == 0:
+        return _nested(e.name, rest.expr(), by)
+    if e.name == "mod":
+        return _nested("mod", rest.expr(), by)
+    return op("add", whole.expr(), _nested("floordiv", rest.expr(), by))
+
+
+def _nested(name: str, inner: Expr, by: int) -> Expr:
+    """`(x // a) // b` is `x // (a * b)`; `(x % (a * b)) % b` is `x % b`."""
+    if isinstance(inner, Op) and inner.name == name and isinstance(inner.args[1], Const):
+        a = int(inner.args[1].value)
+        if name == "floordiv":
+            return Op(name, (inner.args[0], Const(a * by)))
+        if a % by == 0:
+            return Op(name, (inner.args[0], Const(by)))
+    return Op(name, (inner, Const(by)))

@@ -1,0 +1,104 @@
+"""The Candidate: a Sketch with every knob filled, as plain data (DESIGN section 1).
+
+    {"stages": [{"rule": "pad", "block": "conv", "buffer": "x0"}],
+     "layouts": {"x1": "pad(0, 0, 24).split(0, 32).reorder(0, 3, 4, 2, 1)"},
+     "blocks": {"conv": {"at": "root", "scope": "register",
+                         "tiles": {"o": [32, 16], "w": [14]},
+                         "order": ["h0", "o0", "w0", "c0", "r0", "s0", "w1", "o1", "o2"],
+                         "tags": {"h0": "parallel", "w1": "unroll", "o1": "unroll", "o2": "vector"},
+                         "padded": ["o"]},
+                "pad_x0": {"at": "conv.h0", "scope": "local", ...}}}
+
+`stages` are the derivation rules that rewrote the Task, in order; `layouts` store constants and locals otherwise than
+row-major. A Block's iterator x with tiles [a, b] has loops x0 (over tiles of a), x1 (over tiles of b within a) and x2
+(within b). `order` lists its loops from the outermost; an iterator that is not listed there is bound by what the Block
+is placed in (`at`: "root", or a loop "BLOCK.LOOP"). The JSON schema is candidate.schema.json beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelc.ir.layout import Layout
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One derivation rule applied to a Task: its name and arguments (strings and whole numbers)."""
+
+    rule: str
+    args: Mapping[str, str | int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.rule, tuple(sorted(self.args.items()))))
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """Where one Block runs and how its loops are tiled; see the module's example."""
+
+    at: str = "root"
+    scope: str = "arena"
+    tiles: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    padded: tuple[str, ...] = ()  # iterators whose vector loop runs over whole vectors at the boundary too
+
+    def __hash__(self) -> int:
+        return hash((self.at, self.scope, self.order))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The schedule of one Task."""
+
+    blocks: Mapping[str, BlockSchedule]
+    stages: tuple[Stage, ...] = ()
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.blocks), self.stages))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, valid against candidate.schema.json."""
+        return {
+            "stages": [{"rule": s.rule, **s.args} for s in self.stages],
+            "layouts": {name: str(layout) for name, layout in self.layouts.items()},
+            "blocks": {
+                name: {
+                    "at": b.at,
+                    "scope": b.scope,
+                    "tiles": {i: list(t) for i, t in b.tiles.items()},
+                    "order": list(b.order),
+                    "tags": dict(b.tags),
+                    "padded": list(b.padded),
+                }
+                for name, b in self.blocks.items()
+            },
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Candidate:
+        """Reads what to_json() gives. Raises ValueError where it does not fit candidate.schema.json."""
+        try:
+            blocks = {
+                name: BlockSchedule(
+                    b["at"],
+                    b["scope"],
+                    {i: tuple(t) for i, t in b["tiles"].items()},
+                    tuple(b["order"]),
+                    dict(b["tags"]),
+                    tuple(b["padded"]),
+                )
+                for name, b in data["blocks"].items()
+            }
+            stages = tuple(Stage(s["rule"], {k: v for k, v in s.items() if k != "rule"}) for s in data["stages"])
+            return Candidate(blocks, stages, {k: Layout.parse(v) for k, v in data["layouts"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a candidate: {error}") from None
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json(), indent=1)

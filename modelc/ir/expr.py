@@ -1,0 +1,392 @@
+"""Scalar expressions: what a Block computes for one point of its iteration space, and where it reads and writes.
+
+The grammar, whole:
+
+    Expr = Var(name)                      an iterator, an int64
+         | Const(value, dtype)
+         | Load(buffer, indices)          one element of a buffer
+         | Op(name, args, dtype)          `name` is a key of OPERATIONS; dtype is set on casts alone
+
+Index expressions are the same grammar over Var, int64 Const, `add sub mul floordiv mod` (quasi-affine: see affine.py).
+The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`), so Python's own parser reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import ml_dtypes
+import numpy as np
+from scipy import special
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
+    for name in (["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
+}
+
+
+class _Arithmetic:
+    """Python's operators on expressions; numbers on the right or left become constants of the other side's kind."""
+
+    def __add__(self, other: Operand) -> Expr:
+        return op("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return op("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return op("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return op("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return op("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return op("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return op("div", self, other)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return op("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return op("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return op("neg", self)
+
+
+@dataclass(frozen=True, slots=True)
+class Var(_Arithmetic):
+    name: str
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(_Arithmetic):
+    value: float | int | bool
+    dtype: str = "int64"
+
+    def __str__(self) -> str:
+        return show(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal values of equal dtype; NaN equals NaN, and -0.0 differs from 0.0 (they print apart)."""
+        return isinstance(other, Const) and self.dtype == other.dtype and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Load(_Arithmetic):
+    buffer: str
+    indices: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Op(_Arithmetic):
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str | None = None
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+Expr = Union[Var, Const, Load, Op]
+Operand = Union[Expr, int, float, _Arithmetic]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One scalar operation: how many operands, its meaning on NumPy arrays, the dtype of its result."""
+
+    arity: int
+    meaning: Callable[..., Any]
+    result: str = "same"  # "same": as the first value operand; "bool"; "cast": as Op.dtype says
+    infix: str | None = None
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.floor_divide(a, b)
+        return q + ((q < 0) & (q * b != a))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "add": Operation(2, np.add, infix="+"),
+    "sub": Operation(2, np.subtract, infix="-"),
+    "mul": Operation(2, np.multiply, infix="*"),
+    "div": Operation(2, np.true_divide, infix="/"),
+    "floordiv": Operation(2, np.floor_divide, infix="//"),
+    "mod": Operation(2, np.mod, infix="%"),
+    "truncdiv": Operation(2, _truncdiv),  # integers, rounded towards zero as C and ONNX do
+    "fmod": Operation(2, np.fmod),
+    "pow": Operation(2, np.power),
+    "max": Operation(2, np.maximum),  # a NaN in either operand gives NaN
+    "min": Operation(2, np.minimum),
+    "lt": Operation(2, np.less, "bool", "<"),
+    "le": Operation(2, np.less_equal, "bool", "<="),
+    "gt": Operation(2, np.greater, "bool", ">"),
+    "ge": Operation(2, np.greater_equal, "bool", ">="),
+    "eq": Operation(2, np.equal, "bool", "=="),
+    "ne": Operation(2, np.not_equal, "bool", "!="),
+    "and": Operation(2, np.logical_and, "bool", "and"),
+    "or": Operation(2, np.logical_or, "bool", "or"),
+    "xor": Operation(2, np.logical_xor, "bool"),
+    "not": Operation(1, np.logical_not, "bool"),
+    "bitand": Operation(2, np.bitwise_and),
+    "bitor": Operation(2, np.bitwise_or),
+    "bitxor": Operation(2, np.bitwise_xor),
+    "bitnot": Operation(1, np.invert),
+    "shl": Operation(2, np.left_shift),
+    "shr": Operation(2, np.right_shift),
+    "neg": Operation(1, np.negative),
+    "abs": Operation(1, np.abs),
+    "sign": Operation(1, np.sign),
+    "floor": Operation(1, np.floor),
+    "ceil": Operation(1, np.ceil),
+    "round": Operation(1, np.rint),  # halves go to even
+    "sqrt": Operation(1, np.sqrt),
+    "exp": Operation(1, np.exp),
+    "log": Operation(1, np.log),
+    "erf": Operation(1, special.erf),
+    "tanh": Operation(1, np.tanh),
+    "sigmoid": Operation(1, special.expit),
+    "softplus": Operation(1, lambda x: np.logaddexp(x, x.dtype.type(0))),
+    "sin": Operation(1, np.sin),
+    "cos": Operation(1, np.cos),
+    "tan": Operation(1, np.tan),
+    "asin": Operation(1, np.arcsin),
+    "acos": Operation(1, np.arccos),
+    "atan": Operation(1, np.arctan),
+    "sinh": Operation(1, np.sinh),
+    "cosh": Operation(1, np.cosh),
+    "asinh": Operation(1, np.arcsinh),
+    "acosh": Operation(1, np.arccosh),
+    "atanh": Operation(1, np.arctanh),
+    "isnan": Operation(1, np.isnan, "bool"),
+    "isinf": Operation(1, np.isinf, "bool"),
+    "select": Operation(3, np.where, "select"),  # select(condition, then, else)
+    "cast": Operation(1, lambda x: x, "cast"),
+}
+INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
+
+
+def op(name: str, *args: Any) -> Expr:
+    """An Op with its numbers made constants and integer index arithmetic folded (`x + 0`, `2 * 3`, `x * 1`)."""
+    typed = next((a.dtype for a in args if isinstance(a, Const)), "int64")
+    exprs = tuple(a if isinstance(a, (Var, Const, Load, Op)) else Const(a, typed) for a in args)
+    if len(exprs) == 2 and all(isinstance(e, Const) and e.dtype == "int64" for e in exprs):
+        a, b = (e.value for e in exprs)  # type: ignore[union-attr]
+        fold = {"add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b}
+        fold |= {"floordiv": lambda: a // b, "mod": lambda: a % b} if b != 0 else {}
+        fold |= {"max": lambda: max(a, b), "min": lambda: min(a, b)}
+        if name in fold:
+            return Const(fold[name]())
+    if len(exprs) == 2:
+        a, b = exprs
+        zero, one = Const(0), Const(1)
+        if (name == "add" and a == zero) or (name == "mul" and a == one):
+            return b
+        if (name in ("add", "sub") and b == zero) or (name in ("mul", "floordiv") and b == one):
+            return a
+        if (name == "mul" and zero in (a, b)) or (name == "mod" and b == one):
+            return zero
+    return Op(name, exprs)
+
+
+def cast(dtype: str, x: Expr) -> Expr:
+    """`x` converted to `dtype`; a constant is converted now."""
+    if isinstance(x, Const):
+        return const(x.value, dtype)
+    return Op("cast", (x,), dtype)
+
+
+def const(value: Any, dtype: str) -> Const:
+    """A constant rounded to its dtype, held as a Python number."""
+    with np.errstate(all="ignore"):
+        rounded = np.asarray(value).astype(DTYPES[dtype])
+    return Const(float(rounded) if dtype in ("float16", "bfloat16") else rounded.item(), dtype)
+
+
+def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    return Op("select", (condition, then, otherwise))
+
+
+def conjunction(conditions: tuple[Expr, ...]) -> Expr:
+    """All of `conditions` (at least one)."""
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = Op("and", (result, condition))
+    return result
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Load):
+        return e.indices
+    return e.args if isinstance(e, Op) else ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """`e` and everything below it, parents first."""
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuilds `e` bottom up; `visit` gives the replacement of a node whose children are done, or None to keep it."""
+    if isinstance(e, Load):
+        e = Load(e.buffer, tuple(rewrite(i, visit) for i in e.indices))
+    elif isinstance(e, Op):
+        args = tuple(rewrite(a, visit) for a in e.args)
+        if args != e.args:
+            e = Op(e.name, args, e.dtype) if e.dtype else op(e.name, *args)
+    replaced = visit(e)
+    return e if replaced is None else replaced
+
+
+def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
+    """`e` with each Var named in `values` replaced."""
+    return rewrite(e, lambda x: values.get(x.name) if isinstance(x, Var) else None)
+
+
+def variables(e: Expr) -> set[str]:
+    return {x.name for x in walk(e) if isinstance(x, Var)}
+
+
+def loads(e: Expr) -> list[Load]:
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def dtype_of(e: Expr, buffers: Mapping[str, str]) -> str:
+    """The dtype of an expression, given the dtype of each buffer. Index arithmetic is int64."""
+    if isinstance(e, Var):
+        return "int64"
+    if isinstance(e, Const):
+        return e.dtype
+    if isinstance(e, Load):
+        return buffers[e.buffer]
+    result = OPERATIONS[e.name].result
+    if result == "cast":
+        assert e.dtype is not None
+        return e.dtype
+    if result == "bool":
+        return "bool"
+    return dtype_of(e.args[1] if result == "select" else e.args[0], buffers)
+
+
+# --- text ---------------------------------------------------------------------------------------------------------
+
+_PRECEDENCE = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4}
+_PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6, "mod": 6}
+_CALLED = {"and": "all_of", "or": "any_of", "not": "negation"}  # Python's own keywords cannot be called
+
+
+def show(e: Expr, above: int = 0) -> str:
+    """The text of `e`; parse() reads it back to an equal expression."""
+    if isinstance(e, Var):
+        return e.name
+    if isinstance(e, Const):
+        if e.dtype == "int64":
+            return str(e.value) if e.value >= 0 or above < 5 else f"({e.value})"
+        return f"{e.dtype}({e.value})"
+    if isinstance(e, Load):
+        return f"{e.buffer}[{', '.join(show(i) for i in e.indices)}]"
+    if e.name == "cast":
+        return f"{e.dtype}({show(e.args[0])})"
+    if e.name in _PRECEDENCE:
+        level = _PRECEDENCE[e.name]
+        text = f"{show(e.args[0], level)} {OPERATIONS[e.name].infix} {show(e.args[1], level + 1)}"
+        return f"({text})" if level < above or (level == 4 == above) else text
+    return f"{_CALLED.get(e.name, e.name)}({', '.join(show(a) for a in e.args)})"
+
+
+_BINARY: dict[type, str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod",
+    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
+    ast.And: "and", ast.Or: "or",
+}  # fmt: skip
+_NUMBERS = {"inf": math.inf, "nan": math.nan, "True": True, "False": False}
+
+
+class ExprSyntaxError(ValueError):
+    """The text is not an expression of this grammar."""
+
+
+def parse(text: str) -> Expr:
+    """Reads what show() prints. Raises ExprSyntaxError, naming the part that is not understood."""
+    try:
+        return from_ast(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ExprSyntaxError(f"not an expression: {text!r} ({error.msg})") from None
+
+
+def _literal(node: ast.expr) -> float | int | bool | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _literal(node.operand)
+        return None if value is None else -value
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, bool)):
+        return node.value
+    return _NUMBERS.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def from_ast(node: ast.expr) -> Expr:
+    """One node of Python's syntax tree as an expression."""
+    if isinstance(node, ast.Name) and node.id not in _NUMBERS:
+        return Var(node.id)
+    literal = _literal(node)
+    if literal is not None:
+        return Const(literal)
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return Op(_BINARY[type(node.op)], (from_ast(node.left), from_ast(node.right)))
+    if isinstance(node, ast.BoolOp):
+        parts = [from_ast(v) for v in node.values]
+        result = parts[0]
+        for part in parts[1:]:
+            result = Op(_BINARY[type(node.op)], (result, part))
+        return result
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
+        return Op(_BINARY[type(node.ops[0])], (from_ast(node.left), from_ast(node.comparators[0])))
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        parts_ = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return Load(node.value.id, tuple(from_ast(p) for p in parts_))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        return _call(node.func.id, node.args)
+    raise ExprSyntaxError(f"not part of an expression: {ast.unparse(node)!r}")
+
+
+def _call(name: str, args: list[ast.expr]) -> Expr:
+    if name in DTYPES and len(args) == 1:
+        literal = _literal(args[0])
+        return from_ast_cast(name, args[0]) if literal is None else Const(_typed(literal, name), name)
+    name = {called: plain for plain, called in _CALLED.items()}.get(name, name)
+    if name not in OPERATIONS or name == "cast":
+        raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")
+    if len(args) != OPERATIONS[name].arity:
+        raise ExprSyntaxError(f"{name} takes {OPERATIONS[name].arity} operands, found {len(args)}")
+    return Op(name, tuple(from_ast(a) for a in args))
+
+
+def from_ast_cast(dtype: str, arg: ast.expr) -> Expr:
+    return Op("cast", (from_ast(arg),), dtype)
+
+
+def _typed(value: float | int | bool, dtype: str) -> float | int | bool:
+    if dtype == "bool":
+        return bool(value)
+    return float(value) if dtype in ("float32", "float64", "float16", "bfloat16") else int(value)

@@ -1,0 +1,128 @@
+"""The Graph: a model after import. Immutable; every rewrite makes a new one.
+
+    graph NAME
+      input X: float32[1, 3, 224, 224]
+      const W: float32[64, 3, 7, 7] = <base64 of zlib-compressed little-endian data>
+      value Y: float32[1, 64, 112, 112]
+      Y = Conv(X, W) strides=(2, 2) pads=(3, 3, 3, 3)  # conv1
+      output Y
+
+Operators carry ONNX's names and attributes, normalised by the frontend: see modelc/ops for their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.expr import DTYPES
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the Graph: name, dtype (NumPy's name, or bfloat16), static shape; constants carry their data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[Any] | None = field(default=None, compare=False)
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value):
+            return NotImplemented
+        if (self.name, self.dtype, self.shape) != (other.name, other.dtype, other.shape):
+            return False
+        if self.data is None or other.data is None:
+            return self.data is other.data
+        return self.data.tobytes() == other.data.tobytes()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.dtype, self.shape))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator. An absent optional input is the empty string. `attrs` values are int, float, str, tuples of them,
+    or NumPy arrays; `source` names the ONNX nodes it came from."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    source: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.op, self.name, self.inputs, self.outputs))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order over named Values. `inputs` and `outputs` keep the model's order and names."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+    notes: tuple[str, ...] = ()
+
+    def value(self, name: str) -> Value:
+        return self.values[name]
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """The data of a constant, or None for what is computed, fed, or absent."""
+        return self.values[name].data if name else None
+
+    def producers(self) -> dict[str, Node]:
+        return {out: node for node in self.nodes for out in node.outputs if out}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Value -> nodes that read it (a node that reads it twice is listed once)."""
+        found: dict[str, list[Node]] = {name: [] for name in self.values}
+        for node in self.nodes:
+            for name in dict.fromkeys(x for x in node.inputs if x):
+                found[name].append(node)
+        return found
+
+    def with_nodes(self, nodes: Iterable[Node], values: Iterable[Value] = ()) -> Graph:
+        """The graph with other nodes and with `values` added; values that nothing mentions any more are dropped."""
+        nodes = tuple(nodes)
+        known = {**self.values, **{v.name: v for v in values}}
+        used = {x for node in nodes for x in (*node.inputs, *node.outputs) if x} | {*self.inputs, *self.outputs}
+        return replace(self, nodes=nodes, values={k: v for k, v in known.items() if k in used})
+
+    def fresh(self, base: str, taken: Iterable[str] = ()) -> str:
+        """A value name that is not in use yet: `base`, `base_1`, ..."""
+        used = {*self.values, *taken}
+        name, k = base, 0
+        while name in used:
+            k += 1
+            name = f"{base}_{k}"
+        return name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        own, others = (
+            (g.name, g.inputs, g.outputs, dict(g.values), tuple(map(_comparable, g.nodes)), g.notes)
+            for g in (self, other)
+        )
+        return own == others
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.inputs, self.outputs, self.nodes))
+
+
+def _comparable(node: Node) -> tuple[object, ...]:
+    attrs = {k: (v.dtype.name, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for k, v in node.attrs.items()}
+    return node.op, node.name, node.inputs, node.outputs, attrs, node.source

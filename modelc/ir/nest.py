@@ -1,0 +1,171 @@
+"""The Nest: a Task scheduled by a Candidate; a tree of loops with Blocks as leaves (DESIGN section 4, Stripe's figures).
+
+    nest conv(X: float32[1, 56, 56, 64], W: float32[2, 9, 64, 32], Y: float32[1, 56, 56, 64])
+      phase
+        parallel h0:14
+          register acc: float32[14, 32]
+          for w0:4
+            unroll w1:14
+              vector o2:16
+                init conv  acc[w1, o2] = float32(0.0)
+            ...
+
+Accesses are physical: indices of a Region's dimensions, flattened by its strides. A `Leaf` is one Block at its place:
+its iterators are already replaced by expressions over the loops around it, kept in `binding`. Parts of a reduction:
+`init` writes the identity, `update` combines one more point into what is there; `assign` is a whole map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Union
+
+from modelc.ir.block import AGGREGATIONS, compact_strides
+from modelc.ir.expr import DTYPES, Expr, Load, conjunction, show
+
+TAGS = ("for", "parallel", "unroll", "vector")
+SCOPES = ("register", "local", "arena")
+
+
+@dataclass(frozen=True)
+class Region:
+    """A view of storage: physical shape and strides in elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        return compact_strides(self.shape) if self.strides is None else self.strides
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the first to the last element."""
+        if not prod(self.shape):
+            return 0
+        span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
+        return span * DTYPES[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        strides = f" strides({', '.join(map(str, self.strides))})" if self.strides is not None else ""
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{strides}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One Block, or one part of it, executed once per iteration of the loops around it."""
+
+    block: str
+    part: str  # "assign", "init" or "update"
+    writes: tuple[Load, ...]
+    body: tuple[Expr, ...]
+    aggregation: str
+    where: tuple[Expr, ...] = ()
+    binding: tuple[tuple[str, Expr], ...] = ()
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """Storage that lives until the end of the enclosing body."""
+
+    region: Region
+    scope: str  # one of SCOPES
+
+
+@dataclass(frozen=True)
+class Loop:
+    var: str
+    extent: int
+    body: tuple[Stmt, ...]
+    tag: str = "for"  # one of TAGS
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`then` where the condition on loop variables holds, else `otherwise`: interior and boundary of a parallel loop."""
+
+    condition: Expr
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """An opaque Block at its place: a named implementation over whole Regions."""
+
+    block: str
+    meaning: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: tuple[tuple[str, object], ...] = ()
+
+
+Stmt = Union[Leaf, Alloc, Loop, Branch, Call]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Phases run one after the other; the outermost loop of a phase may be `parallel`. `temporaries` are Regions
+    shared by the phases, placed in the arena."""
+
+    name: str
+    params: tuple[Region, ...]
+    outputs: tuple[str, ...]
+    phases: tuple[tuple[Stmt, ...], ...]
+    temporaries: tuple[Region, ...] = field(default=())
+
+    def statements(self) -> Iterator[Stmt]:
+        for phase in self.phases:
+            yield from walk(phase)
+
+    def __str__(self) -> str:
+        return show_nest(self)
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement of a body, parents first."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, Loop):
+            yield from walk(stmt.body)
+        elif isinstance(stmt, Branch):
+            yield from walk(stmt.then)
+            yield from walk(stmt.otherwise)
+
+
+def show_nest(nest: Nest) -> str:
+    """The text of a Nest; ir.nest_text.parse_nest reads it back to an equal object."""
+    lines = [f"nest {nest.name}({'; '.join(map(str, nest.params))}) -> ({', '.join(nest.outputs)})"]
+    lines += [f"  arena {t}" for t in nest.temporaries]
+    for phase in nest.phases:
+        lines.append("  phase")
+        for stmt in phase:
+            lines += _show(stmt, 2)
+    return "\n".join(lines)
+
+
+def _show(stmt: Stmt, depth: int) -> list[str]:
+    pad = "  " * depth
+    if isinstance(stmt, Alloc):
+        return [f"{pad}{stmt.scope} {stmt.region}"]
+    if isinstance(stmt, Loop):
+        return [f"{pad}{stmt.tag} {stmt.var}:{stmt.extent}", *(x for s in stmt.body for x in _show(s, depth + 1))]
+    if isinstance(stmt, Branch):
+        then = [x for s in stmt.then for x in _show(s, depth + 1)]
+        otherwise = [x for s in stmt.otherwise for x in _show(s, depth + 1)]
+        return [f"{pad}if {show(stmt.condition)}", *then, *([f"{pad}else", *otherwise] if otherwise else [])]
+    if isinstance(stmt, Call):
+        attrs = "".join(f" {k}={v!r}" for k, v in stmt.attrs)
+        return [
+            f"{pad}call {stmt.block} {stmt.meaning}({', '.join(stmt.inputs)}) -> ({', '.join(stmt.outputs)}){attrs}"
+        ]
+    binding = ", ".join(f"{i}={show(e)}" for i, e in stmt.binding)
+    lines = [f"{pad}{stmt.part} {stmt.block}[{binding}] {stmt.aggregation}"]
+    if stmt.where:
+        lines.append(f"{pad}  where {show(conjunction(stmt.where))}")
+    symbol = "=" if stmt.part == "init" else AGGREGATIONS[stmt.aggregation].symbol
+    return lines + [f"{pad}  {show(w)} {symbol} {show(b)}" for w, b in zip(stmt.writes, stmt.body, strict=True)]
