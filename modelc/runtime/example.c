@@ -1,0 +1,48 @@
+/* Runs the model once on zeros and prints what goes in and what comes out.
+ *
+ *     cd NAME.modelc && cc -O2 example.c ./libmodel.so -Wl,-rpath,'$ORIGIN' -o example && ./example .
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "model.h"
+
+static const char *dtype_name(int32_t dtype) {
+    static const char *names[] = {"?",     "float32", "float64", "float16", "bfloat16", "int8",   "int16",
+                                  "int32", "int64",   "uint8",   "uint16",  "uint32",   "uint64", "bool"};
+    return dtype > 0 && dtype <= MODELC_BOOL ? names[dtype] : names[0];
+}
+
+static void *describe_and_allocate(const char *kind, const modelc_tensor *tensor) {
+    printf("%s %s: %s[", kind, tensor->name, dtype_name(tensor->dtype));
+    for (int32_t i = 0; i < tensor->rank; i++) printf(i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    printf("]\n");
+    return calloc(tensor->bytes + 1, 1);
+}
+
+int main(int argc, char **argv) {
+    modelc_handle *model;
+    if (modelc_open(argc > 1 ? argv[1] : ".", NULL, &model)) {
+        fprintf(stderr, "%s\n", modelc_last_error());
+        return 1;
+    }
+    int32_t input_count = modelc_input_count(model, 0), output_count = modelc_output_count(model, 0);
+    void **inputs = calloc((size_t)input_count + 1, sizeof *inputs);
+    void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);
+    for (int32_t i = 0; i < input_count; i++) inputs[i] = describe_and_allocate("input", modelc_input(model, 0, i));
+    for (int32_t i = 0; i < output_count; i++) outputs[i] = describe_and_allocate("output", modelc_output(model, 0, i));
+
+    int failed = modelc_run(model, 0, (const void *const *)inputs, outputs) != MODELC_OK;
+    if (failed) fprintf(stderr, "%s\n", modelc_last_error());
+    for (int32_t i = 0; !failed && i < output_count; i++) {
+        const modelc_tensor *tensor = modelc_output(model, 0, i);
+        const float *values = outputs[i];
+        if (tensor->dtype == MODELC_FLOAT32 && tensor->bytes) printf("%s[0] = %g\n", tensor->name, (double)values[0]);
+    }
+    for (int32_t i = 0; i < input_count; i++) free(inputs[i]);
+    for (int32_t i = 0; i < output_count; i++) free(outputs[i]);
+    free(inputs);
+    free(outputs);
+    modelc_close(model);
+    return failed;
+}

@@ -1,0 +1,329 @@
+"""Loads and runs a compiled model. One file that needs the standard library and numpy alone; a copy is in every package.
+
+    import loader                       # or: from modelc import runtime
+    with loader.load("NAME.modelc") as model:
+        outputs = model.run({"x": x})
+
+Loading a package executes the library in it: load only packages whose origin you trust.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+
+Array = NDArray[Any]
+
+
+class ModelError(Exception):
+    """What is wrong with a package, or with what a model is given, in a sentence."""
+
+
+class TensorInfo(NamedTuple):
+    """An input or an output. bfloat16 arrays are given and returned as their bits, in uint16."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Variant(NamedTuple):
+    """The model as compiled for one set of input shapes."""
+
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+
+
+class StepProfile(NamedTuple):
+    """One kernel's share of the time: `seconds` over all `calls`; flops and bytes of one call."""
+
+    name: str
+    calls: int
+    seconds: float
+    flops: float
+    bytes: float
+
+
+DTYPES = (  # in the order of modelc_dtype in model.h
+    "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
+)
+ELF_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm"}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("bytes", ctypes.c_size_t),
+    ]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("threads", ctypes.c_int32), ("check", ctypes.c_int32)]
+
+
+class _Profile(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("calls", ctypes.c_uint64),
+        ("nanoseconds", ctypes.c_uint64),
+        ("flops", ctypes.c_double),
+        ("bytes", ctypes.c_double),
+    ]
+
+
+_I32, _P = ctypes.c_int32, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "modelc_open": (_I32, (ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "modelc_close": (None, (_P,)),
+    "modelc_last_error": (ctypes.c_char_p, ()),
+    "modelc_metadata": (ctypes.c_char_p, (_P,)),
+    "modelc_thread_count": (_I32, (_P,)),
+    "modelc_variant_count": (_I32, (_P,)),
+    "modelc_input_count": (_I32, (_P, _I32)),
+    "modelc_output_count": (_I32, (_P, _I32)),
+    "modelc_input": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
+    "modelc_output": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
+    "modelc_run": (_I32, (_P, _I32, _P, _P)),
+    "modelc_profile_start": (_I32, (_P,)),
+    "modelc_profile_stop": (_I32, (_P,)),
+    "modelc_step_count": (_I32, (_P, _I32)),
+    "modelc_profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
+}
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False) -> Model:
+    """Opens the package in folder `path`, which executes its library. `threads` None: what affinity and cgroup allow.
+    `check`: compare the checksum of every file, which reads all of params.bin. Raises ModelError."""
+    return Model(os.fspath(path), threads, check)
+
+
+class Model:
+    """An open package. Calls from several threads are right, and take turns; open it twice to run twice at a time."""
+
+    inputs: list[TensorInfo]  # of the first variant
+    outputs: list[TensorInfo]
+    variants: list[Variant]
+
+    def __init__(self, path: str, threads: int | None = None, check: bool = False) -> None:
+        self._handle = _P()
+        self._lock = threading.Lock()
+        _check_files(path, check)
+        self._library = library = _open_library(path)
+        options = _Options(threads or 0, 0)  # _check_files has compared the checksums
+        if library.modelc_open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
+            raise ModelError(_text(library.modelc_last_error()))
+        self.threads: int = library.modelc_thread_count(self._handle)
+        self.metadata: dict[str, Any] = json.loads(_text(library.modelc_metadata(self._handle)))
+        count = library.modelc_variant_count(self._handle)
+        self.variants = [Variant(self._tensors("input", v), self._tensors("output", v)) for v in range(count)]
+        self.inputs, self.outputs = self.variants[0]
+        self._bound = {tuple(t.shape for t in v.inputs): _Bound(i, v) for i, v in enumerate(self.variants)}
+        self._input_dtypes = [(t.name, _numpy_dtype(t.dtype)) for t in self.inputs]
+
+    def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
+        count = getattr(self._library, f"modelc_{kind}_count")(self._handle, variant)
+        get = getattr(self._library, f"modelc_{kind}")
+        tensors = [get(self._handle, variant, i).contents for i in range(count)]
+        return [TensorInfo(_text(t.name), DTYPES[t.dtype - 1], tuple(t.shape[: t.rank])) for t in tensors]
+
+    def run(self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Computes the outputs. `out` may give arrays (C-contiguous, of the right dtype and shape, apart from the
+        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes."""
+        arrays = self._arrays(inputs)
+        bound = self._bound.get(tuple([a.shape for a in arrays]))
+        if bound is None:
+            raise ModelError(self._refuse_shapes(arrays))
+        results = bound.allocate() if out is None else bound.place(out, arrays)
+        with self._lock:
+            if not self._handle:
+                raise ModelError("the model is closed")
+            bound.input_pointers[:] = [a.__array_interface__["data"][0] for a in arrays]
+            bound.output_pointers[:] = [a.__array_interface__["data"][0] for a in results]
+            status = self._library.modelc_run(self._handle, bound.index, bound.input_pointers, bound.output_pointers)
+            if status:
+                raise ModelError(_text(self._library.modelc_last_error()))
+        return dict(zip(bound.output_names, results, strict=True))
+
+    def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
+        """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
+        index = self._bound[tuple(a.shape for a in self._arrays(inputs))].index if self.run(inputs) is not None else 0
+        self._call("modelc_profile_start")
+        for _ in range(repeat):
+            self.run(inputs)
+        self._call("modelc_profile_stop")
+        steps, profile = [], _Profile()
+        for step in range(self._call("modelc_step_count", index)):
+            self._call("modelc_profile_read", index, step, ctypes.byref(profile))
+            seconds = profile.nanoseconds * 1e-9
+            steps.append(StepProfile(_text(profile.name), profile.calls, seconds, profile.flops, profile.bytes))
+        return steps
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        with self._lock:
+            if not self._handle:
+                raise ModelError("the model is closed")
+            return int(getattr(self._library, name)(self._handle, *arguments))
+
+    def close(self) -> None:
+        """Frees what the model holds; waits for a run that goes on in another thread. May be called twice."""
+        with self._lock:
+            if self._handle:
+                self._library.modelc_close(self._handle)
+                self._handle = _P()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+    def _arrays(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The inputs in the package's order, contiguous, names and dtypes checked."""
+        if len(inputs) != len(self.inputs) or any(name not in inputs for name, _ in self._input_dtypes):
+            wanted, given = [t.name for t in self.inputs], list(inputs)
+            raise ModelError(f"the model takes the inputs {_names(wanted)}; it was given {_names(given)}")
+        arrays = []
+        for name, dtype in self._input_dtypes:
+            array = np.asarray(inputs[name])
+            if array.dtype != dtype:
+                if array.dtype.name != "bfloat16" or self._dtype_of(name) != "bfloat16":
+                    raise ModelError(f"input '{name}' is {array.dtype.name}; the model takes {self._dtype_of(name)}")
+                array = array.view(np.uint16)
+            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+        return arrays
+
+    def _dtype_of(self, name: str) -> str:
+        return next(t.dtype for t in self.inputs if t.name == name)
+
+    def _refuse_shapes(self, arrays: Sequence[Array]) -> str:
+        given = ", ".join(f"{t.name} {list(a.shape)}" for t, a in zip(self.inputs, arrays, strict=True))
+        known = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in v.inputs) for v in self.variants)
+        return f"the model was given {given}; it was compiled for {known}"
+
+
+class _Bound:
+    """A variant with what a call needs, made once."""
+
+    def __init__(self, index: int, variant: Variant) -> None:
+        self.index = index
+        self.outputs = variant.outputs
+        self.output_names = [t.name for t in variant.outputs]
+        self.kinds = [(t.shape, _numpy_dtype(t.dtype)) for t in variant.outputs]
+        self.input_pointers = (_P * len(variant.inputs))()
+        self.output_pointers = (_P * len(variant.outputs))()
+
+    def allocate(self) -> list[Array]:
+        return [np.empty(shape, dtype) for shape, dtype in self.kinds]
+
+    def place(self, out: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
+        unknown = [name for name in out if name not in self.output_names]
+        if unknown:
+            raise ModelError(f"'out' names {_names(unknown)}; the model's outputs are {_names(self.output_names)}")
+        results: list[Array] = []
+        for name, (shape, dtype) in zip(self.output_names, self.kinds, strict=True):
+            array = out.get(name)
+            if array is None:
+                array = np.empty(shape, dtype)
+            elif array.shape != shape or array.dtype != dtype:
+                found = f"{array.dtype.name} {list(array.shape)}"
+                raise ModelError(f"'out' has {found} for output '{name}', which is {dtype.name} {list(shape)}")
+            elif not (array.flags.c_contiguous and array.flags.writeable):
+                raise ModelError(f"'out' has a read-only or non-contiguous array for output '{name}'")
+            elif any(np.may_share_memory(array, other) for other in (*inputs, *results)):
+                raise ModelError(f"'out' has an array for output '{name}' that overlaps another input or output")
+            results.append(array)
+        return results
+
+
+def _check_files(path: str, check: bool) -> None:
+    """Everything that can be said before the library is loaded: to load it is to execute it."""
+    try:
+        with open(os.path.join(path, "manifest.json"), "rb") as file:
+            manifest = json.load(file)
+        version, files = manifest["schema_version"], manifest["files"]
+        expected = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+    except OSError as error:
+        raise ModelError(f"cannot open the package {path}: {error.strerror}: {error.filename}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ModelError(f"{path}/manifest.json is damaged or is not a package's manifest") from None
+    if version != SCHEMA_VERSION:
+        raise ModelError(f"{path}/manifest.json is of schema {version}; this loader knows schema {SCHEMA_VERSION}")
+    for name in ("libmodel.so", "params.bin"):
+        if name not in expected:
+            raise ModelError(f"{path}/manifest.json does not list {name}")
+    for name, (size, digest) in expected.items():
+        if os.path.basename(name) != name or name in ("", ".", ".."):
+            raise ModelError(f"{path}/manifest.json lists the file '{name}', which is not in the package")
+        if check or name in ("libmodel.so", "params.bin"):
+            _check_file(os.path.join(path, name), size, digest if check or name == "libmodel.so" else None)
+
+
+def _check_file(path: str, size: int, digest: str | None) -> None:
+    try:
+        found = os.path.getsize(path)
+        if found != size:
+            raise ModelError(f"{path} is damaged: it has {found} bytes instead of {size}; copy the whole package again")
+        if digest is None:
+            return
+        computed = hashlib.sha256()
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                computed.update(chunk)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    if computed.hexdigest() != digest:
+        raise ModelError(f"{path} is damaged: its checksum is not the manifest's; copy the whole package again")
+
+
+def _open_library(path: str) -> ctypes.CDLL:
+    file_name = os.path.join(path, "libmodel.so")
+    with open(file_name, "rb") as file:
+        header, inode = file.read(20), os.fstat(file.fileno()).st_ino
+    machine = struct.unpack_from("<H", header, 18)[0] if header[:4] == b"\x7fELF" and len(header) == 20 else None
+    built_for, here = ELF_MACHINES.get(machine or 0, "an unknown machine"), platform.machine()
+    bits = 32 if header[4:5] == b"\1" else 64
+    if not (here.startswith(built_for) and bits == 8 * struct.calcsize("P")):
+        if not (built_for == "arm" and bits == 8 * struct.calcsize("P")):
+            raise ModelError(f"{file_name} was built for {built_for}; this is {here}")
+    # The dynamic linker takes an equal path for the same library, even when a new package has replaced the old one
+    # there while it was loaded. So the inode is spelt into the path: "a/./b" for a one, "a//b" for a zero.
+    spelling = "".join("./" if bit == "1" else "/" for bit in f"{inode:b}")
+    try:
+        library = ctypes.CDLL(os.path.abspath(path) + "/" + spelling + "libmodel.so")
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ModelError(f"cannot load {file_name}: {error}") from None
+    return library
+
+
+def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

@@ -1,0 +1,110 @@
+/* The C interface of a compiled model. One header for every package; the library beside it exports exactly this.
+ *
+ *     cc app.c -I NAME.modelc NAME.modelc/libmodel.so -Wl,-rpath,'$ORIGIN/NAME.modelc'
+ *
+ * Handles are independent of each other and may run at the same time; all calls on one handle except modelc_close may
+ * come from several threads (runs then take turns). Functions that can fail return a modelc_status, and
+ * modelc_last_error() says in a sentence what went wrong in this thread. Strings and tables that are returned live as
+ * long as the library is loaded.
+ */
+#ifndef MODELC_MODEL_H
+#define MODELC_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MODELC_API __attribute__((visibility("default")))
+
+typedef enum modelc_status {
+    MODELC_OK = 0,
+    MODELC_BAD_ARGUMENT = 1, /* a null pointer, a variant or an option out of range */
+    MODELC_NO_FILE = 2,      /* a file of the package is missing or cannot be read */
+    MODELC_DAMAGED = 3,      /* params.bin has a wrong size or checksum */
+    MODELC_MISMATCH = 4,     /* manifest.json and libmodel.so come from different builds */
+    MODELC_BAD_SCHEMA = 5,   /* manifest.json is of a schema that this library does not know */
+    MODELC_NO_CPU = 6,       /* this machine lacks a CPU feature that the kernels use */
+    MODELC_NO_MEMORY = 7     /* memory or threads could not be had */
+} modelc_status;
+
+typedef enum modelc_dtype {
+    MODELC_FLOAT32 = 1,
+    MODELC_FLOAT64 = 2,
+    MODELC_FLOAT16 = 3,
+    MODELC_BFLOAT16 = 4,
+    MODELC_INT8 = 5,
+    MODELC_INT16 = 6,
+    MODELC_INT32 = 7,
+    MODELC_INT64 = 8,
+    MODELC_UINT8 = 9,
+    MODELC_UINT16 = 10,
+    MODELC_UINT32 = 11,
+    MODELC_UINT64 = 12,
+    MODELC_BOOL = 13
+} modelc_dtype;
+
+typedef struct modelc_tensor {
+    const char *name;
+    int32_t dtype; /* a modelc_dtype */
+    int32_t rank;
+    const int64_t *shape; /* rank extents; elements are in row-major order, without gaps */
+    size_t bytes;
+} modelc_tensor;
+
+typedef struct modelc_options {
+    int32_t threads; /* 0: as many as the affinity mask and the cgroup's CPU limit allow */
+    int32_t check;   /* not 0: compare the checksum of params.bin, which reads all of it */
+} modelc_options;
+
+typedef struct modelc_step_profile {
+    const char *name;
+    uint64_t calls;
+    uint64_t nanoseconds; /* over all calls */
+    double flops;         /* of one call */
+    double bytes;         /* moved by one call: what it reads and writes once */
+} modelc_step_profile;
+
+typedef struct modelc_handle modelc_handle;
+
+/* Opens the package in folder `path`. `options` may be NULL for the defaults. */
+MODELC_API modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle);
+
+/* Waits for a run that goes on, then frees everything. NULL is allowed. */
+MODELC_API void modelc_close(modelc_handle *handle);
+
+/* What the last failed call of this thread has to say. */
+MODELC_API const char *modelc_last_error(void);
+
+/* JSON text: name, build id, target, versions, notes. */
+MODELC_API const char *modelc_metadata(const modelc_handle *handle);
+
+MODELC_API int32_t modelc_thread_count(const modelc_handle *handle);
+
+/* A variant is the model compiled for one set of input shapes. Counts are 0 and tensors NULL when out of range. */
+MODELC_API int32_t modelc_variant_count(const modelc_handle *handle);
+MODELC_API int32_t modelc_input_count(const modelc_handle *handle, int32_t variant);
+MODELC_API int32_t modelc_output_count(const modelc_handle *handle, int32_t variant);
+MODELC_API const modelc_tensor *modelc_input(const modelc_handle *handle, int32_t variant, int32_t index);
+MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32_t variant, int32_t index);
+
+/* Computes the outputs from the inputs. Buffers hold at least the tensors' bytes, at the natural alignment of their
+ * elements or any other that the machine reads; outputs overlap neither the inputs nor each other. Allocates nothing.
+ */
+MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
+                                    void *const *outputs);
+
+/* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. */
+MODELC_API modelc_status modelc_profile_start(modelc_handle *handle);
+MODELC_API modelc_status modelc_profile_stop(modelc_handle *handle);
+MODELC_API int32_t modelc_step_count(const modelc_handle *handle, int32_t variant);
+MODELC_API modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step,
+                                             modelc_step_profile *profile);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,241 @@
+/* What this machine is: CPU features by their LLVM names, how many CPUs may be used, floating-point control. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "modelc_runtime.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+enum { EAX, EBX, ECX, EDX };
+enum { NO_STATE = 0, AVX = 0x6, AVX512 = 0xe6, AMX = 0x60000 }; /* bits of XCR0 that the system must have enabled */
+
+static const struct feature {
+    const char *name;
+    uint32_t leaf, subleaf;
+    int reg, bit;
+    uint64_t state;
+} features[] = {
+    {"cx8", 1, 0, EDX, 8, NO_STATE},
+    {"cmov", 1, 0, EDX, 15, NO_STATE},
+    {"mmx", 1, 0, EDX, 23, NO_STATE},
+    {"fxsr", 1, 0, EDX, 24, NO_STATE},
+    {"sse", 1, 0, EDX, 25, NO_STATE},
+    {"sse2", 1, 0, EDX, 26, NO_STATE},
+    {"sse3", 1, 0, ECX, 0, NO_STATE},
+    {"pclmul", 1, 0, ECX, 1, NO_STATE},
+    {"ssse3", 1, 0, ECX, 9, NO_STATE},
+    {"fma", 1, 0, ECX, 12, AVX},
+    {"cx16", 1, 0, ECX, 13, NO_STATE},
+    {"sse41", 1, 0, ECX, 19, NO_STATE},
+    {"sse42", 1, 0, ECX, 20, NO_STATE},
+    {"movbe", 1, 0, ECX, 22, NO_STATE},
+    {"popcnt", 1, 0, ECX, 23, NO_STATE},
+    {"aes", 1, 0, ECX, 25, NO_STATE},
+    {"xsave", 1, 0, ECX, 26, NO_STATE},
+    {"avx", 1, 0, ECX, 28, AVX},
+    {"f16c", 1, 0, ECX, 29, AVX},
+    {"bmi", 7, 0, EBX, 3, NO_STATE},
+    {"avx2", 7, 0, EBX, 5, AVX},
+    {"bmi2", 7, 0, EBX, 8, NO_STATE},
+    {"avx512f", 7, 0, EBX, 16, AVX512},
+    {"avx512dq", 7, 0, EBX, 17, AVX512},
+    {"adx", 7, 0, EBX, 19, NO_STATE},
+    {"avx512ifma", 7, 0, EBX, 21, AVX512},
+    {"avx512cd", 7, 0, EBX, 28, AVX512},
+    {"sha", 7, 0, EBX, 29, NO_STATE},
+    {"avx512bw", 7, 0, EBX, 30, AVX512},
+    {"avx512vl", 7, 0, EBX, 31, AVX512},
+    {"avx512vbmi", 7, 0, ECX, 1, AVX512},
+    {"avx512vbmi2", 7, 0, ECX, 6, AVX512},
+    {"gfni", 7, 0, ECX, 8, NO_STATE},
+    {"vaes", 7, 0, ECX, 9, AVX},
+    {"vpclmulqdq", 7, 0, ECX, 10, AVX},
+    {"avx512vnni", 7, 0, ECX, 11, AVX512},
+    {"avx512bitalg", 7, 0, ECX, 12, AVX512},
+    {"avx512vpopcntdq", 7, 0, ECX, 14, AVX512},
+    {"avx512vp2intersect", 7, 0, EDX, 8, AVX512},
+    {"amxbf16", 7, 0, EDX, 22, AMX},
+    {"avx512fp16", 7, 0, EDX, 23, AVX512},
+    {"amxtile", 7, 0, EDX, 24, AMX},
+    {"amxint8", 7, 0, EDX, 25, AMX},
+    {"avxvnni", 7, 1, EAX, 4, AVX},
+    {"avx512bf16", 7, 1, EAX, 5, AVX512},
+    {"amxfp16", 7, 1, EAX, 21, AMX},
+    {"avxifma", 7, 1, EAX, 23, AVX},
+    {"avxvnniint8", 7, 1, EDX, 4, AVX},
+    {"avxneconvert", 7, 1, EDX, 5, AVX},
+    {"avxvnniint16", 7, 1, EDX, 10, AVX},
+    {"sahf", 0x80000001, 0, ECX, 0, NO_STATE},
+    {"lzcnt", 0x80000001, 0, ECX, 5, NO_STATE},
+    {"prfchw", 0x80000001, 0, ECX, 8, NO_STATE},
+};
+
+static uint64_t enabled_states(void) {
+    uint32_t r[4], low, high;
+    if (!__get_cpuid(1, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) || !(r[ECX] >> 27 & 1)) return 0; /* OSXSAVE */
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static mc_cpu_answer has(const struct feature *f) {
+    uint32_t r[4];
+    if (!__get_cpuid_count(f->leaf, f->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) || !(r[f->reg] >> f->bit & 1))
+        return MC_CPU_LACKS;
+    if (f->state == AMX && (enabled_states() & AMX) == AMX) { /* Linux wants to be asked, once per process */
+        enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
+        return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA) ? MC_CPU_REFUSED : MC_CPU_HAS;
+    }
+    return (enabled_states() & f->state) == f->state ? MC_CPU_HAS : MC_CPU_LACKS;
+}
+
+#elif defined(__aarch64__) || defined(__arm__)
+#include <sys/auxv.h>
+
+static const struct feature {
+    const char *name;
+    int word, bit; /* of AT_HWCAP (word 1) or AT_HWCAP2 (word 2), from the kernel's asm/hwcap.h */
+} features[] = {
+#if defined(__aarch64__)
+    {"fparmv8", 1, 0}, {"neon", 1, 1},      {"asimd", 1, 1},   {"aes", 1, 3},       {"sha2", 1, 6},
+    {"crc", 1, 7},     {"lse", 1, 8},       {"fullfp16", 1, 10}, {"rdm", 1, 12},    {"rcpc", 1, 15},
+    {"dotprod", 1, 20}, {"sve", 1, 22},     {"fp16fml", 1, 23}, {"sve2", 2, 1},     {"i8mm", 2, 13},
+    {"bf16", 2, 14},   {"sme", 2, 23},
+#else
+    {"vfp2", 1, 6},    {"neon", 1, 12},     {"vfp3", 1, 13},   {"vfp4", 1, 16},     {"hwdivarm", 1, 17},
+    {"hwdiv", 1, 18},  {"d32", 1, 19},      {"fullfp16", 1, 23}, {"dotprod", 1, 24}, {"fp16fml", 1, 25},
+    {"bf16", 1, 26},   {"i8mm", 1, 27},     {"aes", 2, 0},     {"sha2", 2, 3},      {"crc", 2, 4},
+#endif
+};
+
+static mc_cpu_answer has(const struct feature *f) {
+    return getauxval(f->word == 1 ? AT_HWCAP : AT_HWCAP2) >> f->bit & 1 ? MC_CPU_HAS : MC_CPU_LACKS;
+}
+
+#else
+#error "modelc's runtime knows x86-64, AArch64 and ARM"
+#endif
+
+mc_cpu_answer mc_cpu_has(const char *name) {
+    char plain[32]; /* "+avx512_vnni", "sse4.1", "amx-int8" without punctuation */
+    size_t n = 0;
+    for (; *name && n < sizeof plain - 1; name++)
+        if (!strchr("+-_.", *name)) plain[n++] = *name;
+    plain[n] = 0;
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        if (!strcmp(plain, features[i].name)) return has(&features[i]);
+    return MC_CPU_UNKNOWN_NAME;
+}
+
+int32_t mc_cpu_affinity(void) {
+    for (int cpus = CPU_SETSIZE; cpus <= 1 << 16; cpus *= 2) {
+        cpu_set_t *set = CPU_ALLOC(cpus);
+        size_t bytes = CPU_ALLOC_SIZE(cpus);
+        int ok = set && !sched_getaffinity(0, bytes, set), count = ok ? CPU_COUNT_S(bytes, set) : 0;
+        if (set) CPU_FREE(set);
+        if (ok && count) return count;
+    }
+    return 1;
+}
+
+/* Quota over period, in CPUs, of one cgroup folder; 0 when it sets no limit. */
+static double quota_of(const char *folder, int version) {
+    char name[4352], text[64];
+    double quota = 0, period = 0;
+    const char *files[2] = {"cpu.cfs_quota_us", "cpu.cfs_period_us"};
+    for (int i = 0; i < (version == 2 ? 1 : 2); i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, version == 2 ? "cpu.max" : files[i]);
+        FILE *file = fopen(name, "re");
+        if (!file) return 0;
+        if (!fgets(text, sizeof text, file)) text[0] = 0;
+        fclose(file);
+        if (version == 2) {
+            if (sscanf(text, "%lf %lf", &quota, &period) != 2) return 0; /* "max 100000" */
+        } else {
+            *(i ? &period : &quota) = atof(text);
+        }
+    }
+    return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+/* The smallest quota of the process's cgroup and its parents. Inside a container the path that /proc gives may not
+ * exist below the mount point; the walk then ends at the mount point itself, which is the container's own group. */
+static double least_quota(const char *mount, const char *group, int version) {
+    char folder[4224];
+    double least = 0;
+    snprintf(folder, sizeof folder, "%s%s", mount, group);
+    for (size_t root = strlen(mount);;) {
+        double quota = quota_of(folder, version);
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+        char *slash = strrchr(folder, '/');
+        if (!slash || (size_t)(slash - folder) < root) return least;
+        *slash = 0;
+    }
+}
+
+static double cgroup_quota(void) {
+    char line[4160], mount[256];
+    double least = 0;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) { /* "0::/group" is version 2, "4:cpu,cpuacct:/group" version 1 */
+        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group) continue;
+        *group++ = 0;
+        controllers++;
+        group[strcspn(group, "\n")] = 0;
+        double quota = 0;
+        if (!*controllers) {
+            quota = least_quota("/sys/fs/cgroup", group, 2);
+        } else if (strstr(controllers, "cpu") && !strstr(controllers, "cpuset")) {
+            snprintf(mount, sizeof mount, "/sys/fs/cgroup/%s", controllers);
+            quota = least_quota(mount, group, 1);
+        }
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+    }
+    fclose(file);
+    return least;
+}
+
+int32_t mc_cpu_limit(void) {
+    int32_t cpus = mc_cpu_affinity();
+    double quota = cgroup_quota();
+    /* Rounded down: a thread more than the quota pays for stalls all of them when the period's share is spent. */
+    if (quota > 0 && quota < cpus) cpus = quota < 1 ? 1 : (int32_t)quota;
+    return cpus;
+}
+
+/* Set in full rather than added to what is there: new threads inherit these bits from whoever opened the package, and
+ * results would depend on it. */
+uint64_t mc_float_enter(int flush_denormals) {
+#if defined(__x86_64__)
+    uint32_t saved = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(0x1f80u | (flush_denormals ? 0x8040u : 0)); /* FTZ, DAZ */
+    return saved;
+#elif defined(__aarch64__)
+    uint64_t saved, set = flush_denormals ? 1u << 24 : 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+    __asm__ volatile("msr fpcr, %0" ::"r"(set));
+    return saved;
+#else
+    uint32_t saved, set = flush_denormals ? 1u << 24 : 0;
+    __asm__ volatile("vmrs %0, fpscr" : "=r"(saved));
+    __asm__ volatile("vmsr fpscr, %0" ::"r"(set));
+    return saved;
+#endif
+}
+
+void mc_float_leave(uint64_t saved) {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr((uint32_t)saved);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" ::"r"(saved));
+#else
+    __asm__ volatile("vmsr fpscr, %0" ::"r"((uint32_t)saved));
+#endif
+}

@@ -1,0 +1,207 @@
+/* The threads of one handle: fork and join over the chunks of one step.
+ *
+ * The caller publishes a job by storing its number of chunks in `unclaimed`, and works on it itself. Whoever
+ * decrements `unclaimed` owns that chunk, and only then reads the job: it cannot change before the chunk is done. So
+ * nobody waits for a worker that came late, and a process that lost its workers (after fork) still computes.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "modelc_runtime.h"
+
+enum {
+    SPIN_NANOSECONDS = 50000, /* what a thread that waits spends before it sleeps: longer than most serial steps */
+    CHUNKS_PER_THREAD = 4     /* enough to even out a core that runs slower, few enough to cost nothing */
+};
+
+typedef struct mc_worker {
+    pthread_t thread;
+    mc_pool *pool;
+    uint8_t *scratch;
+} mc_worker;
+
+struct mc_pool {
+    /* the job */
+    const mc_step *step;
+    const mc_frame *frame;
+    uint32_t chunks;
+    /* counters that threads spin on, each in a cache line of its own */
+    _Alignas(64) atomic_uint unclaimed;
+    _Alignas(64) atomic_uint done;
+    _Alignas(64) atomic_int sleepers; /* workers that wait for `work` */
+    atomic_int caller_sleeps;         /* the caller waits for `finished` */
+    atomic_int quit;
+    pthread_mutex_t lock;
+    pthread_cond_t work, finished;
+    int32_t threads; /* with the caller */
+    int32_t started; /* workers that run */
+    int flush_denormals;
+    uint64_t spin;
+    pid_t owner;
+    uint8_t *scratch; /* of all threads; the caller's comes first */
+    size_t scratch_stride;
+    mc_worker workers[];
+};
+
+uint64_t mc_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void *mc_map_zeroed(size_t bytes) {
+    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void mc_unmap(void *memory, size_t bytes) {
+    if (memory) munmap(memory, bytes ? bytes : 1);
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Spins until `*counter` has (or, with `leave`, no longer has) the value; false when the time for that is over. */
+static int spin_until(atomic_uint *counter, uint32_t value, int leave, uint64_t nanoseconds) {
+    uint64_t start = 0;
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if ((atomic_load_explicit(counter, memory_order_acquire) != value) == leave) return 1;
+            relax();
+        }
+        uint64_t now = mc_now();
+        if (!start) start = now;
+        if (now - start >= nanoseconds) return 0;
+    }
+}
+
+static int claim(mc_pool *pool) {
+    uint32_t left = atomic_load_explicit(&pool->unclaimed, memory_order_relaxed);
+    while (left)
+        if (atomic_compare_exchange_weak_explicit(&pool->unclaimed, &left, left - 1, memory_order_acq_rel,
+                                                  memory_order_relaxed))
+            return (int)left;
+    return 0;
+}
+
+static void work(mc_pool *pool, uint8_t *scratch) {
+    for (uint32_t left; (left = (uint32_t)claim(pool));) {
+        const mc_step *step = pool->step;
+        uint32_t chunks = pool->chunks, chunk = chunks - left;
+        int32_t begin = (int32_t)((uint64_t)step->extent * chunk / chunks);
+        int32_t end = (int32_t)((uint64_t)step->extent * (chunk + 1) / chunks);
+        step->run(pool->frame, scratch, begin, end);
+        if (atomic_fetch_add(&pool->done, 1) + 1 == chunks && atomic_load(&pool->caller_sleeps)) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->finished);
+            pthread_mutex_unlock(&pool->lock);
+        }
+    }
+}
+
+static void *worker_main(void *argument) {
+    mc_worker *worker = argument;
+    mc_pool *pool = worker->pool;
+    mc_float_enter(pool->flush_denormals);
+    while (!atomic_load(&pool->quit)) {
+        if (!spin_until(&pool->unclaimed, 0, 1, pool->spin)) {
+            pthread_mutex_lock(&pool->lock);
+            atomic_fetch_add(&pool->sleepers, 1);
+            while (!atomic_load(&pool->unclaimed) && !atomic_load(&pool->quit))
+                pthread_cond_wait(&pool->work, &pool->lock);
+            atomic_fetch_sub(&pool->sleepers, 1);
+            pthread_mutex_unlock(&pool->lock);
+        }
+        work(pool, worker->scratch);
+    }
+    return NULL;
+}
+
+static void wake_workers(mc_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
+    if (step->serial || step->extent <= 1 || pool->threads == 1) {
+        step->run(frame, pool->scratch, 0, step->extent);
+        return;
+    }
+    uint32_t chunks = (uint32_t)pool->threads * CHUNKS_PER_THREAD;
+    if (chunks > (uint32_t)step->extent) chunks = (uint32_t)step->extent;
+    pool->step = step;
+    pool->frame = frame;
+    pool->chunks = chunks;
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    /* Sequentially consistent, as is a worker's "sleepers + 1, then look": one of the two sees the other. */
+    atomic_store(&pool->unclaimed, chunks);
+    if (atomic_load(&pool->sleepers)) wake_workers(pool);
+    work(pool, pool->scratch);
+    if (spin_until(&pool->done, chunks, 0, pool->spin)) return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->caller_sleeps, 1);
+    while (atomic_load(&pool->done) != chunks) pthread_cond_wait(&pool->finished, &pool->lock);
+    atomic_store(&pool->caller_sleeps, 0);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static int start_workers(mc_pool *pool) {
+    sigset_t all, before;
+    sigfillset(&all); /* the application's signal handlers run on the application's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; pool->started < pool->threads - 1; pool->started++) {
+        mc_worker *worker = &pool->workers[pool->started];
+        worker->pool = pool;
+        worker->scratch = pool->scratch + (size_t)(pool->started + 1) * pool->scratch_stride;
+        if (pthread_create(&worker->thread, NULL, worker_main, worker)) break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return pool->started == pool->threads - 1;
+}
+
+mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals) {
+    void *memory;
+    size_t bytes = sizeof(mc_pool) + (size_t)threads * sizeof(mc_worker);
+    if (posix_memalign(&memory, 64, bytes)) return NULL;
+    memset(memory, 0, bytes);
+    mc_pool *pool = memory;
+    pool->threads = threads;
+    pool->flush_denormals = flush_denormals;
+    pool->spin = threads <= mc_cpu_affinity() ? SPIN_NANOSECONDS : 0;
+    pool->owner = getpid();
+    pool->scratch_stride = (scratch_bytes + 4095) / 4096 * 4096;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->finished, NULL);
+    pool->scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
+    if (pool->scratch && start_workers(pool)) return pool;
+    mc_pool_close(pool);
+    return NULL;
+}
+
+void mc_pool_close(mc_pool *pool) {
+    if (!pool) return;
+    if (pool->owner == getpid()) { /* a forked child has no workers to join */
+        atomic_store(&pool->quit, 1);
+        wake_workers(pool);
+        for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+        pthread_cond_destroy(&pool->work);
+        pthread_cond_destroy(&pool->finished);
+        pthread_mutex_destroy(&pool->lock);
+    }
+    mc_unmap(pool->scratch, (size_t)pool->threads * pool->scratch_stride);
+    free(pool);
+}

@@ -1,0 +1,325 @@
+/* The C interface: opening a package, running its steps, profiling them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "modelc_runtime.h"
+
+enum { MOST_THREADS = 1024, MOST_MANIFEST_BYTES = 1 << 28 };
+
+typedef struct step_counter {
+    uint64_t calls, nanoseconds;
+} step_counter;
+
+struct modelc_handle {
+    pthread_mutex_t lock; /* one run at a time; also guards the counters */
+    mc_pool *pool;
+    uint8_t *arena;
+    const uint8_t *params;
+    int32_t threads;
+    int profiling;
+    step_counter **counters; /* [variant][step] */
+};
+
+static _Thread_local char message[1024];
+
+__attribute__((format(printf, 2, 3))) static modelc_status fail(modelc_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+const char *modelc_last_error(void) { return message; }
+
+/* ---- opening ---- */
+
+static modelc_status open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
+    char path[PATH_MAX];
+    struct stat status;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
+        close(*fd);
+        return fail(MODELC_NO_FILE, "%s is not a regular file", path);
+    }
+    *bytes = (uint64_t)status.st_size;
+    return MODELC_OK;
+}
+
+/* The text after `"key":`. In JSON a quote inside a string is escaped, so `"key"` before a colon can only be a key. */
+static const char *json_value(const char *text, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\"", key);
+    for (const char *at = text; (at = strstr(at, quoted));) {
+        at += strlen(quoted);
+        const char *value = at + strspn(at, " \t\r\n");
+        if (*value++ == ':') return value + strspn(value, " \t\r\n");
+    }
+    return NULL;
+}
+
+static modelc_status compare_manifest(const char *folder, const char *text) {
+    const char *schema = json_value(text, "schema_version"), *build = json_value(text, "build_id");
+    size_t n = strlen(mc_the_model.build_id);
+    if (!schema || !build)
+        return fail(MODELC_MISMATCH, "%s/manifest.json is not a manifest: it names no schema_version or no build_id",
+                    folder);
+    long version = strtol(schema, NULL, 10);
+    if (version != mc_the_model.schema_version)
+        return fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
+                    (int)mc_the_model.schema_version);
+    if (*build != '"' || strncmp(build + 1, mc_the_model.build_id, n) || build[n + 1] != '"')
+        return fail(MODELC_MISMATCH,
+                    "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy "
+                    "the whole package again",
+                    folder, mc_the_model.build_id);
+    return MODELC_OK;
+}
+
+static modelc_status check_manifest(const char *folder) {
+    int fd;
+    uint64_t bytes;
+    modelc_status status = open_file(folder, "manifest.json", &fd, &bytes);
+    if (status) return status;
+    char *text = bytes <= MOST_MANIFEST_BYTES ? malloc((size_t)bytes + 1) : NULL;
+    size_t got = 0;
+    for (ssize_t n; text && got < bytes && (n = read(fd, text + got, (size_t)bytes - got)) > 0;) got += (size_t)n;
+    close(fd);
+    if (!text) return fail(MODELC_NO_MEMORY, "%s/manifest.json is too large to read", folder);
+    text[got] = 0;
+    status = compare_manifest(folder, text);
+    free(text);
+    return status;
+}
+
+static modelc_status check_cpu(void) {
+    for (const char *const *feature = mc_the_model.features; *feature; feature++) {
+        switch (mc_cpu_has(*feature)) {
+        case MC_CPU_HAS: break;
+        case MC_CPU_LACKS:
+            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which this machine lacks: compile the "
+                        "model for this machine", *feature);
+        case MC_CPU_UNKNOWN_NAME:
+            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which is not known for this kind of "
+                        "machine", *feature);
+        case MC_CPU_REFUSED:
+            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which the operating system refuses to "
+                        "this process: %s", *feature, strerror(errno));
+        }
+    }
+    return MODELC_OK;
+}
+
+/* Mapped read-only, so all handles and processes share the pages. */
+static modelc_status map_params(modelc_handle *handle, const char *folder, int check) {
+    int fd;
+    uint64_t bytes, expected = mc_the_model.params_bytes;
+    uint8_t digest[32];
+    modelc_status status = open_file(folder, "params.bin", &fd, &bytes);
+    if (status) return status;
+    if (bytes != expected) {
+        close(fd);
+        return fail(MODELC_DAMAGED, "%s/params.bin has %llu bytes instead of %llu: copy the whole package again", folder,
+                    (unsigned long long)bytes, (unsigned long long)expected);
+    }
+    if (bytes) {
+        void *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        int error = errno;
+        close(fd);
+        if (memory == MAP_FAILED) return fail(MODELC_NO_MEMORY, "cannot map %s/params.bin: %s", folder, strerror(error));
+        handle->params = memory;
+    } else {
+        close(fd);
+    }
+    if (check) {
+        mc_sha256(handle->params, (size_t)bytes, digest);
+        if (memcmp(digest, mc_the_model.params_sha256, sizeof digest))
+            return fail(MODELC_DAMAGED, "%s/params.bin is damaged: its checksum differs from the one in the library; copy "
+                        "the whole package again", folder);
+    }
+    return MODELC_OK;
+}
+
+static modelc_status reserve(modelc_handle *handle) {
+    handle->arena = mc_map_zeroed((size_t)mc_the_model.arena_bytes);
+    if (!handle->arena)
+        return fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena",
+                    (unsigned long long)mc_the_model.arena_bytes);
+    handle->counters = calloc((size_t)mc_the_model.variant_count, sizeof *handle->counters);
+    for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) {
+        int32_t steps = mc_the_model.variants[v].step_count;
+        handle->counters[v] = calloc(steps ? (size_t)steps : 1, sizeof **handle->counters);
+        if (!handle->counters[v]) return fail(MODELC_NO_MEMORY, "out of memory");
+    }
+    if (!handle->counters) return fail(MODELC_NO_MEMORY, "out of memory");
+    handle->pool = mc_pool_open(handle->threads, (size_t)mc_the_model.scratch_bytes, mc_the_model.flush_denormals);
+    if (!handle->pool)
+        return fail(MODELC_NO_MEMORY, "cannot start %d threads with %llu bytes of workspace each", (int)handle->threads,
+                    (unsigned long long)mc_the_model.scratch_bytes);
+    return MODELC_OK;
+}
+
+modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle) {
+    modelc_options chosen = options ? *options : (modelc_options){0};
+    modelc_status status;
+    if (!handle) return fail(MODELC_BAD_ARGUMENT, "modelc_open wants a place for the handle, not NULL");
+    *handle = NULL;
+    if (!path) return fail(MODELC_BAD_ARGUMENT, "modelc_open wants the package's folder, not NULL");
+    if (chosen.threads < 0 || chosen.threads > MOST_THREADS)
+        return fail(MODELC_BAD_ARGUMENT, "%d threads were asked for; 1 to %d can be had, or 0 for the default",
+                    (int)chosen.threads, (int)MOST_THREADS);
+    if ((status = check_manifest(path)) || (status = check_cpu())) return status;
+    modelc_handle *made = calloc(1, sizeof *made);
+    if (!made) return fail(MODELC_NO_MEMORY, "out of memory");
+    pthread_mutex_init(&made->lock, NULL);
+    made->threads = chosen.threads ? chosen.threads : mc_cpu_limit();
+    if (made->threads > MOST_THREADS) made->threads = MOST_THREADS;
+    if ((status = map_params(made, path, chosen.check)) || (status = reserve(made))) {
+        modelc_close(made);
+        return status;
+    }
+    *handle = made;
+    return MODELC_OK;
+}
+
+void modelc_close(modelc_handle *handle) {
+    if (!handle) return;
+    pthread_mutex_lock(&handle->lock); /* a run that goes on ends first */
+    mc_pool_close(handle->pool);
+    pthread_mutex_unlock(&handle->lock);
+    pthread_mutex_destroy(&handle->lock);
+    mc_unmap(handle->arena, (size_t)mc_the_model.arena_bytes);
+    if (handle->params) munmap((void *)(uintptr_t)handle->params, (size_t)mc_the_model.params_bytes);
+    for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) free(handle->counters[v]);
+    free(handle->counters);
+    free(handle);
+}
+
+/* ---- asking ---- */
+
+static const mc_variant *variant_of(const modelc_handle *handle, int32_t variant) {
+    return handle && variant >= 0 && variant < mc_the_model.variant_count ? &mc_the_model.variants[variant] : NULL;
+}
+
+const char *modelc_metadata(const modelc_handle *handle) { return handle ? mc_the_model.metadata : NULL; }
+
+int32_t modelc_thread_count(const modelc_handle *handle) { return handle ? handle->threads : 0; }
+
+int32_t modelc_variant_count(const modelc_handle *handle) { return handle ? mc_the_model.variant_count : 0; }
+
+int32_t modelc_input_count(const modelc_handle *handle, int32_t variant) {
+    const mc_variant *v = variant_of(handle, variant);
+    return v ? v->input_count : 0;
+}
+
+int32_t modelc_output_count(const modelc_handle *handle, int32_t variant) {
+    const mc_variant *v = variant_of(handle, variant);
+    return v ? v->output_count : 0;
+}
+
+const modelc_tensor *modelc_input(const modelc_handle *handle, int32_t variant, int32_t index) {
+    const mc_variant *v = variant_of(handle, variant);
+    return v && index >= 0 && index < v->input_count ? &v->inputs[index] : NULL;
+}
+
+const modelc_tensor *modelc_output(const modelc_handle *handle, int32_t variant, int32_t index) {
+    const mc_variant *v = variant_of(handle, variant);
+    return v && index >= 0 && index < v->output_count ? &v->outputs[index] : NULL;
+}
+
+int32_t modelc_step_count(const modelc_handle *handle, int32_t variant) {
+    const mc_variant *v = variant_of(handle, variant);
+    return v ? v->step_count : 0;
+}
+
+/* ---- running ---- */
+
+static modelc_status check_buffers(const modelc_tensor *tensors, int32_t count, const void *const *buffers,
+                                   const char *kind) {
+    if (count && !buffers) return fail(MODELC_BAD_ARGUMENT, "the table of %ss is NULL", kind);
+    for (int32_t i = 0; i < count; i++)
+        if (!buffers[i] && tensors[i].bytes)
+            return fail(MODELC_BAD_ARGUMENT, "%s %d ('%s', %zu bytes) is NULL", kind, (int)i, tensors[i].name,
+                        tensors[i].bytes);
+    return MODELC_OK;
+}
+
+static modelc_status refuse_variant(const modelc_handle *handle, int32_t variant) {
+    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    return fail(MODELC_BAD_ARGUMENT, "variant %d was asked for; the package has %d", (int)variant,
+                (int)mc_the_model.variant_count);
+}
+
+modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs) {
+    const mc_variant *v = variant_of(handle, variant);
+    modelc_status status;
+    if (!v) return refuse_variant(handle, variant);
+    if ((status = check_buffers(v->inputs, v->input_count, inputs, "input")) ||
+        (status = check_buffers(v->outputs, v->output_count, (const void *const *)outputs, "output")))
+        return status;
+    mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
+    pthread_mutex_lock(&handle->lock);
+    frame.arena = handle->arena;
+    uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
+    if (handle->profiling) {
+        step_counter *counters = handle->counters[variant];
+        for (int32_t i = 0; i < v->step_count; i++) {
+            uint64_t start = mc_now();
+            mc_pool_run(handle->pool, &v->steps[i], &frame);
+            counters[i].nanoseconds += mc_now() - start;
+            counters[i].calls++;
+        }
+    } else {
+        for (int32_t i = 0; i < v->step_count; i++) mc_pool_run(handle->pool, &v->steps[i], &frame);
+    }
+    mc_float_leave(saved);
+    pthread_mutex_unlock(&handle->lock);
+    return MODELC_OK;
+}
+
+/* ---- profiling ---- */
+
+modelc_status modelc_profile_start(modelc_handle *handle) {
+    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    pthread_mutex_lock(&handle->lock);
+    for (int32_t v = 0; v < mc_the_model.variant_count; v++)
+        memset(handle->counters[v], 0, (size_t)mc_the_model.variants[v].step_count * sizeof(step_counter));
+    handle->profiling = 1;
+    pthread_mutex_unlock(&handle->lock);
+    return MODELC_OK;
+}
+
+modelc_status modelc_profile_stop(modelc_handle *handle) {
+    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    pthread_mutex_lock(&handle->lock);
+    handle->profiling = 0;
+    pthread_mutex_unlock(&handle->lock);
+    return MODELC_OK;
+}
+
+modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step, modelc_step_profile *profile) {
+    const mc_variant *v = variant_of(handle, variant);
+    if (!v) return refuse_variant(handle, variant);
+    if (step < 0 || step >= v->step_count || !profile)
+        return fail(MODELC_BAD_ARGUMENT, "step %d was asked for; variant %d has %d", (int)step, (int)variant,
+                    (int)v->step_count);
+    pthread_mutex_lock(&handle->lock);
+    step_counter counter = handle->counters[variant][step];
+    pthread_mutex_unlock(&handle->lock);
+    const mc_step *s = &v->steps[step];
+    *profile = (modelc_step_profile){s->name, counter.calls, counter.nanoseconds, s->flops, s->bytes};
+    return MODELC_OK;
+}

@@ -1,0 +1,73 @@
+/* What the generated model_plan.c and the files of the runtime share. Not part of a package's interface. */
+#ifndef MODELC_RUNTIME_H
+#define MODELC_RUNTIME_H
+
+#include "model.h"
+
+/* Where the data of one run is. Arena and parameters are 64-byte aligned; users' buffers have any alignment. */
+typedef struct mc_frame {
+    uint8_t *arena;
+    const uint8_t *params;
+    const void *const *inputs;
+    void *const *outputs;
+} mc_frame;
+
+/* Runs iterations [begin, end) of a step's outermost loop. The result does not depend on how the loop is cut. */
+typedef void (*mc_kernel)(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end);
+
+typedef struct mc_step {
+    mc_kernel run;
+    const char *name;
+    int32_t extent;
+    int32_t serial; /* too little work to share: runs on the calling thread */
+    double flops;
+    double bytes;
+} mc_step;
+
+typedef struct mc_variant {
+    const modelc_tensor *inputs;
+    const modelc_tensor *outputs;
+    const mc_step *steps;
+    int32_t input_count;
+    int32_t output_count;
+    int32_t step_count;
+} mc_variant;
+
+typedef struct mc_model {
+    const char *build_id;
+    const char *metadata;
+    const char *const *features; /* CPU features that the kernels use, ended by NULL */
+    const mc_variant *variants;
+    int32_t variant_count;
+    int32_t schema_version;
+    int32_t flush_denormals;
+    uint64_t arena_bytes;   /* the most of any variant */
+    uint64_t scratch_bytes; /* the most of any step */
+    uint64_t params_bytes;
+    uint8_t params_sha256[32];
+} mc_model;
+
+extern const mc_model mc_the_model; /* in model_plan.c */
+
+/* modelc_pool.c: fork and join over the iterations of one step. */
+typedef struct mc_pool mc_pool;
+mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals);
+void mc_pool_close(mc_pool *pool);
+void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame);
+uint64_t mc_now(void); /* nanoseconds of the monotonic clock */
+void *mc_map_zeroed(size_t bytes);
+void mc_unmap(void *memory, size_t bytes);
+
+/* modelc_cpu.c: what this machine is. */
+typedef enum { MC_CPU_HAS, MC_CPU_LACKS, MC_CPU_UNKNOWN_NAME, MC_CPU_REFUSED } mc_cpu_answer;
+mc_cpu_answer mc_cpu_has(const char *feature);
+int32_t mc_cpu_affinity(void); /* CPUs that this process may be scheduled on */
+int32_t mc_cpu_limit(void);    /* the same, bounded by the cgroup's quota: threads worth starting */
+/* Floating-point control of this thread: rounding to nearest, no traps, subnormals flushed or kept. */
+uint64_t mc_float_enter(int flush_denormals);
+void mc_float_leave(uint64_t saved);
+
+/* modelc_sha256.c */
+void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);
+
+#endif

@@ -1,0 +1,140 @@
+/* Runs a package from files, through the very libmodel.so in it: what emulated verification executes.
+ *
+ *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
+ *
+ * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
+ * outputs.bin gets the outputs in the same form. Prints "nanoseconds BEST" (the fastest run), and with --profile a line
+ * "step CALLS NANOSECONDS NAME" for every step. The exit status is the modelc_status, or 100 for the driver's own errors.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "model.h"
+
+static modelc_status (*api_open)(const char *, const modelc_options *, modelc_handle **);
+static void (*api_close)(modelc_handle *);
+static const char *(*api_last_error)(void);
+static int32_t (*api_input_count)(const modelc_handle *, int32_t);
+static int32_t (*api_output_count)(const modelc_handle *, int32_t);
+static const modelc_tensor *(*api_input)(const modelc_handle *, int32_t, int32_t);
+static const modelc_tensor *(*api_output)(const modelc_handle *, int32_t, int32_t);
+static modelc_status (*api_run)(modelc_handle *, int32_t, const void *const *, void *const *);
+static modelc_status (*api_profile_start)(modelc_handle *);
+static int32_t (*api_step_count)(const modelc_handle *, int32_t);
+static modelc_status (*api_profile_read)(modelc_handle *, int32_t, int32_t, modelc_step_profile *);
+
+static void die(const char *what, const char *detail) {
+    fprintf(stderr, "%s: %s\n", what, detail);
+    exit(100);
+}
+
+static void check(modelc_status status) {
+    if (!status) return;
+    fprintf(stderr, "%s\n", api_last_error());
+    exit((int)status);
+}
+
+static void bind_api(const char *package) {
+    static const struct {
+        const char *name;
+        void *pointer;
+    } table[] = {{"modelc_open", &api_open},
+                 {"modelc_close", &api_close},
+                 {"modelc_last_error", &api_last_error},
+                 {"modelc_input_count", &api_input_count},
+                 {"modelc_output_count", &api_output_count},
+                 {"modelc_input", &api_input},
+                 {"modelc_output", &api_output},
+                 {"modelc_run", &api_run},
+                 {"modelc_profile_start", &api_profile_start},
+                 {"modelc_step_count", &api_step_count},
+                 {"modelc_profile_read", &api_profile_read}};
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/libmodel.so", package) >= (int)sizeof path) die("path too long", package);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) die("cannot load the library", dlerror());
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        void *function = dlsym(library, table[i].name);
+        if (!function) die("the library lacks", table[i].name);
+        memcpy(table[i].pointer, &function, sizeof function);
+    }
+}
+
+static void *buffer_for(const modelc_tensor *tensor) {
+    void *memory = malloc(tensor->bytes + 1);
+    if (!memory) die("out of memory for", tensor->name);
+    return memory;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+int main(int argc, char **argv) {
+    modelc_options options = {.threads = 1};
+    int32_t variant = 0, repeat = 1, profile = 0;
+    if (argc < 4) die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
+    for (int i = 4; i < argc; i++) {
+        int32_t *number = !strcmp(argv[i], "--threads")   ? &options.threads
+                          : !strcmp(argv[i], "--variant") ? &variant
+                          : !strcmp(argv[i], "--repeat")  ? &repeat
+                                                          : NULL;
+        if (!strcmp(argv[i], "--profile")) profile = 1;
+        else if (number && i + 1 < argc) *number = atoi(argv[++i]);
+        else die("unknown option", argv[i]);
+    }
+    bind_api(argv[1]);
+    modelc_handle *model;
+    check(api_open(argv[1], &options, &model));
+    int32_t input_count = api_input_count(model, variant), output_count = api_output_count(model, variant);
+    const void **inputs = calloc((size_t)input_count + 1, sizeof *inputs);
+    void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);
+    if (!inputs || !outputs) die("out of memory for", "the tables of buffers");
+
+    FILE *file = fopen(argv[2], "rb");
+    if (!file) die("cannot read", argv[2]);
+    for (int32_t i = 0; i < input_count; i++) {
+        const modelc_tensor *tensor = api_input(model, variant, i);
+        void *memory = buffer_for(tensor);
+        if (fread(memory, 1, tensor->bytes, file) != tensor->bytes) die("the file of inputs ends within", tensor->name);
+        inputs[i] = memory;
+    }
+    if (fgetc(file) != EOF) die("bytes are left over in", argv[2]);
+    fclose(file);
+    for (int32_t i = 0; i < output_count; i++) outputs[i] = buffer_for(api_output(model, variant, i));
+
+    double best = 1e300;
+    if (profile) check(api_profile_start(model));
+    for (int32_t i = 0; i < repeat; i++) {
+        double start = now();
+        check(api_run(model, variant, inputs, outputs));
+        double spent = now() - start;
+        if (spent < best) best = spent;
+    }
+    file = fopen(argv[3], "wb");
+    if (!file) die("cannot write", argv[3]);
+    for (int32_t i = 0; i < output_count; i++) {
+        const modelc_tensor *tensor = api_output(model, variant, i);
+        if (fwrite(outputs[i], 1, tensor->bytes, file) != tensor->bytes) die("cannot write", argv[3]);
+    }
+    if (fclose(file)) die("cannot write", argv[3]);
+    printf("nanoseconds %.0f\n", best);
+    for (int32_t i = 0; profile && i < api_step_count(model, variant); i++) {
+        modelc_step_profile step;
+        check(api_profile_read(model, variant, i, &step));
+        printf("step %llu %llu %s\n", (unsigned long long)step.calls, (unsigned long long)step.nanoseconds, step.name);
+    }
+    api_close(model);
+    for (int32_t i = 0; i < input_count; i++) free((void *)inputs[i]);
+    for (int32_t i = 0; i < output_count; i++) free(outputs[i]);
+    free(inputs);
+    free(outputs);
+    return 0;
+}
