@@ -1,7 +1,7 @@
 """Builds the papers' networks with seeded random weights: python scripts/make_networks.py [NAME...] [--dir models]
 
 The graphs are what PyTorch's exporter writes at opset 17 (batch normalisation not folded). The weights are
-He-initialised from a NumPy generator, so that activations stay of order 1 to 10 through the net. Every file is checked
+He-initialised from a NumPy generator, so that activations stay of order 1 through the net. Every file is checked
 by onnx and run once in ONNX Runtime. The same name always gives the same bytes.
 """
 
