@@ -1,0 +1,18 @@
+"""Machines as data: the YAML schema, the shipped targets, probing this machine."""
+
+from modelc.target.llvm import llvm_target
+from modelc.target.native import probe
+from modelc.target.schema import Cache, Target, VectorUnit, parse_target, read_target
+from modelc.target.shipped import list_targets, load_target
+
+__all__ = [
+    "Cache",
+    "Target",
+    "VectorUnit",
+    "list_targets",
+    "llvm_target",
+    "load_target",
+    "parse_target",
+    "probe",
+    "read_target",
+]

@@ -1,0 +1,110 @@
+"""Instruction sets: one row per architecture, one per feature. Everything else about a machine is in its YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One instruction-set extension that a kernel may use and that a package's `open()` can look for."""
+
+    llvm: str  # LLVM's spelling: what stands in a target file
+    cpuinfo: str  # the word in /proc/cpuinfo
+    check: str  # the word in a package's manifest, which the C runtime looks for
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the first part of a triple decides."""
+
+    name: str
+    triples: tuple[str, ...]  # the first parts of triples that mean it
+    elf_machine: int  # e_machine of its objects
+    features: tuple[Feature, ...]
+    float_abis: tuple[str, ...] = ()  # only where there is a choice
+
+    def feature(self, llvm: str) -> Feature | None:
+        return next((feature for feature in self.features if feature.llvm == llvm), None)
+
+    def widest_vector(self, features: Collection[str]) -> int:
+        """Bits of the widest vector register that these features give."""
+        if self.name == "x86_64":
+            return 512 if "avx512f" in features else 256 if "avx" in features else 128
+        return 128 if "neon" in features else 64
+
+    def vector_registers(self, features: Collection[str]) -> int:
+        """How many vector registers the instruction set can name."""
+        if self.name == "x86_64":
+            return 32 if "avx512f" in features else 16
+        return 32 if self.name == "aarch64" else 16
+
+
+X86_64 = Architecture(
+    "x86_64",
+    ("x86_64",),
+    62,
+    tuple(
+        Feature(llvm, cpuinfo, llvm)
+        for llvm, cpuinfo in (
+            ("sse4.2", "sse4_2"),
+            ("avx", "avx"),
+            ("avx2", "avx2"),
+            ("fma", "fma"),
+            ("f16c", "f16c"),
+            ("bmi2", "bmi2"),
+            ("avx512f", "avx512f"),
+            ("avx512bw", "avx512bw"),
+            ("avx512cd", "avx512cd"),
+            ("avx512dq", "avx512dq"),
+            ("avx512vl", "avx512vl"),
+            ("avx512vnni", "avx512_vnni"),
+            ("avx512bf16", "avx512_bf16"),
+            ("avxvnni", "avx_vnni"),
+            ("amx-tile", "amx_tile"),
+            ("amx-int8", "amx_int8"),
+            ("amx-bf16", "amx_bf16"),
+        )
+    ),
+)
+# The x86-64 levels by LLVM's name: what each lets LLVM use, beyond the level before it, that `open()` must look for.
+X86_64_LEVELS = {
+    "x86-64": (),
+    "x86-64-v2": ("sse4.2",),
+    "x86-64-v3": ("avx", "avx2", "fma", "f16c", "bmi2"),
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+AARCH64 = Architecture(
+    "aarch64",
+    ("aarch64",),
+    183,
+    (
+        Feature("neon", "asimd", "asimd"),
+        Feature("dotprod", "asimddp", "dotprod"),
+        Feature("fullfp16", "asimdhp", "fp16"),
+        Feature("bf16", "bf16", "bf16"),
+        Feature("i8mm", "i8mm", "i8mm"),
+    ),
+)
+ARMV7 = Architecture(
+    "armv7",
+    ("armv7l", "armv7a", "armv7"),
+    40,
+    (Feature("neon", "neon", "neon"), Feature("vfp4", "vfpv4", "vfpv4")),
+    ("hard", "soft"),
+)
+ARCHITECTURES = (X86_64, AARCH64, ARMV7)
+
+
+def architecture(triple: str) -> Architecture | None:
+    """The architecture of a triple, or None if modelc does not know it."""
+    first = triple.split("-")[0]
+    return next((arch for arch in ARCHITECTURES if first in arch.triples), None)
+
+
+def implied_features(cpu: str) -> tuple[str, ...]:
+    """What an x86-64 level includes. LLVM's other CPU names imply features too, which modelc does not know."""
+    levels = tuple(X86_64_LEVELS)
+    included = levels[: levels.index(cpu) + 1] if cpu in levels else ()
+    return tuple(feature for level in included for feature in X86_64_LEVELS[level])

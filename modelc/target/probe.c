@@ -1,0 +1,209 @@
+/* Measures the core it runs on: cycle time, FMA latency and throughput, and read bandwidth per working set.
+ *
+ *     probe THREADS BYTES...    one line "name value" each; the last working set is memory, read by all THREADS
+ *
+ * Every figure is the best of many short runs, as whatever else the machine does only makes them slower. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__AVX512F__)
+enum { VECTOR = 64 };
+#elif defined(__AVX2__)
+enum { VECTOR = 32 };
+#else
+enum { VECTOR = 16 };
+#endif
+typedef float vector __attribute__((vector_size(VECTOR)));
+typedef uint64_t words __attribute__((vector_size(VECTOR), may_alias));
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+/* One instruction on accumulator `c`: assembly, so that no compiler rewrites what is timed. */
+#if defined(__x86_64__) && defined(__FMA__)
+#define FLOAT32(c) __asm__ volatile("vfmadd231ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
+#elif defined(__aarch64__)
+#define FLOAT32(c) __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+#elif defined(__ARM_FEATURE_FMA)
+#define FLOAT32(c) __asm__ volatile("vfma.f32 %q0, %q1, %q2" : "+w"(c) : "w"(a), "w"(b));
+#else
+#define FLOAT32(c) c = c * a + b; __asm__ volatile("" : "+x"(c));
+#endif
+
+#if defined(__AVX512BF16__)
+#define BFLOAT16(c) __asm__ volatile("vdpbf16ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define BFLOAT16(c) __asm__ volatile("bfdot %0.4s, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
+#endif
+
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__aarch64__)
+#define FLOAT16(c) __asm__ volatile("fmla %0.8h, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
+#endif
+
+#if defined(__AVX512VNNI__)
+#define INT8(c) __asm__ volatile("vpdpbusd %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
+#elif defined(__AVXVNNI__)
+#define INT8(c) __asm__ volatile("%{vex%} vpdpbusd %1, %2, %0" : "+x"(c) : "x"(a), "x"(b));
+#elif defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
+#define INT8(c) __asm__ volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
+#endif
+
+/* Twelve accumulators cover every known latency x ports, and fit sixteen registers with the two operands. */
+#define EACH(OP) OP(c0) OP(c1) OP(c2) OP(c3) OP(c4) OP(c5) OP(c6) OP(c7) OP(c8) OP(c9) OP(c10) OP(c11)
+#define CHAIN(OP) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0)
+enum { UNROLL = 12, LOOPS = 500 };
+
+/* NAME() is one run. It calls nothing, so that no accumulator leaves its register. */
+#define RUN(NAME, BODY)                                                                                    \
+    static __attribute__((noinline)) void NAME(void) {                                                     \
+        vector a = {0}, b = {0}, c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a, c6 = a, c7 = a, c8 = a,    \
+               c9 = a, c10 = a, c11 = a;                                                                   \
+        for (int loop = 0; loop < LOOPS; loop++) { BODY }                                                  \
+        vector sink = c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11;                          \
+        __asm__ volatile("" : : "m"(sink));                                                                \
+    }
+
+RUN(float32_latency, CHAIN(FLOAT32))
+RUN(float32_throughput, EACH(FLOAT32))
+#ifdef FLOAT16
+RUN(float16_throughput, EACH(FLOAT16))
+#endif
+#ifdef BFLOAT16
+RUN(bfloat16_throughput, EACH(BFLOAT16))
+#endif
+#ifdef INT8
+RUN(int8_throughput, EACH(INT8))
+#endif
+
+/* A chain of register-to-register additions takes one cycle each on every core that modelc knows. */
+static __attribute__((noinline)) void cycle(void) {
+    uintptr_t sum = 1, one = 1;
+#if defined(__x86_64__)
+#define ADD(c) __asm__ volatile("add %1, %0" : "+r"(sum) : "r"(one));
+#else
+#define ADD(c) __asm__ volatile("add %0, %0, %1" : "+r"(sum) : "r"(one));
+#endif
+    for (int loop = 0; loop < LOOPS; loop++) { EACH(ADD) }
+}
+
+/* Everything that is timed on one core, and its best run so far, in nanoseconds per instruction. */
+typedef struct {
+    const char *name;
+    void (*run)(void);
+    double best;
+} instruction;
+
+static instruction instructions[] = {
+    {"cycle", cycle, 1e30},
+    {"latency", float32_latency, 1e30},
+    {"float32", float32_throughput, 1e30},
+#ifdef FLOAT16
+    {"float16", float16_throughput, 1e30},
+#endif
+#ifdef BFLOAT16
+    {"bfloat16", bfloat16_throughput, 1e30},
+#endif
+#ifdef INT8
+    {"int8", int8_throughput, 1e30},
+#endif
+};
+enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
+
+/* Keeps the best of the runs that fit in `milliseconds`. */
+static void time_instruction(instruction *one, double milliseconds) {
+    for (double start = now(), end = start + milliseconds * 1e6; start < end;) {
+        one->run();
+        double stop = now(), each = (stop - start) / ((double)LOOPS * UNROLL);
+        one->best = each < one->best ? each : one->best;
+        start = stop;
+    }
+}
+
+/* Reads `bytes` (a multiple of 8 vectors) `passes` times. */
+static void read_all(const char *data, size_t bytes, int passes) {
+    words s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
+    for (int pass = 0; pass < passes; pass++) {
+        for (size_t i = 0; i < bytes; i += 8 * VECTOR) {
+            const words *at = (const words *)(data + i);
+            s0 ^= at[0], s1 ^= at[1], s2 ^= at[2], s3 ^= at[3], s4 ^= at[4], s5 ^= at[5], s6 ^= at[6], s7 ^= at[7];
+        }
+        __asm__ volatile("" : : : "memory");
+    }
+    words sink = s0 ^ s1 ^ s2 ^ s3 ^ s4 ^ s5 ^ s6 ^ s7;
+    __asm__ volatile("" : : "m"(sink));
+}
+
+/* GB/s of one core that reads `bytes` again and again, for a tenth of a second. */
+static double cache_bandwidth(const char *data, size_t bytes) {
+    int passes = bytes < 1000000 ? (int)(1000000 / bytes) : 1;
+    double best = 1e30;
+    for (double start = now(), end = start + 100e6; start < end;) {
+        read_all(data, bytes, passes);
+        double stop = now(), took = stop - start;
+        best = took < best ? took : best;
+        start = stop;
+    }
+    return (double)bytes * passes / best;
+}
+
+typedef struct {
+    char *data;
+    size_t bytes;
+    pthread_barrier_t *barrier;
+    double best;
+} slice;
+
+enum { MEMORY_RUNS = 10 };
+
+static void *read_slice(void *argument) {
+    slice *mine = argument;
+    memset(mine->data, 1, mine->bytes);
+    for (int run = 0; run < MEMORY_RUNS; run++) {
+        pthread_barrier_wait(mine->barrier);
+        double start = now();
+        read_all(mine->data, mine->bytes, 1);
+        pthread_barrier_wait(mine->barrier);
+        double took = now() - start;
+        mine->best = took < mine->best ? took : mine->best;
+    }
+    return NULL;
+}
+
+/* GB/s of `threads` threads that read a slice of `bytes` each. */
+static double memory_bandwidth(char *data, size_t bytes, int threads) {
+    pthread_t ids[threads];
+    slice slices[threads];
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    size_t share = bytes / (size_t)threads / 4096 * 4096;
+    for (int i = 0; i < threads; i++) {
+        slices[i] = (slice){data + (size_t)i * share, share, &barrier, 1e30};
+        if (pthread_create(&ids[i], NULL, read_slice, &slices[i])) exit(1);
+    }
+    for (int i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+    return (double)share * threads / slices[0].best;
+}
+
+int main(int count, char **arguments) {
+    if (count < 3) return 2;
+    int threads = atoi(arguments[1]);
+    size_t memory = (size_t)atoll(arguments[count - 1]);
+    char *data = aligned_alloc(4096, memory);
+    if (data == NULL || threads < 1) return 1;
+    for (int round = 0; round < 10; round++) /* rounds, as the clock and the neighbours change */
+        for (int i = 0; i < INSTRUCTIONS; i++) time_instruction(&instructions[i], 8);
+    for (int i = 0; i < INSTRUCTIONS; i++) printf("%s %.6f\n", instructions[i].name, instructions[i].best);
+    printf("vector %d\n", VECTOR * 8);
+    double memory_gbs = memory_bandwidth(data, memory, threads); /* first: it touches the pages */
+    for (int i = 2; i < count - 1; i++) printf("cache%d %.4f\n", i - 2, cache_bandwidth(data, (size_t)atoll(arguments[i])));
+    printf("memory %.4f\n", memory_gbs);
+    return 0;
+}

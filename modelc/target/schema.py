@@ -1,0 +1,309 @@
+"""What a Target is, as data, and the strict reading and writing of its YAML. A target file is untrusted input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from modelc.errors import TargetError
+from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
+
+PEAK_DTYPES = ("float32", "float16", "bfloat16", "int8")
+
+_DTYPE = re.compile(r"(?:bfloat|float|u?int)(8|16|32|64)")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_TRIPLE = re.compile(r"[a-z0-9_]+(-[a-z0-9_]+)+")
+_MAX_FILE = 1 << 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """The registers that kernels are written for: `bits` wide each, `registers` of them."""
+
+    bits: int
+    registers: int
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One data cache. `bandwidth_gbs` is what one core reads from it; `shared` says if cores share its bytes."""
+
+    name: str
+    bytes: int
+    line: int
+    ways: int
+    bandwidth_gbs: float
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine. Bandwidths are in GB/s, peaks in GFLOP/s (int8: GOP/s) with a multiply-add counted as two."""
+
+    name: str
+    triple: str
+    cpu: str  # LLVM's name
+    features: tuple[str, ...]  # LLVM's names: what kernels may use, and the executing CPU must have
+    float_abi: str | None  # "hard" or "soft" on 32-bit ARM, elsewhere None
+    cores: int  # physical cores that kernels may use
+    vector: VectorUnit
+    fma_latency: int  # cycles from an accumulator to the same accumulator
+    fma_ports: int  # fused multiply-adds of `vector.bits` that start per cycle
+    peak: Mapping[str, float] = field(hash=False)  # dtype -> GFLOP/s of one core's vector unit; float32 always
+    caches: tuple[Cache, ...]  # innermost first
+    memory_bandwidth_gbs: float  # what all cores together read
+    measured: bool  # whether bandwidths, peaks, latency and ports were measured or are estimates
+
+    @property
+    def architecture(self) -> Architecture:
+        arch = architecture(self.triple)
+        if arch is None:
+            raise TargetError(f"target {self.name}: triple is {self.triple!r}; expected one of {_known_triples()}")
+        return arch
+
+    @property
+    def elf_machine(self) -> int:
+        """e_machine of the objects that this target's compiler must make."""
+        return self.architecture.elf_machine
+
+    @property
+    def cpu_features(self) -> tuple[str, ...]:
+        """The words a package's manifest carries, and its `open()` looks for on the executing CPU."""
+        found = (self.architecture.feature(name) for name in self.features)
+        return tuple(feature.check for feature in found if feature is not None)
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
+        match = _DTYPE.fullmatch(dtype)
+        if match is None:
+            raise ValueError(f"lanes: dtype is {dtype!r}; expected a number type such as float32 or int8")
+        return self.vector.bits // int(match[1])
+
+    @property
+    def key(self) -> str:
+        """Names the machine in tuning databases: instruction set, cores and caches, nothing that was timed."""
+        facts = {
+            "triple": self.triple,
+            "cpu": self.cpu,
+            "features": sorted(self.features),
+            "float_abi": self.float_abi,
+            "vector": [self.vector.bits, self.vector.registers],
+            "cores": self.cores,
+            "caches": [[cache.bytes, cache.line, cache.ways, cache.shared] for cache in self.caches],
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return f"{self.architecture.name}-{self.vector.bits}-{self.cores}c-{digest[:12]}"
+
+    def to_yaml(self) -> str:
+        """The text that `parse_target` reads back into an equal Target."""
+        tree = {name: value for name, value in _plain(self).items() if value is not None}
+        text: str = yaml.safe_dump(tree, sort_keys=False, width=120)
+        return text
+
+
+def parse_target(text: str, source: str) -> Target:
+    """Reads a target's YAML. `source` names the file in errors."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise TargetError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    top = _Section(source, "", tree)
+    top.only(Target)
+    triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
+    arch = architecture(triple)
+    if arch is None or "linux" not in triple.split("-"):
+        raise top.wrong("triple", triple, f"a Linux triple that starts with one of {_known_triples()}")
+    cpu = top.text("cpu", _WORD, "LLVM's name of a CPU")
+    features = _features(top, arch, cpu)
+    return Target(
+        name=top.text("name", _WORD, "a name of letters, digits and . _ + -"),
+        triple=triple,
+        cpu=cpu,
+        features=features,
+        float_abi=_float_abi(top, arch, triple),
+        cores=top.integer("cores", 1, 4096),
+        vector=_vector(top.section("vector"), arch, features),
+        fma_latency=top.integer("fma_latency", 1, 100),
+        fma_ports=top.integer("fma_ports", 1, 16),
+        peak=_peak(top.section("peak")),
+        caches=_caches(top),
+        memory_bandwidth_gbs=top.positive("memory_bandwidth_gbs"),
+        measured=top.flag("measured"),
+    )
+
+
+def read_target(path: Path) -> Target:
+    """Reads a target file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE + 1)
+        text = data.decode()
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read as a target file: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TargetError(f"{path} is not a target file: it is not UTF-8 text") from None
+    if len(data) > _MAX_FILE:
+        raise TargetError(f"{path} is not a target file: it is larger than {_MAX_FILE} bytes")
+    return parse_target(text, str(path))
+
+
+def _features(top: _Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
+    known = ", ".join(feature.llvm for feature in arch.features)
+    names = top.sequence("features", f"a list of {arch.name} features")
+    for place, name in enumerate(names):
+        if not isinstance(name, str) or arch.feature(name) is None:
+            raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
+        if name in names[:place]:
+            raise top.wrong(f"features[{place}]", name, "each feature once")
+    missing = [name for name in implied_features(cpu) if name not in names]
+    if missing:
+        raise top.wrong("features", names, f"{missing[0]} among them, as cpu {cpu} lets LLVM use it")
+    return tuple(names)
+
+
+def _float_abi(top: _Section, arch: Architecture, triple: str) -> str | None:
+    if not arch.float_abis:
+        if "float_abi" in top.tree:
+            raise top.wrong("float_abi", top.tree["float_abi"], f"no such key: {arch.name} has one calling convention")
+        return None
+    abi = top.text("float_abi", _WORD, "hard or soft")
+    expected = "hard" if triple.endswith("eabihf") else "soft"
+    if abi != expected:
+        raise top.wrong("float_abi", abi, f"{expected}, as the triple is {triple}")
+    return abi
+
+
+def _vector(part: _Section, arch: Architecture, features: tuple[str, ...]) -> VectorUnit:
+    part.only(VectorUnit)
+    bits, registers = part.integer("bits", 32, 1 << 16), part.integer("registers", 1, 1 << 10)
+    widest, named = arch.widest_vector(features), arch.vector_registers(features)
+    if bits % 32 or bits > widest:
+        raise part.wrong("bits", bits, f"a multiple of 32, at most the {widest} bits that the listed features give")
+    if registers > named:
+        raise part.wrong("registers", registers, f"at most the {named} registers that the listed features give")
+    return VectorUnit(bits, registers)
+
+
+def _peak(part: _Section) -> dict[str, float]:
+    part.only_keys(PEAK_DTYPES, required=("float32",))
+    return {dtype: part.positive(dtype) for dtype in part.tree}
+
+
+def _caches(top: _Section) -> tuple[Cache, ...]:
+    caches: list[Cache] = []
+    for place, tree in enumerate(top.sequence("caches", "a list of caches, innermost first")):
+        part = _Section(top.source, f"caches[{place}]", tree)
+        part.only(Cache)
+        cache = Cache(
+            name=part.text("name", _WORD, "a name such as L1"),
+            bytes=part.integer("bytes", 1, 1 << 40),
+            line=part.integer("line", 1, 1 << 12),
+            ways=part.integer("ways", 1, 1 << 16),
+            bandwidth_gbs=part.positive("bandwidth_gbs"),
+            shared=part.flag("shared"),
+        )
+        if cache.line & (cache.line - 1):
+            raise part.wrong("line", cache.line, "a power of two")
+        if cache.bytes % cache.line or cache.bytes < cache.line * cache.ways:
+            raise part.wrong("bytes", cache.bytes, f"whole lines of {cache.line}, at least one in each way")
+        if caches and cache.bytes <= caches[-1].bytes:
+            raise part.wrong("bytes", cache.bytes, f"more than the {caches[-1].bytes} of {caches[-1].name} before it")
+        if cache.name in (other.name for other in caches):
+            raise part.wrong("name", cache.name, "a name that no other cache has")
+        caches.append(cache)
+    if not caches:
+        raise top.wrong("caches", [], "at least one cache")
+    return tuple(caches)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One mapping of the file. Each reader returns the value or raises a sentence with its dotted path."""
+
+    source: str
+    path: str
+    tree: Any
+
+    def wrong(self, key: str, found: object, expected: str) -> TargetError:
+        path = f"{self.path}.{key}" if self.path and key else self.path or key
+        return TargetError(f"{self.source}: {path} is {_shown(found)}; expected {expected}")
+
+    def only(self, kind: type) -> None:
+        names = tuple(one.name for one in fields(kind))
+        self.only_keys(names, required=tuple(name for name in names if name != "float_abi"))
+
+    def only_keys(self, names: Sequence[str], required: Sequence[str]) -> None:
+        if not isinstance(self.tree, dict):
+            raise self.wrong("" if self.path else "the file", self.tree, f"a mapping with {', '.join(required)}")
+        place = f"{self.source}: {self.path}" if self.path else self.source
+        for key in self.tree:
+            if key not in names:
+                raise TargetError(f"{place} has an unknown key {_shown(key)}; expected {', '.join(names)}")
+        missing = [name for name in required if name not in self.tree]
+        if missing:
+            raise TargetError(f"{place} lacks the key {missing[0]!r}; expected {', '.join(required)}")
+
+    def section(self, key: str) -> _Section:
+        return _Section(self.source, f"{self.path}.{key}" if self.path else key, self.tree[key])
+
+    def _typed(self, key: str, kind: type[_T], expected: str) -> _T:
+        value = self.tree.get(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.wrong(key, value, expected)
+        return value
+
+    def text(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
+        value = self._typed(key, str, expected)
+        if pattern.fullmatch(value) is None:
+            raise self.wrong(key, value, expected)
+        return value
+
+    def flag(self, key: str) -> bool:
+        return self._typed(key, bool, "true or false")
+
+    def sequence(self, key: str, expected: str) -> list[Any]:
+        return self._typed(key, list, expected)
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        expected = f"a whole number from {low} to {high}"
+        value = self._typed(key, int, expected)
+        if not low <= value <= high:
+            raise self.wrong(key, value, expected)
+        return value
+
+    def positive(self, key: str) -> float:
+        value = self.tree[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise self.wrong(key, value, "a positive number")
+        return float(value)
+
+
+def _shown(value: object) -> str:
+    """A value for a sentence, bounded: YAML's aliases can make a few lines stand for billions of items."""
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return "a huge number"
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 1, 60, 60
+    return short.repr(value)
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, tuples and mappings as what YAML has."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _known_triples() -> str:
+    return ", ".join(name for arch in ARCHITECTURES for name in arch.triples)

@@ -1,0 +1,364 @@
+"""Targets: strict YAML, the shipped files, the probe of this machine, and what LLVM makes of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from modelc.errors import TargetError
+from modelc.target import Target, list_targets, llvm_target, load_target, parse_target, probe, read_target
+from modelc.target.host import Host, read_host
+from modelc.target.isa import X86_64_LEVELS
+
+SHIPPED = tuple(name for name in list_targets() if name != "native")
+
+
+def valid() -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(load_target("x86-64-v3").to_yaml())
+    return tree
+
+
+def changed(path: str, value: object) -> str:
+    """A valid file with the value at a dotted path replaced, added, or (None) removed."""
+    tree = valid()
+    at: Any = tree
+    *outer, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    for step in outer:
+        at = at[step]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    text: str = yaml.safe_dump(tree)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("colour", "red", "t.yaml has an unknown key 'colour'; expected name, triple"),
+        ("vector.width", 8, "vector has an unknown key 'width'; expected bits, registers"),
+        ("caches.1.colour", 8, "caches[1] has an unknown key 'colour'"),
+        ("peak.float128", 8, "peak has an unknown key 'float128'"),
+        ("cores", None, "t.yaml lacks the key 'cores'"),
+        ("peak.float32", None, "peak lacks the key 'float32'"),
+        ("caches.0.line", None, "caches[0] lacks the key 'line'"),
+        ("vector", 256, "vector is 256; expected a mapping with bits, registers"),
+        ("vector.registers", 0, "vector.registers is 0; expected a whole number from 1"),
+        ("vector.registers", 32, "vector.registers is 32; expected at most the 16 registers"),
+        ("vector.registers", True, "vector.registers is True; expected a whole number"),
+        ("vector.bits", 100, "vector.bits is 100; expected a multiple of 32"),
+        ("vector.bits", 512, "vector.bits is 512; expected a multiple of 32, at most the 256 bits"),
+        ("vector.bits", "256", "vector.bits is '256'; expected a whole number"),
+        ("cores", 0, "cores is 0; expected a whole number from 1"),
+        ("cores", 2.0, "cores is 2.0; expected a whole number"),
+        ("name", "../x", "name is '../x'; expected a name of letters"),
+        ("name", 7, "name is 7; expected a name"),
+        ("cpu", "a b", "cpu is 'a b'; expected LLVM's name of a CPU"),
+        ("triple", "sparc-linux-gnu", "triple is 'sparc-linux-gnu'; expected a Linux triple that starts with one of"),
+        ("triple", "x86_64-apple-darwin", "triple is 'x86_64-apple-darwin'; expected a Linux triple"),
+        ("triple", "-o/etc/x", "triple is '-o/etc/x'; expected a triple such as"),
+        ("features", "avx2", "features is 'avx2'; expected a list of x86_64 features"),
+        ("features.0", "neon", "features[0] is 'neon'; expected a feature of x86_64: one of sse4.2, avx"),
+        ("features.0", "avx2", "features[2] is 'avx2'; expected each feature once"),
+        ("features", ["avx2"], "expected sse4.2 among them, as cpu x86-64-v3 lets LLVM use it"),
+        ("float_abi", "hard", "float_abi is 'hard'; expected no such key: x86_64 has one"),
+        ("fma_latency", 0, "fma_latency is 0; expected a whole number from 1"),
+        ("fma_ports", -1, "fma_ports is -1; expected a whole number from 1"),
+        ("peak", [96.0], "peak is [96.0]; expected a mapping with float32"),
+        ("peak.float32", 0, "peak.float32 is 0; expected a positive number"),
+        ("peak.float32", float("nan"), "peak.float32 is nan; expected a positive number"),
+        ("memory_bandwidth_gbs", float("inf"), "memory_bandwidth_gbs is inf; expected a positive number"),
+        ("memory_bandwidth_gbs", "fast", "memory_bandwidth_gbs is 'fast'; expected a positive number"),
+        ("measured", "no way", "measured is 'no way'; expected true or false"),
+        ("caches", [], "caches is []; expected at least one cache"),
+        ("caches", {}, "caches is {}; expected a list of caches"),
+        ("caches.0", 32768, "caches[0] is 32768; expected a mapping with name, bytes"),
+        ("caches.0.line", 0, "caches[0].line is 0; expected a whole number from 1"),
+        ("caches.0.line", 48, "caches[0].line is 48; expected a power of two"),
+        ("caches.0.ways", 0, "caches[0].ways is 0; expected a whole number from 1"),
+        ("caches.0.ways", 4096, "caches[0].bytes is 32768; expected whole lines of 64, at least one in each way"),
+        ("caches.0.bytes", 1000, "caches[0].bytes is 1000; expected whole lines of 64"),
+        ("caches.1.bytes", 32768, "caches[1].bytes is 32768; expected more than the 32768 of L1 before it"),
+        ("caches.1.name", "L1", "caches[1].name is 'L1'; expected a name that no other cache has"),
+        ("caches.0.shared", 1, "caches[0].shared is 1; expected true or false"),
+        ("caches.0.bandwidth_gbs", -3.0, "caches[0].bandwidth_gbs is -3.0; expected a positive number"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place_and_what_is_expected(path: str, value: object, sentence: str) -> None:
+    with pytest.raises(TargetError) as error:
+        parse_target(changed(path, value), "t.yaml")
+    assert str(error.value).startswith("t.yaml")
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "- 1", "a: [", "[" * 100_000, "a: 2024-99-99", "!!python/object/apply:os.getcwd []", "x: " + "9" * 5000],
+)
+def test_a_file_that_is_no_target_is_refused_with_its_name(text: str) -> None:
+    with pytest.raises(TargetError, match=r"t\.yaml"):
+        parse_target(text, "t.yaml")
+
+
+def test_a_billion_laughs_cost_nothing() -> None:
+    *keys, last = [*(key for key in valid() if key != "triple"), "triple"]
+    laughs = f"{keys[0]}: &a0 [ha, ha]\n"
+    for level, key in enumerate([*keys[1:], last], 1):
+        laughs += f"{key}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
+    with pytest.raises(TargetError, match="triple is .*; expected a triple such as") as error:
+        parse_target(laughs, "t.yaml")
+    assert len(str(error.value)) < 200
+    with pytest.raises(TargetError, match="cores is a huge number; expected"):
+        parse_target(load_target("x86-64-v3").to_yaml().replace("cores: 4", f"cores: 0x{'f' * 9000}"), "t.yaml")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"none\.yaml cannot be read as a target file: No such file"):
+        load_target(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\x00")
+    with pytest.raises(TargetError, match="not UTF-8"):
+        load_target(tmp_path / "binary.yaml")
+    (tmp_path / "large.yaml").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(TargetError, match="larger than"):
+        load_target(tmp_path / "large.yaml")
+
+
+def test_arm_float_abi_follows_the_triple() -> None:
+    text = load_target("armv7-neon").to_yaml()
+    with pytest.raises(
+        TargetError, match="float_abi is 'soft'; expected hard, as the triple is armv7l-linux-gnueabihf"
+    ):
+        parse_target(text.replace("float_abi: hard", "float_abi: soft"), "t.yaml")
+    with pytest.raises(TargetError, match="float_abi is None; expected hard or soft"):
+        parse_target(text.replace("float_abi: hard\n", ""), "t.yaml")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_targets_load_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+    target = load_target(name)
+    assert target.name == name
+    path = tmp_path / "copy.yaml"
+    path.write_text(target.to_yaml())
+    assert load_target(path) == target == read_target(path)
+    assert load_target(path).key == target.key
+    assert target.lanes("float32") * 32 == target.lanes("int8") * 8 == target.vector.bits
+    # The peak of the vector unit, at some frequency a CPU can have.
+    ghz = target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
+    assert 0.4 < ghz < 6
+
+
+def test_all_shipped_targets_are_listed() -> None:
+    assert list_targets()[0] == "native"
+    boards = {"raspberry-pi-4", "raspberry-pi-5"}
+    assert {"x86-64-v3", "x86-64-v4", "cortex-a72", "cortex-a76", "armv7-neon"} | boards == set(SHIPPED)
+
+
+def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
+    with pytest.raises(TargetError, match=r"'x86_64-v4' is unknown; expected one of native.*Did you mean x86-64-v4\?"):
+        load_target("x86_64-v4")
+
+
+def test_lanes_refuses_what_is_no_number() -> None:
+    with pytest.raises(ValueError, match="dtype is 'string'"):
+        load_target("x86-64-v4").lanes("string")
+
+
+def test_keys_follow_the_machine_and_nothing_that_was_timed() -> None:
+    target = load_target("x86-64-v3")
+    assert target.key == "x86_64-256-4c-ca96ca5288e4"
+    slow = dataclasses.replace(target, name="slow", peak={"float32": 1.0}, memory_bandwidth_gbs=1.0, fma_latency=9)
+    assert slow.key == target.key
+    assert dataclasses.replace(target, features=target.features[::-1]).key == target.key
+    assert dataclasses.replace(target, cores=8).key != target.key
+    assert dataclasses.replace(target, caches=target.caches[:2]).key != target.key
+    assert dataclasses.replace(target, features=(*target.features, "avxvnni")).key != target.key
+    assert len({load_target(name).key for name in SHIPPED if not name.startswith("raspberry")}) == 5
+
+
+def test_cpu_features_use_the_words_of_the_runtime() -> None:
+    assert load_target("raspberry-pi-5").cpu_features == ("asimd", "dotprod", "fp16")
+    assert load_target("armv7-neon").cpu_features == ("neon", "vfpv4")
+    assert load_target("x86-64-v3").cpu_features == ("sse4.2", "avx", "avx2", "fma", "f16c", "bmi2")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_llvm_makes_objects_of_the_right_machine(name: str, tmp_path: Path) -> None:
+    tvm = pytest.importorskip("tvm")
+    from tvm import te
+
+    target = load_target(name)
+    a = te.placeholder((1024,), name="a")
+    b = te.compute((1024,), lambda i: a[i] * 2.0 + 1.0, name="b")
+    built = tvm.compile(te.create_prim_func([a, b]), target=tvm.target.Target(llvm_target(target)))
+    built.mod.write_to_file(str(tmp_path / "k.o"), "o")
+    header = (tmp_path / "k.o").read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == target.elf_machine
+    if target.architecture.name == "x86_64":
+        assembly = built.mod.inspect_source("s")
+        assert ("zmm" in assembly) == (target.vector.bits == 512)
+        assert "ymm" in assembly
+
+
+# This machine.
+
+
+@pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_probe_is_sane_and_remembered(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target("native")
+    assert parse_target(target.to_yaml(), "native") == target
+    assert 1 <= target.cores <= (os.cpu_count() or 1)
+    if not target.measured:
+        pytest.skip("no C compiler here")
+    assert 1 <= target.fma_latency <= 12 and 1 <= target.fma_ports <= 4
+    assert 0.5 < target.peak["float32"] < 2000
+    assert all(0.5 < cache.bandwidth_gbs < 5000 for cache in target.caches)
+    (kept,) = (cache_home / "modelc").iterdir()
+    monkeypatch.setenv("PATH", "")  # nothing can be compiled now
+    assert probe() == target
+    assert probe(fresh=True).measured is False
+    for damage in (
+        b"",
+        b"name: [",
+        b"\xff",
+        kept.read_bytes()[:-40],
+        kept.read_bytes().replace(b"cores: ", b"cores: 9"),
+    ):
+        kept.write_bytes(damage)
+        assert probe().measured is False
+
+
+def test_a_damaged_memory_is_replaced(cache_home: Path) -> None:
+    first = probe()
+    if not first.measured:
+        pytest.skip("no C compiler here")
+    (kept,) = (cache_home / "modelc").iterdir()
+    kept.write_text("gone")
+    again = probe()
+    assert again.measured and again.key == first.key
+    assert read_target(kept) == again
+    assert len(list((cache_home / "modelc").iterdir())) == 1
+
+
+def test_no_compiler_gives_estimates_with_the_same_key(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    target = probe()
+    assert target.measured is False and "measured: false" in target.to_yaml()
+    assert parse_target(target.to_yaml(), "native") == target
+    assert not (cache_home / "modelc").exists()
+
+
+def test_a_read_only_home_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert probe().name == "native"
+
+
+# Other machines, from what their kernels say.
+
+ZEN5 = """sse4_2 ssse3 sse4_1 popcnt cx16 lahf_lm avx avx2 bmi1 bmi2 f16c fma abm movbe xsave avx512f avx512bw avx512cd
+avx512dq avx512vl avx512_vnni avx512_bf16""".replace("\n", " ")
+
+
+def machine(root: Path, cpuinfo: str, files: dict[str, str] | None = None) -> Path:
+    texts = {"proc/cpuinfo": cpuinfo} | (files or {})
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def x86(root: Path, flags: str, files: dict[str, str] | None = None, processors: int = 4) -> Host:
+    root = machine(root, f"processor : 0\nmodel name : X\nflags : {flags}\n\nprocessor : 1\n", files)
+    return read_host(root, "x86_64", frozenset(range(processors)))
+
+
+@pytest.mark.parametrize(
+    ("without", "cpu", "bits", "registers"),
+    [
+        ("", "x86-64-v4", 512, 32),
+        ("avx512vl", "x86-64-v3", 256, 16),  # Knights Landing: a fragment of AVX-512 is not used
+        ("movbe", "x86-64-v2", 128, 16),
+        ("sse4_2", "x86-64", 128, 16),
+    ],
+)
+def test_x86_levels(tmp_path: Path, without: str, cpu: str, bits: int, registers: int) -> None:
+    host = x86(tmp_path, " ".join(word for word in ZEN5.split() if word != without))
+    assert (host.cpu, host.vector.bits, host.vector.registers) == (cpu, bits, registers)
+    levels = [name for names in X86_64_LEVELS.values() for name in names]
+    extra = ["avx512vnni", "avx512bf16"] if bits == 512 else []
+    assert list(host.features) == levels[: len(host.features) - len(extra)] + extra
+
+
+def cache_files(index: int, level: int, kind: str, size: str, shared: str, ways: str = "8") -> dict[str, str]:
+    folder = f"sys/devices/system/cpu/cpu0/cache/index{index}"
+    words = {"level": str(level), "type": kind, "size": size, "coherency_line_size": "64", "shared_cpu_list": shared}
+    return {f"{folder}/{name}": text + "\n" for name, text in (words | {"ways_of_associativity": ways}).items()}
+
+
+def test_caches_and_cores_of_a_machine_with_two_threads_a_core(tmp_path: Path) -> None:
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    files = {topology.format(i): f"{i % 2},{i % 2 + 2}\n" for i in range(4)}
+    files |= cache_files(0, 1, "Data", "48K", "0,2", "12") | cache_files(1, 1, "Instruction", "32K", "0,2")
+    files |= cache_files(2, 2, "Unified", "2M", "0,2") | cache_files(3, 3, "Unified", "32768K", "0-3", "0")
+    host = x86(tmp_path, ZEN5, files)
+    assert host.cores == 2
+    assert [(cache.name, cache.bytes, cache.ways, cache.shared) for cache in host.caches] == [
+        ("L1", 48 << 10, 12, False),
+        ("L2", 2 << 20, 8, False),
+        ("L3", 32 << 20, 8, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "300000 100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 8),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/x\n1:cpu,cpuacct:/j\n",
+                "sys/fs/cgroup/cpu/j/cpu.cfs_quota_us": "250000\n",
+                "sys/fs/cgroup/cpu/j/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+    ],
+)
+def test_cores_stay_within_the_cgroup(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    assert x86(tmp_path, ZEN5, files, processors=8).cores == cores
+
+
+def test_an_arm_board_without_cache_files(tmp_path: Path) -> None:
+    cpuinfo = "processor : 0\nFeatures : fp asimd asimdhp asimddp\nCPU implementer : 0x41\nCPU part : 0xd0b\n"
+    host = read_host(machine(tmp_path, cpuinfo), "aarch64", frozenset({0, 1}))
+    assert (host.cpu, host.features, host.vector.registers) == ("cortex-a76", ("neon", "dotprod", "fullfp16"), 32)
+    assert [cache.name for cache in host.caches] == ["L1", "L2"]
+    assert host.cores == 2
+
+
+def test_a_machine_that_modelc_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="this machine is riscv64; expected Linux on one of x86_64, aarch64, armv7"):
+        read_host(machine(tmp_path, "processor : 0\nisa : rv64\n"), "riscv64", frozenset({0}))
+    cpuinfo = "processor : 0\nFeatures : half thumb vfp\n"
+    with pytest.raises(TargetError, match="no NEON"):
+        read_host(machine(tmp_path, cpuinfo), "armv7l", frozenset({0}))
+
+
+def test_targets_travel_to_worker_processes() -> None:
+    import pickle
+
+    target: Target = load_target("cortex-a76")
+    assert pickle.loads(pickle.dumps(target)) == target and hash(target) == hash(load_target("cortex-a76"))
