@@ -14,12 +14,6 @@ from modelc.target.schema import VectorUnit
 
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "armv7": "armv7l-linux-gnueabihf"}
 
-# What each level needs beside the features of X86_64_LEVELS, as /proc/cpuinfo words.
-_LEVEL_WORDS = {
-    "x86-64-v2": {"ssse3", "sse4_1", "popcnt", "cx16", "lahf_lm"},
-    "x86-64-v3": {"bmi1", "abm", "movbe", "xsave"},
-}
-
 # (implementer, part) of /proc/cpuinfo -> LLVM's name. Cores with SVE take the name of Neoverse N1, whose instructions
 # they all have: kernels are written for 128-bit NEON, and LLVM must not reach for what a package does not declare.
 _ARM_CPUS = {
@@ -78,17 +72,16 @@ def read_host(root: Path = Path("/"), machine: str | None = None, processors: fr
         raise TargetError(f"target native: this machine is {machine}; expected Linux on one of {known}")
     processors = frozenset(os.sched_getaffinity(0)) if processors is None else processors
     words = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
-    cpu = _x86_level(words) if arch.name == "x86_64" else _arm_cpu(cpuinfo) if arch.name == "aarch64" else "generic"
-    features = _features(arch, cpu, words)
+    features = _features(arch, words)
     if arch.name != "x86_64" and "neon" not in features:
         raise TargetError("target native: this machine has no NEON; expected a vector unit")
     return Host(
         identity=_identity(cpuinfo, words),
         triple=_TRIPLES[arch.name],
-        cpu=cpu,
+        cpu={"x86_64": _x86_level(features), "aarch64": _arm_cpu(cpuinfo)}.get(arch.name, "generic"),
         features=features,
         float_abi="hard" if arch.float_abis else None,
-        vector=_vector(arch, features),
+        vector=VectorUnit(arch.widest_vector(features), arch.vector_registers(features)),
         cores=_cores(root, processors),
         caches=_caches(root, min(processors)),
     )
@@ -111,19 +104,9 @@ def _identity(cpuinfo: dict[str, str], words: set[str]) -> str:
     return "\n".join([*(f"{key}: {cpuinfo[key]}" for key in keys if key in cpuinfo), " ".join(sorted(words))])
 
 
-def _x86_level(words: set[str]) -> str:
+def _x86_level(features: tuple[str, ...]) -> str:
     """The highest level of which this CPU has everything."""
-    reached = "x86-64"
-    for level, features in X86_64_LEVELS.items():
-        asked = {_cpuinfo_word(name) for name in features} | _LEVEL_WORDS.get(level, set())
-        if not asked <= words:
-            break
-        reached = level
-    return reached
-
-
-def _cpuinfo_word(llvm: str) -> str:
-    return next(f.cpuinfo for arch in ARCHITECTURES for f in arch.features if f.llvm == llvm)
+    return [level for level in X86_64_LEVELS if set(implied_features(level)) <= set(features)][-1]
 
 
 def _arm_cpu(cpuinfo: dict[str, str]) -> str:
@@ -134,23 +117,11 @@ def _arm_cpu(cpuinfo: dict[str, str]) -> str:
     return _ARM_CPUS.get(part, "generic")
 
 
-def _features(arch: Architecture, cpu: str, words: set[str]) -> tuple[str, ...]:
-    """What the CPU has, without fragments of a level that it does not reach (Knights Landing's AVX-512, say)."""
-    by_levels = {name for level in X86_64_LEVELS.values() for name in level}
-    beyond = by_levels - set(implied_features(cpu))
-    has_512 = "avx512vl" in implied_features(cpu)
-    return tuple(
-        feature.llvm
-        for feature in arch.features
-        if feature.cpuinfo in words
-        and feature.llvm not in beyond
-        and (has_512 or not feature.llvm.startswith(("avx512", "amx")))
-        and (feature.llvm != "avxvnni" or "avx2" in implied_features(cpu))
-    )
-
-
-def _vector(arch: Architecture, features: tuple[str, ...]) -> VectorUnit:
-    return VectorUnit(arch.widest_vector(features), arch.vector_registers(features))
+def _features(arch: Architecture, words: set[str]) -> tuple[str, ...]:
+    """What the CPU has, without fragments of AVX-512 (Knights Landing's, say): kernels want all of level 4 or none."""
+    names = tuple(feature.llvm for feature in arch.features if feature.cpuinfo in words)
+    whole = set(X86_64_LEVELS["x86-64-v4"]) <= set(names)
+    return tuple(name for name in names if whole or not name.startswith("avx512"))
 
 
 def _cores(root: Path, processors: frozenset[int]) -> int:

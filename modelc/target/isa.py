@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Feature:
-    """One instruction-set extension that a kernel may use and that a package's `open()` can look for."""
+    """An instruction-set extension that kernels may use, and that a package's `open()` looks for under this name."""
 
-    llvm: str  # LLVM's spelling: what stands in a target file
+    llvm: str  # LLVM's spelling: what stands in a target file and in a manifest
     cpuinfo: str  # the word in /proc/cpuinfo
-    check: str  # the word in a package's manifest, which the C runtime looks for
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Architecture:
     def widest_vector(self, features: Collection[str]) -> int:
         """Bits of the widest vector register that these features give."""
         if self.name == "x86_64":
-            return 512 if "avx512f" in features else 256 if "avx" in features else 128
+            return 512 if "avx512f" in features else 256 if "avx2" in features else 128
         return 128 if "neon" in features else 64
 
     def vector_registers(self, features: Collection[str]) -> int:
@@ -45,34 +44,39 @@ X86_64 = Architecture(
     "x86_64",
     ("x86_64",),
     62,
-    tuple(
-        Feature(llvm, cpuinfo, llvm)
-        for llvm, cpuinfo in (
-            ("sse4.2", "sse4_2"),
-            ("avx", "avx"),
-            ("avx2", "avx2"),
-            ("fma", "fma"),
-            ("f16c", "f16c"),
-            ("bmi2", "bmi2"),
-            ("avx512f", "avx512f"),
-            ("avx512bw", "avx512bw"),
-            ("avx512cd", "avx512cd"),
-            ("avx512dq", "avx512dq"),
-            ("avx512vl", "avx512vl"),
-            ("avx512vnni", "avx512_vnni"),
-            ("avx512bf16", "avx512_bf16"),
-            ("avxvnni", "avx_vnni"),
-            ("amx-tile", "amx_tile"),
-            ("amx-int8", "amx_int8"),
-            ("amx-bf16", "amx_bf16"),
-        )
+    (
+        Feature("cx16", "cx16"),
+        Feature("sahf", "lahf_lm"),
+        Feature("popcnt", "popcnt"),
+        Feature("ssse3", "ssse3"),
+        Feature("sse4.1", "sse4_1"),
+        Feature("sse4.2", "sse4_2"),
+        Feature("bmi", "bmi1"),
+        Feature("bmi2", "bmi2"),
+        Feature("lzcnt", "abm"),
+        Feature("movbe", "movbe"),
+        Feature("avx", "avx"),
+        Feature("avx2", "avx2"),
+        Feature("fma", "fma"),
+        Feature("f16c", "f16c"),
+        Feature("avx512f", "avx512f"),
+        Feature("avx512bw", "avx512bw"),
+        Feature("avx512cd", "avx512cd"),
+        Feature("avx512dq", "avx512dq"),
+        Feature("avx512vl", "avx512vl"),
+        Feature("avx512vnni", "avx512_vnni"),
+        Feature("avx512bf16", "avx512_bf16"),
+        Feature("avxvnni", "avx_vnni"),
+        Feature("amx-tile", "amx_tile"),
+        Feature("amx-int8", "amx_int8"),
+        Feature("amx-bf16", "amx_bf16"),
     ),
 )
-# The x86-64 levels by LLVM's name: what each lets LLVM use, beyond the level before it, that `open()` must look for.
+# The x86-64 levels by LLVM's name: what each lets LLVM use beyond the level before it.
 X86_64_LEVELS = {
     "x86-64": (),
-    "x86-64-v2": ("sse4.2",),
-    "x86-64-v3": ("avx", "avx2", "fma", "f16c", "bmi2"),
+    "x86-64-v2": ("cx16", "sahf", "popcnt", "ssse3", "sse4.1", "sse4.2"),
+    "x86-64-v3": ("bmi", "bmi2", "lzcnt", "movbe", "avx", "avx2", "fma", "f16c"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
 AARCH64 = Architecture(
@@ -80,18 +84,18 @@ AARCH64 = Architecture(
     ("aarch64",),
     183,
     (
-        Feature("neon", "asimd", "asimd"),
-        Feature("dotprod", "asimddp", "dotprod"),
-        Feature("fullfp16", "asimdhp", "fp16"),
-        Feature("bf16", "bf16", "bf16"),
-        Feature("i8mm", "i8mm", "i8mm"),
+        Feature("neon", "asimd"),
+        Feature("dotprod", "asimddp"),
+        Feature("fullfp16", "asimdhp"),
+        Feature("bf16", "bf16"),
+        Feature("i8mm", "i8mm"),
     ),
 )
 ARMV7 = Architecture(
     "armv7",
     ("armv7l", "armv7a", "armv7"),
     40,
-    (Feature("neon", "neon", "neon"), Feature("vfp4", "vfpv4", "vfpv4")),
+    (Feature("neon", "neon"), Feature("vfp4", "vfpv4")),
     ("hard", "soft"),
 )
 ARCHITECTURES = (X86_64, AARCH64, ARMV7)

@@ -52,7 +52,7 @@ class Target:
     name: str
     triple: str
     cpu: str  # LLVM's name
-    features: tuple[str, ...]  # LLVM's names: what kernels may use, and the executing CPU must have
+    features: tuple[str, ...]  # LLVM's names: what kernels may use, and a package's `open()` looks for on the CPU
     float_abi: str | None  # "hard" or "soft" on 32-bit ARM, elsewhere None
     cores: int  # physical cores that kernels may use
     vector: VectorUnit
@@ -74,12 +74,6 @@ class Target:
     def elf_machine(self) -> int:
         """e_machine of the objects that this target's compiler must make."""
         return self.architecture.elf_machine
-
-    @property
-    def cpu_features(self) -> tuple[str, ...]:
-        """The words a package's manifest carries, and its `open()` looks for on the executing CPU."""
-        found = (self.architecture.feature(name) for name in self.features)
-        return tuple(feature.check for feature in found if feature is not None)
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
@@ -157,6 +151,7 @@ def read_target(path: Path) -> Target:
 
 
 def _features(top: _Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
+    """What is listed and what an x86-64 level implies, in the order of `isa`."""
     known = ", ".join(feature.llvm for feature in arch.features)
     names = top.sequence("features", f"a list of {arch.name} features")
     for place, name in enumerate(names):
@@ -164,10 +159,8 @@ def _features(top: _Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
             raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
         if name in names[:place]:
             raise top.wrong(f"features[{place}]", name, "each feature once")
-    missing = [name for name in implied_features(cpu) if name not in names]
-    if missing:
-        raise top.wrong("features", names, f"{missing[0]} among them, as cpu {cpu} lets LLVM use it")
-    return tuple(names)
+    has = {*names, *implied_features(cpu)}
+    return tuple(feature.llvm for feature in arch.features if feature.llvm in has)
 
 
 def _float_abi(top: _Section, arch: Architecture, triple: str) -> str | None:
