@@ -1,0 +1,44 @@
+"""Packages: what they are made of, writing, reading and checking them, running them for another machine."""
+
+from modelc.package.emulate import EmulatedRun, StepTime, run_emulated
+from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
+from modelc.package.read import Package, read_choices, read_package, read_verification
+from modelc.package.spec import (
+    ALIGNMENT,
+    ArenaTensor,
+    Argument,
+    PackageSpec,
+    PackageTarget,
+    Plan,
+    Step,
+    TensorInfo,
+)
+from modelc.package.toolchain import Toolchain, emulator, find_toolchain, machine_of
+from modelc.package.write import write_package, write_verification
+
+__all__ = [
+    "ALIGNMENT",
+    "SCHEMA_VERSION",
+    "ArenaTensor",
+    "Argument",
+    "EmulatedRun",
+    "FileInfo",
+    "Manifest",
+    "Package",
+    "PackageSpec",
+    "PackageTarget",
+    "Plan",
+    "Step",
+    "StepTime",
+    "TensorInfo",
+    "Toolchain",
+    "emulator",
+    "find_toolchain",
+    "machine_of",
+    "read_choices",
+    "read_package",
+    "read_verification",
+    "run_emulated",
+    "write_package",
+    "write_verification",
+]

@@ -1,4 +1,4 @@
-"""Loads and runs a compiled model. One file that needs the standard library and numpy alone; a copy is in every package.
+"""Loads and runs a compiled model. One file, standard library and numpy alone; a copy is in every package.
 
     import loader                       # or: from modelc import runtime
     with loader.load("NAME.modelc") as model:
@@ -56,9 +56,9 @@ class StepProfile(NamedTuple):
     bytes: float
 
 
-DTYPES = (  # in the order of modelc_dtype in model.h
-    "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-)
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = (*_FLOATS, *_INTEGERS, "bool")  # in the order of modelc_dtype in model.h
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm"}
 
 
@@ -161,7 +161,8 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
-        index = self._bound[tuple(a.shape for a in self._arrays(inputs))].index if self.run(inputs) is not None else 0
+        self.run(inputs)
+        index = self._bound[tuple(a.shape for a in self._arrays(inputs))].index
         self._call("modelc_profile_start")
         for _ in range(repeat):
             self.run(inputs)
@@ -288,8 +289,8 @@ def _check_file(path: str, size: int, digest: str | None) -> None:
         with open(path, "rb") as file:
             while chunk := file.read(1 << 20):
                 computed.update(chunk)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise ModelError(f"cannot read {path}: {error}") from None
     if computed.hexdigest() != digest:
         raise ModelError(f"{path} is damaged: its checksum is not the manifest's; copy the whole package again")
 
@@ -301,9 +302,9 @@ def _open_library(path: str) -> ctypes.CDLL:
     machine = struct.unpack_from("<H", header, 18)[0] if header[:4] == b"\x7fELF" and len(header) == 20 else None
     built_for, here = ELF_MACHINES.get(machine or 0, "an unknown machine"), platform.machine()
     bits = 32 if header[4:5] == b"\1" else 64
-    if not (here.startswith(built_for) and bits == 8 * struct.calcsize("P")):
-        if not (built_for == "arm" and bits == 8 * struct.calcsize("P")):
-            raise ModelError(f"{file_name} was built for {built_for}; this is {here}")
+    # A 32-bit Python on a 64-bit ARM kernel calls its machine aarch64.
+    if bits != 8 * struct.calcsize("P") or not (here.startswith(built_for) or (built_for, here) == ("arm", "aarch64")):
+        raise ModelError(f"{file_name} was built for {built_for}; this is {here}")
     # The dynamic linker takes an equal path for the same library, even when a new package has replaced the old one
     # there while it was loaded. So the inode is spelt into the path: "a/./b" for a one, "a//b" for a zero.
     spelling = "".join("./" if bit == "1" else "/" for bit in f"{inode:b}")

@@ -1,0 +1,125 @@
+"""Running a package through its C interface in a process of its own: natively, or under qemu for another machine."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import InputError, PackageError, ToolchainError
+from modelc.package.link import RUNTIME
+from modelc.package.read import read_package
+from modelc.package.spec import TensorInfo
+from modelc.package.toolchain import emulator, find_toolchain, machine_of
+
+
+@dataclass(frozen=True)
+class StepTime:
+    name: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EmulatedRun:
+    """`seconds` is the fastest run's time, `steps` what each step took over all runs; under qemu both mean nothing."""
+
+    outputs: dict[str, NDArray[Any]]
+    seconds: float
+    steps: tuple[StepTime, ...]
+
+
+def run_emulated(
+    path: str | Path,
+    inputs: Mapping[str, NDArray[Any]],
+    variant: int = 0,
+    threads: int = 1,
+    repeat: int = 1,
+    profile: bool = False,
+    timeout: float = 600.0,
+) -> EmulatedRun:
+    """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very libmodel.so in it.
+    Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
+    package = read_package(path)
+    triple, plan = package.manifest.target.triple, package.manifest.variants[variant]
+    program = [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
+    with tempfile.TemporaryDirectory(prefix="modelc-run-") as name:
+        given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
+        given.write_bytes(b"".join(_bytes_of(tensor, inputs) for tensor in plan.inputs))
+        numbers = {"--threads": threads, "--variant": variant, "--repeat": repeat}
+        flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
+        said = _run([*program, str(package.path), str(given), str(taken), *flags], timeout, package.path)
+        outputs = _split(plan.outputs, taken.read_bytes())
+    words = [line.split(" ", 3) for line in said.splitlines()]
+    steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
+    return EmulatedRun(outputs, next(float(w[1]) * 1e-9 for w in words if w[0] == "nanoseconds"), steps)
+
+
+def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    if tensor.name not in inputs:
+        raise InputError(f"the input '{tensor.name}' is missing")
+    array = np.ascontiguousarray(inputs[tensor.name])
+    found = array.dtype.name
+    if tensor.shape != np.shape(inputs[tensor.name]) or array.dtype != _numpy_dtype(tensor.dtype):
+        raise InputError(
+            f"input '{tensor.name}' is {found} {list(array.shape)}; the model takes {tensor.dtype} {list(tensor.shape)}"
+        )
+    return array.tobytes()
+
+
+def _split(tensors: Sequence[TensorInfo], data: bytes) -> dict[str, NDArray[Any]]:
+    outputs, offset = {}, 0
+    for tensor in tensors:
+        part = np.frombuffer(data[offset : offset + tensor.bytes], _numpy_dtype(tensor.dtype))
+        outputs[tensor.name] = part.reshape(tensor.shape).copy()
+        offset += tensor.bytes
+    return outputs
+
+
+def _run(command: Sequence[str], timeout: float, package: Path) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+    except OSError as error:
+        raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise PackageError(f"{package} did not finish within {timeout:g} s") from None
+    if done.returncode < 0:
+        raise PackageError(f"{package} was killed by signal {-done.returncode} while it ran")
+    if done.returncode:
+        raise PackageError(f"{package} did not run: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+
+@cache
+def _runner(triple: str) -> Path:
+    """The folder with the driver, compiled once in a process for each machine."""
+    folder = tempfile.TemporaryDirectory(prefix="modelc-runner-")
+    _folders.append(folder)
+    arguments = [
+        "-std=c11",
+        "-O2",
+        "-I",
+        str(RUNTIME),
+        str(RUNTIME / "run_main.c"),
+        "-o",
+        "runner",
+        "-ldl",
+        "-pthread",
+        "-lm",
+    ]
+    find_toolchain(triple).compile(arguments, Path(folder.name))
+    return Path(folder.name)
+
+
+def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)

@@ -1,0 +1,112 @@
+"""The C text that joins kernels and runtime: one thunk a step, and the tables that modelc_runtime.h declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from modelc.errors import PackageError
+from modelc.package.spec import DTYPE_BYTES, Argument, PackageSpec, Plan, Step, TensorInfo
+
+DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_BYTES, 1)}
+
+POINTERS = {
+    "arena": "frame->arena",
+    "params": "(uint8_t *)(uintptr_t)frame->params",
+    "input": "(uint8_t *)(uintptr_t)frame->inputs[{index}]",
+    "output": "(uint8_t *)frame->outputs[{index}]",
+}
+
+
+def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sha256: str) -> str:
+    """The text of model_plan.c."""
+    variants = [_variant(number, plan) for number, plan in enumerate(spec.variants)]
+    metadata = {
+        "name": spec.name,
+        "build_id": build_id,
+        "schema_version": schema_version,
+        "target": {"name": spec.target.name, "triple": spec.target.triple, "features": list(spec.target.features)},
+        "flush_denormals": spec.flush_denormals,
+        "versions": dict(sorted(spec.versions.items())),
+        "notes": list(spec.notes),
+    }
+    digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
+    return f"""#include "modelc_runtime.h"
+
+{_declarations(spec.variants)}
+{"".join(variants)}
+static const mc_variant variants[] = {{
+{"".join(_variant_row(number, plan) for number, plan in enumerate(spec.variants))}}};
+
+static const char *const features[] = {{{"".join(_c_string(f) + ", " for f in spec.target.features)}0}};
+
+const mc_model mc_the_model = {{
+    .build_id = {_c_string(build_id)},
+    .metadata = {_c_string(json.dumps(metadata))},
+    .features = features,
+    .variants = variants,
+    .variant_count = {len(spec.variants)},
+    .schema_version = {schema_version},
+    .flush_denormals = {int(spec.flush_denormals)},
+    .arena_bytes = {max(plan.arena_bytes for plan in spec.variants)}u,
+    .scratch_bytes = {max(plan.scratch_bytes for plan in spec.variants)}u,
+    .params_bytes = {spec.params_bytes}u,
+    .params_sha256 = {{{digest}}},
+}};
+"""
+
+
+def _declarations(plans: Iterable[Plan]) -> str:
+    counts: dict[str, int] = {}
+    for step in (step for plan in plans for step in plan.steps):
+        if counts.setdefault(step.symbol, len(step.arguments)) != len(step.arguments):
+            raise PackageError(f"steps call the kernel '{step.symbol}' with different numbers of arguments")
+    return "".join(f"void {symbol}({'void *, ' * n}uint8_t *, int32_t, int32_t);\n" for symbol, n in counts.items())
+
+
+def _variant(number: int, plan: Plan) -> str:
+    thunks = "".join(_thunk(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
+    rows = "".join(_step_row(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
+    tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
+    return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
+
+
+def _thunk(name: str, step: Step) -> str:
+    """static void step_0_3(...) { conv2d(frame->arena + 128, ..., scratch, begin, end); }"""
+    arguments = "".join(f"{_pointer(argument)}, " for argument in step.arguments)
+    return (
+        f"static void {name}(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end) {{\n"
+        f"    (void)frame;\n    {step.symbol}({arguments}scratch, begin, end);\n}}\n"
+    )
+
+
+def _pointer(argument: Argument) -> str:
+    return f"{POINTERS[argument.space].format(index=argument.index)} + {argument.offset}u"
+
+
+def _step_row(thunk: str, step: Step) -> str:
+    work = f"{float(step.flops)!r}, {float(step.bytes)!r}"
+    return f"    {{{thunk}, {_c_string(step.name)}, {step.extent}, {int(step.serial)}, {work}}},\n"
+
+
+def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
+    shapes = "".join(
+        f"static const int64_t {name}_{i}[] = {{{''.join(f'{extent}, ' for extent in tensor.shape)}0}};\n"
+        for i, tensor in enumerate(tensors)
+    )
+    rows = "".join(
+        f"    {{{_c_string(t.name)}, {DTYPE_CODES[t.dtype]}, {len(t.shape)}, {name}_{i}, {t.bytes}u}},\n"
+        for i, t in enumerate(tensors)
+    )
+    return f"{shapes}static const modelc_tensor {name}[] = {{\n{rows}    {{0}}}};\n"
+
+
+def _variant_row(number: int, plan: Plan) -> str:
+    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}"
+    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, {counts}}},\n"
+
+
+def _c_string(text: str) -> str:
+    """A C literal of the text in UTF-8; what could be an escape or a trigraph is in octal."""
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
+    return '"' + "".join(plain) + '"'

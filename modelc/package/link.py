@@ -1,0 +1,61 @@
+"""Compiling runtime, plan and kernels into libmodel.so: the same bytes from the same inputs and compiler."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import modelc.runtime
+from modelc.package.toolchain import Toolchain, check_elf
+
+RUNTIME = Path(modelc.runtime.__file__).parent
+SOURCES = ("modelc_runtime.c", "modelc_pool.c", "modelc_cpu.c", "modelc_sha256.c")
+HEADERS = ("model.h", "modelc_runtime.h")
+EXPORTS = "exports.map"
+
+COMPILE = (
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-w",
+    "-pthread",
+)
+LINK = (
+    "-shared",
+    "-s",
+    "-static-libgcc",
+    "-Wl,--gc-sections",
+    "-Wl,--build-id=none",
+    "-Wl,--no-undefined",
+    "-Wl,-Bsymbolic",
+    "-Wl,-z,relro,-z,now,-z,noexecstack",
+    "-Wl,-soname,libmodel.so",
+    f"-Wl,--version-script={EXPORTS}",
+)
+
+
+def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, bytes], library: Path) -> None:
+    """Writes libmodel.so to `library`. Works in a folder of its own with relative names, so no path gets into it."""
+    with tempfile.TemporaryDirectory(prefix="modelc-link-") as name:
+        folder = Path(name)
+        for file in (*SOURCES, *HEADERS, EXPORTS):
+            shutil.copyfile(RUNTIME / file, folder / file)
+        (folder / "model_plan.c").write_text(plan_source)
+        kernels = [f"kernel_{i}.o" for i in range(len(objects))]
+        for kernel, (object_name, data) in zip(kernels, sorted(objects.items()), strict=True):
+            check_elf(data, f"the kernel object '{object_name}'", toolchain.machine)
+            (folder / kernel).write_bytes(data)
+        inputs = [*SOURCES, "model_plan.c", *kernels]
+        toolchain.compile([*COMPILE, *LINK, *inputs, "-lm", "-o", "libmodel.so"], folder)
+        check_elf((folder / "libmodel.so").read_bytes(), "the library that the C compiler made", toolchain.machine)
+        shutil.copyfile(folder / "libmodel.so", library)
+
+
+def runtime_sources() -> list[bytes]:
+    """Everything of the runtime that goes into libmodel.so."""
+    return [(RUNTIME / file).read_bytes() for file in (*SOURCES, *HEADERS, EXPORTS)]

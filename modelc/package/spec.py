@@ -1,0 +1,195 @@
+"""What code generation hands over: the kernels, their order, every buffer's place, the parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, get_args
+
+from numpy.typing import NDArray
+
+from modelc.errors import PackageError
+
+Space = Literal["arena", "params", "input", "output"]
+
+ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
+
+DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or an output: row-major, without gaps."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype] * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, or input or output `index`."""
+
+    space: Space
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a kernel, `void symbol(T0 *a0, ..., uint8_t *scratch, int32_t begin, int32_t end)`.
+
+    It runs iterations [begin, end) of its outermost loop, which has `extent`; the bits of the result do not depend on
+    how the loop is cut. `scratch` is `scratch_bytes` of workspace that no other thread uses, 64-byte aligned. A
+    `serial` step has too little work to share. What follows it says what the kernel is: the ONNX nodes it covers,
+    operations and bytes of the whole step, the dtype it really computes in, the intrinsic and the layout it uses.
+    """
+
+    name: str
+    symbol: str
+    arguments: tuple[Argument, ...]
+    extent: int = 1
+    scratch_bytes: int = 0
+    serial: bool = False
+    nodes: tuple[str, ...] = ()
+    flops: float = 0.0
+    bytes: float = 0.0
+    dtype: str = "float32"
+    intrinsic: str = ""
+    layout: str = ""
+
+
+@dataclass(frozen=True)
+class ArenaTensor:
+    """Where a tensor lives in the arena while it lives."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A variant, the model for one set of input shapes: its steps in order. All variants of a package have the same
+    inputs and outputs but for the shapes, and share the parameters."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    steps: tuple[Step, ...]
+    arena_bytes: int = 0
+    memory: tuple[ArenaTensor, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        return max((step.scratch_bytes for step in self.steps), default=0)
+
+
+@dataclass(frozen=True)
+class PackageTarget:
+    """The machine that a package is for, and the CPU features (LLVM's names) without which it must not be opened."""
+
+    name: str
+    triple: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PackageSpec:
+    """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
+    and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used.
+    """
+
+    name: str
+    target: PackageTarget
+    variants: tuple[Plan, ...]
+    objects: Mapping[str, bytes]
+    params: tuple[tuple[int, NDArray[Any]], ...] = ()
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    flush_denormals: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def params_bytes(self) -> int:
+        """The size of params.bin: up to the end of the last array, in whole cache lines."""
+        end = max((offset + array.nbytes for offset, array in self.params), default=0)
+        return -(-end // ALIGNMENT) * ALIGNMENT
+
+    def check(self) -> None:
+        """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
+        if not self.variants:
+            raise PackageError(f"the package '{self.name}' has no variant")
+        _check_params(self)
+        first = self.variants[0]
+        for number, plan in enumerate(self.variants):
+            for tensors, of_first in ((plan.inputs, first.inputs), (plan.outputs, first.outputs)):
+                _check_tensors(tensors, f"variant {number} of package '{self.name}'")
+                if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
+                    raise PackageError(
+                        f"variant {number} of package '{self.name}' differs from variant 0 in more than shapes"
+                    )
+            for step in plan.steps:
+                _check_step(step, plan, self.params_bytes)
+        shapes = [tuple(t.shape for t in plan.inputs) for plan in self.variants]
+        if len(set(shapes)) != len(shapes):
+            raise PackageError(f"two variants of package '{self.name}' have equal input shapes")
+
+
+def _check_params(spec: PackageSpec) -> None:
+    end = 0
+    for offset, array in spec.params:
+        if offset % ALIGNMENT or offset < end:
+            raise PackageError(
+                f"the parameters at offset {offset} are not {ALIGNMENT}-byte aligned, or overlap those before"
+            )
+        end = offset + array.nbytes
+
+
+def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
+    if len({t.name for t in tensors}) != len(tensors):
+        raise PackageError(f"two inputs or two outputs of {where} have the same name")
+    for tensor in tensors:
+        if tensor.dtype not in DTYPE_BYTES or any(extent < 0 for extent in tensor.shape):
+            raise PackageError(f"'{tensor.name}' of {where} has dtype {tensor.dtype} and shape {list(tensor.shape)}")
+
+
+def _check_step(step: Step, plan: Plan, params_bytes: int) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.symbol) or step.symbol.startswith(("mc_", "modelc_", "step_")):
+        raise PackageError(f"step '{step.name}' has the symbol '{step.symbol}', which cannot name a kernel")
+    if not 0 <= step.extent < 2**31:
+        raise PackageError(
+            f"step '{step.name}' has an outermost loop of {step.extent} iterations; below 2^31 is possible"
+        )
+    for argument in step.arguments:
+        if argument.space not in get_args(Space):
+            raise PackageError(f"step '{step.name}' has an argument in '{argument.space}'")
+        tensors = {"input": plan.inputs, "output": plan.outputs}.get(argument.space)
+        if tensors is not None and not 0 <= argument.index < len(tensors):
+            raise PackageError(f"step '{step.name}' uses {argument.space} {argument.index} of {len(tensors)}")
+        size = (
+            tensors[argument.index].bytes if tensors else {"arena": plan.arena_bytes}.get(argument.space, params_bytes)
+        )
+        if not 0 <= argument.offset <= size:
+            raise PackageError(
+                f"step '{step.name}' uses offset {argument.offset} of {argument.space}, which has {size} bytes"
+            )

@@ -1,0 +1,151 @@
+"""Finding what compiles and runs for a triple: the host's cc, a cross gcc or ziglang; qemu for other machines."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelc.errors import ToolchainError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of CPU: its names in triples, in ELF headers, and in the tools that build and emulate for it."""
+
+    name: str
+    elf_machine: int
+    pointer_bits: int
+    gnu_triple: str  # of Debian's cross gcc and of its library folder
+    zig_triple: str  # with the oldest glibc to run on
+    qemu: str
+    debian_gcc: str
+    debian_libc: str
+
+
+MACHINES = (
+    Machine(
+        "x86_64",
+        62,
+        64,
+        "x86_64-linux-gnu",
+        "x86_64-linux-gnu.2.28",
+        "qemu-x86_64",
+        "gcc-x86-64-linux-gnu",
+        "libc6-amd64-cross",
+    ),
+    Machine(
+        "aarch64",
+        183,
+        64,
+        "aarch64-linux-gnu",
+        "aarch64-linux-gnu.2.28",
+        "qemu-aarch64",
+        "gcc-aarch64-linux-gnu",
+        "libc6-arm64-cross",
+    ),
+    Machine(
+        "arm",
+        40,
+        32,
+        "arm-linux-gnueabihf",
+        "arm-linux-gnueabihf.2.28",
+        "qemu-arm",
+        "gcc-arm-linux-gnueabihf",
+        "libc6-armhf-cross",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C compiler for one machine: what to put before its arguments."""
+
+    machine: Machine
+    command: tuple[str, ...]
+
+    def compile(self, arguments: Sequence[str], folder: Path) -> None:
+        """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
+        try:
+            done = subprocess.run(
+                [*self.command, *arguments], cwd=folder, capture_output=True, text=True, errors="replace"
+            )
+        except OSError as error:
+            raise ToolchainError(f"cannot run the C compiler '{self.command[0]}': {error.strerror}") from None
+        if done.returncode:
+            said = "\n".join(done.stderr.strip().splitlines()[:12])
+            raise ToolchainError(f"the C compiler '{shlex.join(self.command)}' failed:\n{said}")
+
+
+def machine_of(triple: str) -> Machine:
+    """The machine that a triple such as aarch64-linux-gnu names. Raises ToolchainError for one without a row."""
+    arch, _, system = triple.partition("-")
+    name = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, "arm" if arch.startswith("armv7") else arch)
+    for machine in MACHINES:
+        if machine.name == name and ("linux" in system or not system):
+            return machine
+    known = ", ".join(machine.gnu_triple for machine in MACHINES)
+    raise ToolchainError(f"cannot link for '{triple}': packages are made for {known}")
+
+
+def native_machine() -> Machine | None:
+    """This machine, if packages can be made for it."""
+    try:
+        return machine_of(f"{platform.machine()}-{sys.platform}")
+    except ToolchainError:
+        return None
+
+
+def find_toolchain(triple: str) -> Toolchain:
+    """$CC or cc for this machine; else Debian's cross gcc; else ziglang. Raises ToolchainError: what to install."""
+    machine = machine_of(triple)
+    native = machine == native_machine()
+    named = shlex.split(os.environ.get("CC", "")) if native else []
+    if named:
+        return Toolchain(machine, tuple(named))
+    for program in ["cc"] * native + [f"{machine.gnu_triple}-gcc"]:
+        if found := shutil.which(program):
+            return Toolchain(machine, (found,))
+    if importlib.util.find_spec("ziglang"):
+        return Toolchain(machine, (sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_triple))
+    package = "gcc and libc6-dev" if native else machine.debian_gcc
+    raise ToolchainError(
+        f"no C compiler for {machine.gnu_triple}: install Debian's {package}, or ziglang with pip install modelc[cross]"
+    )
+
+
+def emulator(triple: str) -> tuple[str, ...]:
+    """What to put before a program built for `triple` to run it here: nothing for this machine itself, else qemu-user
+    with the folder of that machine's C library. Raises ToolchainError that says what to install."""
+    machine = machine_of(triple)
+    if machine == native_machine():
+        return ()
+    program = shutil.which(f"{machine.qemu}-static") or shutil.which(machine.qemu)
+    if not program:
+        raise ToolchainError(f"no emulator for {machine.gnu_triple}: install Debian's qemu-user-static")
+    folder = Path("/usr") / machine.gnu_triple
+    if not (folder / "lib").is_dir():
+        raise ToolchainError(
+            f"no C library to emulate {machine.gnu_triple} with: install Debian's {machine.debian_libc}"
+        )
+    return (program, "-L", str(folder))
+
+
+def check_elf(data: bytes, what: str, machine: Machine) -> None:
+    """Raises ToolchainError if an object or a library is not for this machine, which linkers say less clearly."""
+    if len(data) < 20 or data[:4] != b"\x7fELF":
+        raise ToolchainError(f"{what} is not an ELF file")
+    bits, found = 32 * data[4], struct.unpack_from("<H", data, 18)[0]
+    if (found, bits) != (machine.elf_machine, machine.pointer_bits):
+        name = next((m.name for m in MACHINES if m.elf_machine == found), f"ELF machine {found}")
+        raise ToolchainError(
+            f"{what} is for {name} ({bits} bits) instead of {machine.name} ({machine.pointer_bits} bits)"
+        )

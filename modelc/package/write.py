@@ -1,0 +1,192 @@
+"""Writing a package: into a folder beside its place, which takes that place in one step at the end."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modelc.errors import PackageError
+from modelc.package import manifest
+from modelc.package.glue import plan_source
+from modelc.package.link import RUNTIME, link_library, runtime_sources
+from modelc.package.manifest import SCHEMA_VERSION, Manifest
+from modelc.package.read import Package, file_info, read_package
+from modelc.package.spec import PackageSpec
+from modelc.package.toolchain import find_toolchain
+
+COPIED = ("model.h", "example.c", "loader.py")
+VERIFICATION = "verification.json"
+
+Verify = Callable[[Path], Mapping[str, Any] | None]
+
+
+def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = None) -> Package:
+    """Links and writes the package. An earlier package at `path` is replaced when all is done, never by half; whatever
+    interrupts, nothing is left. `verify` is called with the finished package's folder before it takes its place: it
+    returns a report for `write_verification`, or raises, and then nothing is written. Raises PackageError,
+    ToolchainError."""
+    spec.check()
+    place = _place(path)
+    with _folder_beside(place) as folder:
+        made = _write_files(spec, folder, place)
+        report = verify(folder) if verify else None
+        if report is not None:
+            made = _add_verification(folder, made, report)
+        _take_place(folder, place)
+    return Package(place, made)
+
+
+def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
+    with _os_errors_as_sentences(place):
+        params_sha256 = _write_params(spec, folder / "params.bin")
+        build_id = _build_id(spec, params_sha256)
+        source = plan_source(spec, build_id, SCHEMA_VERSION, params_sha256)
+        link_library(find_toolchain(spec.target.triple), source, spec.objects, folder / "libmodel.so")
+        for name in COPIED:
+            shutil.copyfile(RUNTIME / name, folder / name)
+        choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
+        (folder / "choices.json").write_bytes(choices)
+        made = Manifest(
+            schema_version=SCHEMA_VERSION,
+            build_id=build_id,
+            name=spec.name,
+            target=spec.target,
+            flush_denormals=spec.flush_denormals,
+            choices_sha256=hashlib.sha256(choices).hexdigest(),
+            versions=dict(sorted(spec.versions.items())),
+            notes=spec.notes,
+            files={path.name: file_info(path) for path in sorted(folder.iterdir())},
+            params=tuple((offset, array.nbytes) for offset, array in spec.params),
+            variants=spec.variants,
+        )
+        (folder / manifest.NAME).write_text(made.to_json())
+    return made
+
+
+def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
+    """Puts a report, and its 'summary' (an object with 'passed') in the manifest, into a package, in one step."""
+    place = _place(path)
+    before = read_package(place).manifest
+    with _folder_beside(place) as folder:
+        for name in before.files:
+            if name != VERIFICATION:
+                _link_or_copy(place / name, folder / name)
+        made = _add_verification(folder, before, report)
+        _take_place(folder, place)
+    return Package(place, made)
+
+
+def _add_verification(folder: Path, made: Manifest, report: Mapping[str, Any]) -> Manifest:
+    if "summary" not in report:
+        raise PackageError("the report of a verification lacks its 'summary'")
+    (folder / VERIFICATION).write_text(json.dumps(report, indent=1) + "\n")
+    files = {**made.files, VERIFICATION: file_info(folder / VERIFICATION)}
+    made = replace(made, files=files, verification=report["summary"])
+    (folder / manifest.NAME).write_text(made.to_json())
+    return made
+
+
+def _write_params(spec: PackageSpec, path: Path) -> str:
+    """Writes params.bin, with zeros between the arrays, and returns its checksum."""
+    computed = hashlib.sha256()
+    with path.open("wb") as file:
+
+        def put(data: Any) -> None:
+            file.write(data)
+            computed.update(data)
+
+        for offset, array in spec.params:
+            put(bytes(offset - file.tell()))
+            put(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        put(bytes(spec.params_bytes - file.tell()))
+    return computed.hexdigest()
+
+
+def _build_id(spec: PackageSpec, params_sha256: str) -> str:
+    """The same for the same inputs of linking: a rebuild gives the same package."""
+    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={})), sort_keys=True).encode()]
+    parts += [params_sha256.encode(), *runtime_sources()]
+    parts += [part for name, data in sorted(spec.objects.items()) for part in (name.encode(), data)]
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()[:32]
+
+
+def _place(path: str | Path) -> Path:
+    place = Path(path).resolve()
+    if place.exists() and not place.is_dir():
+        raise PackageError(f"{path} is a file: a package is a folder, give another name")
+    if place.is_dir() and any(place.iterdir()) and not (place / manifest.NAME).is_file():
+        raise PackageError(f"{path} is a folder that is not a package: it is not replaced, give another name")
+    return place
+
+
+@contextmanager
+def _folder_beside(place: Path) -> Iterator[Path]:
+    """An empty folder on the same file system; gone afterwards, unless it took the place."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".partial", dir=place.parent))
+    except OSError as error:
+        raise PackageError(f"cannot write in {place.parent}: {error.strerror}") from None
+    try:
+        mask = os.umask(0)
+        os.umask(mask)
+        folder.chmod(0o777 & ~mask)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _os_errors_as_sentences(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PackageError(f"cannot write the package {place}: {error.strerror or error}") from None
+
+
+def _take_place(folder: Path, place: Path) -> None:
+    if not place.exists() or not any(place.iterdir()):
+        os.rename(folder, place)
+    elif not _exchange(folder, place):  # a file system that cannot exchange: two steps, with the way back
+        aside = folder.with_suffix(".old")
+        os.rename(place, aside)
+        try:
+            os.rename(folder, place)
+        except BaseException:
+            os.rename(aside, place)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Linux's renameat2 with RENAME_EXCHANGE: there is no moment without a package. False if it cannot be done."""
+    at_working_folder, rename_exchange = -100, 2
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(at_working_folder, os.fsencode(one), at_working_folder, os.fsencode(other), rename_exchange) == 0:
+        return True
+    if ctypes.get_errno() in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
