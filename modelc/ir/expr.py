@@ -306,7 +306,7 @@ def show(e: Expr, above: int = 0) -> str:
             return str(e.value) if e.value >= 0 or above < 5 else f"({e.value})"
         return f"{e.dtype}({e.value})"
     if isinstance(e, Load):
-        return f"{e.buffer}[{', '.join(show(i) for i in e.indices)}]"
+        return f"{e.buffer}[{', '.join(show(i) for i in e.indices) or '()'}]"
     if e.name == "cast":
         return f"{e.dtype}({show(e.args[0])})"
     if e.name in _PRECEDENCE:

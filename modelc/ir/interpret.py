@@ -57,9 +57,9 @@ def run_block(block: Block, buffers: Buffers) -> None:
 
     Sums and products of floats are accumulated in float64 and rounded once.
     """
-    outer = _chunks(block)
-    for env in outer:
-        _run_grid(block, env, buffers)
+    if all(i.extent for i in block.spatial):
+        for env in _chunks(block):
+            _run_grid(block, env, buffers)
 
 
 def _chunks(block: Block) -> list[dict[str, Array]]:
@@ -100,7 +100,7 @@ def _run_grid(block: Block, env: dict[str, Array], buffers: Buffers) -> None:
         for write, value in zip(block.writes, values, strict=True):
             target = buffers[write.buffer]
             where = [np.broadcast_to(evaluate(i, env, buffers), extents) for i in write.indices]
-            keep = slice(None) if mask is None else mask
+            keep = ... if mask is None else mask
             flat = [w[keep].ravel() for w in where]
             target[tuple(flat)] = value[keep].ravel() if flat else value.reshape(())
         return
@@ -116,7 +116,16 @@ def _run_grid(block: Block, env: dict[str, Array], buffers: Buffers) -> None:
     for write, result in zip(block.writes, results, strict=True):
         target = buffers[write.buffer]
         index = tuple(np.broadcast_to(evaluate(i, point, buffers), shape) for i in write.indices)
-        target[index] = result.reshape(shape) if index else result.reshape(())
+        values_ = result.reshape(shape)
+        inside = _inside(index, target.shape)
+        if not inside.all():  # points without an element: a `where` condition excludes all they would add
+            index, values_ = tuple(i[inside] for i in index), values_[inside]
+        target[index] = values_ if index else result.reshape(())
+
+
+def _inside(index: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
+    checks = [(i >= 0) & (i < extent) for i, extent in zip(index, shape, strict=True)]
+    return np.logical_and.reduce(checks) if checks else np.asarray(True)
 
 
 def _reduce(name: str, values: list[Array], axes: tuple[int, ...], dtypes: tuple[str, ...]) -> list[Array]:
@@ -125,8 +134,10 @@ def _reduce(name: str, values: list[Array], axes: tuple[int, ...], dtypes: tuple
         (value,), (dtype,) = values, dtypes
         if name in ("add", "mul") and dtype in ("float32", "float16", "bfloat16"):
             value = value.astype(np.float64)
-        elif name in ("max", "min") and value.shape and not prod(value.shape):
-            return [np.zeros([n for k, n in enumerate(value.shape) if k not in axes], DTYPES[dtype])]
+        elif name in ("max", "min"):
+            (start,) = AGGREGATIONS[name].identity(dtypes)
+            initial = np.asarray(start.value, DTYPES[dtype])
+            return [np.asarray(simple[name].reduce(value, axis=axes, initial=initial)).astype(DTYPES[dtype])]
         with np.errstate(all="ignore"):
             return [np.asarray(simple[name].reduce(value, axis=axes)).astype(DTYPES[dtype])]
     return _fold(name, values, axes, dtypes)

@@ -1,0 +1,27 @@
+"""The operator library: the meaning of every operator as Blocks. One small entry each, grouped in files by family."""
+
+from modelc.errors import ModelError
+from modelc.ir.graph import Node
+from modelc.ops import conv, elementwise, matmul, move, norm, pool, reduce, softmax
+from modelc.ops.evaluate import evaluate_node, run, run_blocks
+from modelc.ops.opaque import MEANINGS
+from modelc.ops.operator import Definition, Operator
+
+_FAMILIES = (conv, matmul, elementwise, pool, reduce, softmax, norm, move)
+OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
+
+# Known operators that cannot be taken, and why.
+REFUSED: dict[str, str] = {}
+
+
+def operator_of(node: Node) -> Operator:
+    """The library's entry for `node`. Raises ModelError if there is none."""
+    if node.op in OPERATORS:
+        return OPERATORS[node.op]
+    reason = REFUSED.get(node.op, "this operator is not in modelc's library")
+    raise ModelError(f"node {node.name!r} ({node.op}): {reason}")
+
+
+__all__ = [
+    "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_node", "operator_of", "run", "run_blocks"
+]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Running definitions with NumPy: the meaning of a node on arrays, used for constant folding and as the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import AnyBlock, OpaqueBlock
+from modelc.ir.expr import DTYPES
+from modelc.ir.graph import Node, Value
+from modelc.ir.interpret import run_block
+from modelc.ops.opaque import MEANINGS, Meaning
+from modelc.ops.operator import Definition, Inputs, fail
+
+Array = NDArray[Any]
+
+
+def run_blocks(
+    blocks: Iterable[AnyBlock], buffers: MutableMapping[str, Array], opaque: Mapping[str, Meaning] = MEANINGS
+) -> None:
+    """Executes `blocks` in order over `buffers` (arrays by name; the written ones must exist)."""
+    for block in blocks:
+        if isinstance(block, OpaqueBlock):
+            results = opaque[block.meaning](dict(block.attrs), *(buffers[b] for b in block.inputs))
+            for name, result in zip(block.outputs, results, strict=False):
+                buffers[name][...] = result
+        else:
+            run_block(block, buffers)
+
+
+def run(definition: Definition, inputs: Iterable[Array | None], outputs: Iterable[Value | None]) -> tuple[Array, ...]:
+    """The outputs of a definition on arrays; None stands for an absent input."""
+    outputs = tuple(outputs)
+    buffers = {f"x{k}": x for k, x in enumerate(inputs) if x is not None}
+    for buffer in definition.locals:
+        buffers[buffer.name] = np.zeros(buffer.shape, DTYPES[buffer.dtype])
+    for k, value in enumerate(outputs):
+        if value is not None:
+            buffers[f"y{k}"] = np.zeros(value.shape, DTYPES[value.dtype])
+    for buffer, table in definition.constants:
+        buffers[buffer.name] = table
+    run_blocks(definition.blocks, buffers)
+    return tuple(buffers.get(f"y{k}", np.zeros(0)) for k in range(len(outputs)))
+
+
+def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
+    """What `node` computes on constants. Raises ModelError if an input is not constant or the operator is unknown."""
+    from modelc.ops import operator_of
+
+    if missing := [v.name for v in inputs if v is not None and v.data is None]:
+        fail(node, f"expected constants to fold, found {missing[0]!r}")
+    operator = operator_of(node)
+    types = operator.infer(node, inputs)
+    outputs = tuple(
+        Value(name, dtype, shape) if name else None for name, (dtype, shape) in zip(node.outputs, types, strict=False)
+    )
+    definition = operator.define(node, inputs, outputs)
+    return run(definition, [None if v is None else v.data for v in inputs], outputs)

@@ -1,0 +1,55 @@
+"""The meanings, in NumPy, of what has no affine form. An OpaqueBlock names one of these; codegen implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Meaning = Callable[..., tuple[Array, ...]]
+REDUCE: dict[str, Callable[[Array, Array], Array]] = {
+    "none": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def topk(attrs: Mapping[str, Any], x: Array) -> tuple[Array, ...]:
+    """The `k` greatest (or least) elements along `axis`, in order, and where they were; of equal ones the first."""
+    axis, k = attrs["axis"], attrs["k"]
+    if attrs["largest"]:  # a stable sort, descending: reverse twice
+        order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    found = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+
+
+def scatter_nd(attrs: Mapping[str, Any], x: Array, indices: Array, updates: Array) -> tuple[Array, ...]:
+    """`x` with slices replaced by (or combined with) `updates`, one after another."""
+    result, combine = x.copy(), REDUCE[attrs["reduction"]]
+    for position in np.ndindex(indices.shape[:-1]):
+        at = tuple(int(i) for i in indices[position])
+        result[at] = combine(result[at], updates[position])
+    return (result,)
+
+
+def scatter_elements(attrs: Mapping[str, Any], x: Array, indices: Array, updates: Array) -> tuple[Array, ...]:
+    """`x` with single elements replaced by (or combined with) `updates`, one after another."""
+    result, axis, combine = x.copy(), attrs["axis"], REDUCE[attrs["reduction"]]
+    for position in np.ndindex(indices.shape):
+        at = (*position[:axis], int(indices[position]), *position[axis + 1 :])
+        result[at] = combine(result[at], updates[position])
+    return (result,)
+
+
+MEANINGS: dict[str, Meaning] = {
+    "topk": topk,
+    "scatter_nd": scatter_nd,
+    "scatter_elements": scatter_elements,
+}

@@ -1,0 +1,255 @@
+"""What an entry of the operator library is, and the small words that every entry is written in.
+
+An operator's meaning is a Definition: Blocks over formal buffers `x0, x1, ...` (inputs by position), `y0, y1, ...`
+(outputs by position), locals, and small constant tables. Inputs that only steer (axes, shapes, pads) are read from
+`Value.data` when the operator is defined and are no buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import ModelError
+from modelc.ir.affine import Ranges, bounds, simplify
+from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock
+from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
+from modelc.ir.graph import Node, Value
+
+Shape = tuple[int, ...]
+Inputs = tuple[Value | None, ...]
+Types = tuple[tuple[str, Shape], ...]
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+SMALL_FLOATS = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The meaning of one node: Blocks in order of execution over formal buffers. `constants` are tables that the
+    operator brings along (resize weights, index tables)."""
+
+    locals: tuple[Buffer, ...] = ()
+    blocks: tuple[AnyBlock, ...] = ()
+    constants: tuple[tuple[Buffer, NDArray[Any]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator: `infer` gives dtype and shape of every output, `define` its meaning. Both raise ModelError for
+    what the operator does not take."""
+
+    name: str
+    infer: Callable[[Node, Inputs], Types]
+    meaning: Callable[[Node, Inputs, tuple[Value | None, ...]], Definition]
+
+    def define(self, node: Node, inputs: Inputs, outputs: Sequence[Value | None]) -> Definition:
+        """The node's meaning. Outputs that the node leaves out (None, or an empty name) are not computed."""
+        wanted = {f"y{k}" for k, v in enumerate(outputs) if v is not None and v.name}
+        types = self.infer(node, inputs)
+        return _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
+
+
+def _pruned(definition: Definition, wanted: set[str], types: Types) -> Definition:
+    """The definition without the blocks that compute nothing wanted; an absent output that is needed on the way
+    becomes a local."""
+    needed, kept = set(wanted), []
+    for block in reversed(definition.blocks):
+        if not needed & set(written(block)):
+            continue
+        needed |= set(read(block)) | set(written(block))
+        kept.append(block)
+    absent = [f"y{k}" for k in range(len(types)) if f"y{k}" in needed - wanted]
+    locals_ = [b for b in definition.locals if b.name in needed]
+    locals_ += [Buffer(name, *types[int(name[1:])]) for name in absent]
+    constants = tuple(c for c in definition.constants if c[0].name in needed)
+    return Definition(tuple(locals_), tuple(reversed(kept)), constants)
+
+
+def written(block: AnyBlock) -> tuple[str, ...]:
+    return block.outputs if isinstance(block, OpaqueBlock) else tuple(w.buffer for w in block.writes)
+
+
+def read(block: AnyBlock) -> tuple[str, ...]:
+    return block.inputs if isinstance(block, OpaqueBlock) else tuple(dict.fromkeys(x.buffer for x in block.reads))
+
+
+# --- errors and steering inputs -----------------------------------------------------------------------------------
+
+
+def fail(node: Node, sentence: str) -> NoReturn:
+    raise ModelError(f"node {node.name!r} ({node.op}): {sentence}")
+
+
+def given(inputs: Inputs, k: int) -> Value | None:
+    """Input `k`, or None if the node has none there."""
+    return inputs[k] if k < len(inputs) else None
+
+
+def required(node: Node, inputs: Inputs, k: int) -> Value:
+    value = given(inputs, k)
+    if value is None:
+        fail(node, f"expected an input at position {k}, found none")
+    return value
+
+
+def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
+    """The data of the steering input `k` (`what` it means); None if absent. It must be a constant."""
+    value = given(inputs, k)
+    if value is None:
+        return None
+    if value.data is None:
+        fail(
+            node,
+            f"expected a constant as {what}, found {value.name!r}, which is computed when the model runs; "
+            "fix the model's shapes (--shape) so that it can be folded",
+        )
+    return value.data
+
+
+def known_ints(node: Node, inputs: Inputs, k: int, what: str) -> tuple[int, ...] | None:
+    """Whole numbers that steer: from input `k`, or else from the attribute `what` (older operator sets)."""
+    data = known(node, inputs, k, what)
+    if data is not None:
+        return tuple(int(v) for v in data.reshape(-1))
+    found = node.attrs.get(what)
+    if found is None:
+        return None
+    return tuple(int(v) for v in np.asarray(found).reshape(-1))
+
+
+def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis", extra: int = 0) -> int:
+    """The attribute `axis`, counted from the front. `extra` allows an axis past the last."""
+    axis = int(node.attrs.get(name, default))
+    return normal_axis(node, axis, rank + extra if extra and axis >= 0 else rank, name)
+
+
+def normal_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
+    if not -rank <= axis < rank:
+        fail(node, f"expected {name} within a tensor of {rank} dimensions, found {axis}")
+    return axis % rank if rank else 0
+
+
+def normal_axes(node: Node, axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    found = tuple(normal_axis(node, a, rank, "axes") for a in axes)
+    if len(set(found)) != len(found):
+        fail(node, f"expected distinct axes, found {found}")
+    return found
+
+
+def ints(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """A whole-number list attribute of as many entries as `default`."""
+    found = tuple(int(v) for v in node.attrs.get(name) or default)
+    if len(found) != len(default):
+        fail(node, f"expected {len(default)} numbers in attribute {name}, found {found}")
+    return found
+
+
+def text(node: Node, name: str, default: str) -> str:
+    found = node.attrs.get(name, default)
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def same_type(node: Node, inputs: Inputs) -> Types:
+    """Every output is like the first input."""
+    x = required(node, inputs, 0)
+    return tuple((x.dtype, x.shape) for _ in node.outputs)
+
+
+# --- iterators and indices ----------------------------------------------------------------------------------------
+
+_NAMES: dict[int, tuple[str, ...]] = {
+    1: ("n",),
+    2: ("m", "n"),
+    3: ("b", "m", "n"),
+    4: ("n", "c", "h", "w"),
+    5: ("n", "c", "d", "h", "w"),
+}
+
+
+def names(rank: int) -> tuple[str, ...]:
+    """Iterator names for a tensor of `rank` dimensions."""
+    return _NAMES.get(rank, tuple(f"i{k}" for k in range(rank)))
+
+
+def grid(shape: Sequence[int], named: Sequence[str] = (), reduce: Iterable[int] = ()) -> tuple[Iter, ...]:
+    """Iterators over `shape`: spatial ones, then those of the dimensions in `reduce`."""
+    reduced = set(reduce)
+    named = named or names(len(shape))
+    spatial = tuple(Iter(named[k], e) for k, e in enumerate(shape) if k not in reduced)
+    return spatial + tuple(Iter(named[k], e, True) for k, e in enumerate(shape) if k in reduced)
+
+
+def point(iters: Sequence[Iter] | Sequence[str]) -> tuple[Var, ...]:
+    return tuple(Var(i if isinstance(i, str) else i.name) for i in iters)
+
+
+def load(buffer: str, indices: Iterable[Expr]) -> Load:
+    return Load(buffer, tuple(indices))
+
+
+def assign(name: str, iters: Sequence[Iter], write: Load, body: Expr, where: Iterable[Expr] = ()) -> Block:
+    return Block(name, tuple(iters), (write,), (body,), "assign", tuple(where))
+
+
+def fold(
+    aggregation: str, name: str, iters: Sequence[Iter], write: Load, body: Expr, where: Iterable[Expr] = ()
+) -> Block:
+    """A reduction of one value."""
+    return Block(name, tuple(iters), (write,), (body,), aggregation, tuple(where))
+
+
+def within(index: Expr, extent: int, ranges: Ranges) -> tuple[Expr, ...]:
+    """The conditions that keep `index` inside [0, extent): only those that the iterators' ranges do not imply."""
+    limits = bounds(index, ranges)
+    conditions = []
+    if limits is None or limits[0] < 0:
+        conditions.append(op("ge", index, 0))
+    if limits is None or limits[1] >= extent:
+        conditions.append(op("lt", index, extent))
+    return tuple(conditions)
+
+
+def tidy(index: Expr, iters: Sequence[Iter]) -> Expr:
+    """A canonical index over these iterators; iterators of one step stay, so that writes keep their shape."""
+    return simplify(index, {i.name: i.extent for i in iters if i.extent > 1})
+
+
+def broadcast(node: Node, *shapes: Shape) -> Shape:
+    """NumPy's broadcasting of shapes."""
+    try:
+        return tuple(int(n) for n in np.broadcast_shapes(*shapes))
+    except ValueError:
+        fail(node, f"expected shapes that broadcast, found {' and '.join(map(str, map(list, shapes)))}")
+
+
+def aligned(shape: Shape, over: Sequence[Expr], extents: Shape) -> tuple[Expr, ...]:
+    """Indices into a tensor of `shape` broadcast to `extents`, at the point `over`."""
+    offset = len(extents) - len(shape)
+    return tuple(
+        Const(0) if extent == 1 and extents[offset + k] != 1 else over[offset + k] for k, extent in enumerate(shape)
+    )
+
+
+def scalar(value: Value | None) -> Const | None:
+    """The number that a constant of one element holds."""
+    if value is None or value.data is None or value.data.size != 1:
+        return None
+    return const(value.data.reshape(()), value.dtype)
+
+
+def accumulator(dtype: str) -> str:
+    """What sums of `dtype` are kept in: half floats are summed in float32."""
+    return "float32" if dtype in SMALL_FLOATS else dtype
+
+
+def widened(e: Expr, dtype: str, to: str) -> Expr:
+    return e if dtype == to else cast(to, e)
+
+
+def renamed_output(block: Block, buffer: str) -> Block:
+    return replace(block, writes=tuple(Load(buffer, w.indices) for w in block.writes))
