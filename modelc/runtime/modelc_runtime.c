@@ -154,7 +154,8 @@ static modelc_status map_params(modelc_handle *handle, const char *folder, int c
 }
 
 static modelc_status reserve(modelc_handle *handle) {
-    handle->arena = mc_map_zeroed((size_t)mc_the_model.arena_bytes);
+    /* More than half of a 32-bit address space cannot be had, and would not fit size_t. */
+    if (mc_the_model.arena_bytes <= SIZE_MAX / 2) handle->arena = mc_map_zeroed((size_t)mc_the_model.arena_bytes);
     if (!handle->arena)
         return fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena",
                     (unsigned long long)mc_the_model.arena_bytes);
