@@ -1,0 +1,67 @@
+"""What a Block's accesses say about its iterators: strides in storage, who is reused by whom.
+
+Closed forms on the affine accesses (TensorIR 4.2's characteristic vectors, Stripe's strides); never operator names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelc.ir.affine import linear, simplify
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import Expr, Load, Op, Var, op, variables
+from modelc.ir.layout import Layout
+
+
+def flat_index(task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None) -> Expr:
+    """The element offset of an access in its storage."""
+    buffer = task.buffer(access.buffer)
+    layout = (layouts or {}).get(buffer.name, buffer.layout)
+    indices = layout.apply(access.indices, buffer.shape)
+    strides = buffer.physical_strides if layout == buffer.layout else _compact(layout.shape(buffer.shape))
+    flat: Expr = op("mul", 0, 0)
+    for index, stride in zip(indices, strides, strict=True):
+        flat = op("add", flat, op("mul", index, stride))
+    return simplify(flat, ranges)
+
+
+def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def stride(flat: Expr, iterator: str) -> int | None:
+    """How far one step of `iterator` moves in storage; None if that is not one number."""
+    form = linear(flat)
+    if form is None:
+        return 0 if iterator not in variables(flat) else None
+    if any(iterator in variables(atom) for atom, _ in form.terms if isinstance(atom, Op)):
+        return None
+    return form.coefficient(Var(iterator))
+
+
+@dataclass(frozen=True)
+class Access:
+    """One Load of a Block with the stride of each iterator in storage (None: not one number)."""
+
+    load: Load
+    strides: Mapping[str, int | None]
+
+    @property
+    def moves(self) -> frozenset[str]:
+        """The iterators that the address depends on (the row of TensorIR's characteristic matrix)."""
+        return frozenset(i for i, s in self.strides.items() if s != 0)
+
+
+def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+    """(reads, writes) of a Block."""
+
+    def describe(load: Load) -> Access:
+        flat = flat_index(task, load, block.ranges)
+        return Access(load, {i.name: stride(flat, i.name) for i in block.iters})
+
+    return tuple(map(describe, block.reads)), tuple(map(describe, block.writes))

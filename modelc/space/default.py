@@ -1,0 +1,35 @@
+"""The rule-based schedule: for any Task, a Candidate that is micro-kernel shaped without search.
+
+Three shapes, told apart by what the Blocks do, not by operator names:
+
+    tiled   one reduction with its prologue and epilogue: a register tile of (rows x vectors) accumulators is filled by
+            all reduction loops, then the epilogue runs on it (contractions, windows, pooling)
+    rows    several reductions over common leading iterators: all Blocks inside one loop over rows (softmax, norms)
+    map     assignments only: the innermost stored iterator is the vector
+"""
+
+from __future__ import annotations
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.space.maps import collapsed, inlined, map_schedule
+from modelc.space.rows import rows_candidate
+from modelc.space.tiled import tiled_candidate
+from modelc.target import Target
+
+
+def default_candidate(task: Task, target: Target) -> Candidate:
+    """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured."""
+    stages: list[Stage] = []
+    task = inlined(task, stages)
+    blocks = [b for b in task.blocks if isinstance(b, Block)]
+    if len(blocks) < len(task.blocks):
+        return Candidate({b.name: BlockSchedule() for b in task.blocks}, tuple(stages))
+    reductions = [b for b in blocks if b.reduction]
+    if not reductions:
+        task = collapsed(task, blocks[-1].name, stages)
+        schedules = {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}
+        return Candidate(schedules, tuple(stages))
+    if len(reductions) > 1:
+        return rows_candidate(task, target, stages)
+    return tiled_candidate(task, target, stages)

@@ -1,0 +1,375 @@
+"""Schedules of Tasks with one reduction: a register-resident micro-kernel inside macro loops (DESIGN section 6).
+
+The vector iterator walks through the output one element at a time; the row iterators are those along which an operand
+is reused. A register tile of rows x vectors accumulators stays in registers over all reduction loops; then the epilogue
+runs on it. Constant operands are packed so that a tile's vectors lie one after the other in the order they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import Load, Var, variables
+from modelc.ir.layout import Layout
+from modelc.space.access import Access, accesses
+from modelc.space.maps import (
+    CHUNKS_PER_CORE,
+    SERIAL_POINTS,
+    applied,
+    collapsed,
+    inlined,
+    map_schedule,
+    reads_plainly,
+)
+from modelc.space.stages import DoesNotApply
+from modelc.target import Target
+
+MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
+
+
+@dataclass(frozen=True)
+class MicroKernel:
+    """A register tile: how many rows of each row iterator, how many vectors; and its cost over the whole Task."""
+
+    rows: tuple[tuple[str, int], ...]  # row iterator -> rows, outermost first
+    vectors: int
+    cycles: float
+
+
+def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
+    """The schedule of the one reduction of `task`, its prologue and its epilogue."""
+    task = padded(task, stages)
+    task = inlined(task, stages)
+    anchor = reduction_of(task)
+    consumers = consumers_of(task, anchor)
+    if not consumers:
+        task = applied(task, stages, "cache_write", block=anchor.name)
+    task = collapsed(task, anchor.name, stages)
+    anchor = reduction_of(task)
+    consumers = consumers_of(task, anchor)
+    plain = reads_plainly(consumers[0], anchor.writes[0].buffer) if consumers else None
+    vector = pick_vector(task, anchor, consumers[0], plain) if plain else None
+    if vector is None or any(reads_plainly(c, w.buffer) is None for c in consumers for w in anchor.writes) or anchor.where:
+        return fallback(task, target, stages)
+    task = packed_operands(task, anchor, vector, stages)
+    anchor = reduction_of(task)
+    return _Tiled(task, target, stages, anchor, vector, consumers_of(task, anchor)).candidate()
+
+
+def reduction_of(task: Task) -> Block:
+    return next(b for b in task.blocks if isinstance(b, Block) and b.reduction)
+
+
+def consumers_of(task: Task, anchor: Block) -> list[Block]:
+    """The maps after the anchor, all of which have to run on its tile."""
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block)]
+
+
+def fallback(task: Task, target: Target, stages: list[Stage]) -> Candidate:
+    """One phase per Block."""
+    return Candidate({b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages))
+
+
+def padded(task: Task, stages: list[Stage]) -> Task:
+    """Conditions of the reduction become padded copies of what they guard, where that computes the same."""
+    for buffer in dict.fromkeys(r.buffer for r in reduction_of(task).reads):
+        anchor = reduction_of(task)
+        if not anchor.where:
+            break
+        try:
+            task = applied(task, stages, "pad", block=anchor.name, buffer=buffer)
+        except DoesNotApply:
+            continue
+    return task
+
+
+def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> dict[str, int | None]:
+    """How far each spatial iterator of the anchor moves through what the first consumer writes."""
+    _, writes = accesses(task, consumer)
+    result: dict[str, int | None] = {}
+    for d, index in enumerate(anchor.writes[0].indices):
+        if isinstance(index, Var):
+            result[index.name] = writes[0].strides.get(plain[d]) if d in plain else 0
+    return result
+
+
+def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
+    """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands."""
+    reads, _ = accesses(task, anchor)
+    strides = output_strides(task, anchor, consumer, plain)
+
+    def cost(name: str) -> tuple[int, int]:
+        odd = sum(
+            r.strides[name] not in (0, 1) and not packable(task, anchor, r, name) for r in reads
+        )
+        return odd, 0 if strides.get(name) == 1 else 1
+
+    names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
+    names.sort(key=lambda n: (cost(n), -anchor.ranges[n]))
+    return names[0] if names and cost(names[0])[0] == 0 else None
+
+
+def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether a copy of the operand can be stored with the vector iterator innermost, and pays: the iterator indexes
+    one dimension alone, and every element is read more than once."""
+    alone = [i for i in read.load.indices if vector in variables(i)]
+    if len(alone) != 1 or alone[0] != Var(vector):
+        return False
+    if read.load.buffer in task.constants:
+        return True
+    return prod(i.extent for i in anchor.iters if read.strides[i.name] == 0) >= 8
+
+
+def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage]) -> Task:
+    """Computed operands that are not contiguous along the vector iterator are read through a copy that is."""
+    for read in accesses(task, anchor)[0]:
+        buffer = read.load.buffer
+        if read.strides[vector] not in (0, 1) and buffer not in task.constants:
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+    return task
+
+
+class _Tiled:
+    """Works out one Candidate; the attributes are the facts that its parts share."""
+
+    def __init__(
+        self, task: Task, target: Target, stages: list[Stage], anchor: Block, vector: str, consumers: list[Block]
+    ):
+        self.task, self.target, self.stages = task, target, stages
+        self.anchor, self.vector, self.consumers = anchor, vector, consumers
+        self.reads, _ = accesses(task, anchor)
+        self.lanes = target.lanes(task.buffer(anchor.writes[0].buffer).dtype)
+        self.ranges = anchor.ranges
+        plain = reads_plainly(consumers[0], anchor.writes[0].buffer)
+        assert plain is not None
+        self.strides = output_strides(task, anchor, consumers[0], plain)
+        spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name != vector]
+        spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
+        self.rows = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)] or spatial[-1:]
+        self.batch = [n for n in spatial if n not in self.rows]
+        self.reduction = self.reduction_order()
+        self.kernel = self.best_kernel()
+
+    def reduction_order(self) -> list[str]:
+        """Reduction iterators, the one that is contiguous in an operand innermost."""
+        def nearest(name: str) -> int:
+            steps = [abs(s) for r in self.reads if (s := r.strides[name]) and r.load.buffer not in self.task.constants]
+            return -min(steps, default=0)
+
+        return sorted((i.name for i in self.anchor.reduction if i.extent > 1), key=nearest)
+
+    # --- the micro-kernel -----------------------------------------------------------------------------------------
+
+    def best_kernel(self) -> MicroKernel:
+        """The register tile with the fewest estimated cycles over the whole iteration space."""
+        found = [self.kernel_cost(rows, vectors) for rows, vectors in self.kernels()]
+        return min(found, key=lambda k: (k.cycles, -k.vectors))
+
+    def kernels(self) -> list[tuple[tuple[tuple[str, int], ...], int]]:
+        registers = self.target.vector.registers
+        inner = self.rows[-2:]
+        most = -(-self.ranges[self.vector] // self.lanes)
+        result = []
+        for vectors in range(1, min(MAX_VECTORS, most) + 1):
+            extents = [range(1, min(self.ranges[n], registers) + 1) for n in inner]
+            for counts in product(*extents):
+                if prod(counts) * vectors < registers and all(
+                    c == self.ranges[n] for c, n in zip(counts[1:], inner[1:], strict=True) if counts[0] > 1
+                ):
+                    result.append((tuple(zip(inner, counts, strict=True)), vectors))
+        return [k for k in result if self.registers(*k) <= registers] or [(tuple((n, 1) for n in inner), 1)]
+
+    def vector_loads(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
+        """Vectors loaded per reduction step."""
+        return sum(
+            vectors * prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] != 0
+        )
+
+    def broadcasts(self, rows: Sequence[tuple[str, int]]) -> int:
+        """Scalars loaded and broadcast per reduction step."""
+        return sum(prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] == 0)
+
+    def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
+        """Accumulators, the vectors that are reused across rows, and one for what is loaded last."""
+        held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
+        return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 1
+
+    def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
+        whole = [(full, c, rest) for n, c in rows for full, rest in [divmod(self.ranges[n], c)]]
+        width = vectors * self.lanes
+        full_v, rest_v = divmod(self.ranges[self.vector], width)
+        cycles = 0.0
+        for choice in product(*([(f, c), (1 if r else 0, r)] for f, c, r in whole)):
+            counts = [(n, c) for (n, _), (_, c) in zip(rows, choice, strict=True)]
+            times = prod(t for t, _ in choice)
+            for times_v, v in ((full_v, vectors), (1 if rest_v else 0, -(-rest_v // self.lanes))):
+                if times and times_v:
+                    cycles += times * times_v * self.step_cycles(counts, v)
+        return MicroKernel(rows, vectors, cycles)
+
+    def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
+        """Cycles of one reduction step: arithmetic, loads (two a cycle), and the latency of dependent accumulation."""
+        accumulators = prod(c for _, c in rows) * vectors
+        loaded = self.vector_loads(rows, vectors) + self.broadcasts(rows)
+        arithmetic = accumulators / self.target.fma_ports
+        overhead = 0.25 + 2.0 / prod(i.extent for i in self.anchor.reduction)  # loop control, write-back
+        return max(arithmetic, loaded / 2, float(self.target.fma_latency)) + overhead
+
+    # --- the loops around it --------------------------------------------------------------------------------------
+
+    def candidate(self) -> Candidate:
+        anchor, v, lanes = self.anchor, self.vector, self.lanes
+        tile_v = self.kernel.vectors * lanes
+        tile_v = min(tile_v, -(-self.ranges[v] // lanes) * lanes)
+        tiles: dict[str, tuple[int, ...]] = {v: (tile_v, lanes)}
+        counts = dict(self.kernel.rows)
+        inside = [n for n in self.rows if n in counts]
+        outside = [n for n in self.rows if n not in counts]
+        chunked = inside[0] if inside else None
+        chunk, by_rows = self.chunk(chunked, counts, tile_v)
+        for n in inside:
+            tiles[n] = (chunk, counts[n]) if n == chunked else (counts[n],)
+        levels = {n: len(t) for n, t in tiles.items()}
+        chunk_loop = [f"{chunked}0"] if chunked else []
+        rest = [f"{n}{levels[n] - 1}" for n in inside]
+        lead = [f"{n}0" for n in (*self.batch, *outside)]
+        macro = [*lead, *chunk_loop, f"{v}0", *rest] if by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
+        parallel = self.parallel_loop(macro, tiles)
+        if parallel:
+            macro.remove(parallel)
+            macro.insert(0, parallel)
+        micro = [f"{n}{levels[n]}" for n in inside] + [f"{v}1", f"{v}2"]
+        tags = {name: "unroll" for name in micro[:-1]} | {micro[-1]: "vector"}
+        if parallel:
+            tags[parallel] = "parallel"
+        reduction = [f"{n}0" for n in self.reduction]
+        layouts = {}
+        free = True
+        for read in self.reads:
+            if read.strides[v] != 0 and read.load.buffer in self.task.constants:
+                layout = self.packing(read, tile_v)
+                if layout is not None:
+                    layouts[read.load.buffer] = layout
+                    continue
+            free = free and read.strides[v] == 0
+        pad = (v,) if free else ()
+        schedules = {
+            anchor.name: BlockSchedule("root", "register", tiles, tuple(macro + reduction + micro), tags, pad)
+        }
+        at = f"{anchor.name}.{macro[-1]}"
+        for consumer in self.consumers:
+            schedules[consumer.name] = self.epilogue(consumer, at)
+        for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
+            assert isinstance(producer, Block)
+            schedules[producer.name], layout = self.prologue(producer, macro, parallel)
+            if layout is not None:
+                layouts[producer.writes[0].buffer] = layout
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, tuple(self.stages), layouts)
+
+    def bytes_read(self, moving_with_vector: bool) -> int:
+        """Bytes of the operands that do (or do not) depend on the vector iterator."""
+        return sum(
+            self.task.buffer(r.load.buffer).bytes for r in self.reads if (r.strides[self.vector] != 0) == moving_with_vector
+        )
+
+    def chunk(self, name: str | None, counts: dict[str, int], tile_v: int) -> tuple[int, bool]:
+        """(rows of the outer row iterator per chunk, whether chunks are the outer loop).
+
+        Within a chunk its operand stays in half of the second-level cache while the vector iterator's panels pass by.
+        With panels that fit there themselves, chunks go outside; else one panel at a time goes over all rows."""
+        if name is None:
+            return 1, False
+        extent, least = self.ranges[name], counts[name]
+        budget = self.target.caches[min(1, len(self.target.caches) - 1)].bytes // 2
+        rows_bytes, panel_bytes = self.bytes_read(False), self.bytes_read(True)
+        shared = prod(self.ranges[n] for n in self.batch) if self.batch else 1
+        per_row = max(1, rows_bytes // shared // extent)
+        chunk = max(least, min(extent, budget // 2 // per_row) // least * least)
+        by_rows = panel_bytes // shared <= budget or chunk < extent
+        wanted = self.target.cores * CHUNKS_PER_CORE
+        if by_rows and panel_bytes // shared <= budget:
+            chunk = max(least, min(chunk, -(-extent // wanted) // least * least))
+        if not by_rows:
+            chunk = -(-extent // least) * least
+        return chunk, by_rows
+
+    def parallel_loop(self, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> str | None:
+        """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
+        if prod(self.ranges.values()) < SERIAL_POINTS:
+            return None
+
+        def trips(loop: str) -> int:
+            name, level = loop[:-1], int(loop[-1])
+            outer = self.ranges[name] if level == 0 else min(tiles[name][level - 1], self.ranges[name])
+            return -(-outer // tiles.get(name, (1,))[level]) if level < len(tiles.get(name, (1,))) else outer
+
+        zero = [m for m in macro if m.endswith("0")]
+        enough = [m for m in zero if trips(m) >= 2 * self.target.cores]
+        best = enough[0] if enough else max(zero, key=trips, default=None)
+        return best if best is not None and trips(best) > 1 else None
+
+    def packing(self, read: Access, tile_v: int) -> Layout | None:
+        """The layout of a constant operand: [..., outer vector tiles, reduction in loop order, tile]."""
+        load: Load = read.load
+        dims = [d for d, i in enumerate(load.indices) if self.vector in variables(i)]
+        if len(dims) != 1 or load.indices[dims[0]] != Var(self.vector):
+            return None
+        (dim,) = dims
+        extent = self.task.buffer(load.buffer).shape[dim]
+        layout = Layout()
+        if extent % tile_v:
+            layout = layout.then("pad", dim, 0, tile_v - extent % tile_v)
+        layout = layout.then("split", dim, tile_v)
+        rank = len(load.indices)
+        place = [d if d <= dim else d + 1 for d in range(rank)]  # where old dimensions are after the split
+
+        def depth(d: int) -> int:
+            found = [k for k, n in enumerate(self.reduction) if n in variables(load.indices[d])]
+            return max(found, default=-1)
+
+        others = sorted((d for d in range(rank) if d != dim), key=depth)
+        spatial = [place[d] for d in others if depth(d) < 0]
+        reduced = [place[d] for d in others if depth(d) >= 0]
+        return layout.then("reorder", *spatial, dim, *reduced, dim + 1)
+
+    def epilogue(self, consumer: Block, at: str) -> BlockSchedule:
+        """The consumer's loops over one register tile: its own names for the anchor's iterators."""
+        plain = {}
+        for write in self.anchor.writes:
+            for d, name in (reads_plainly(consumer, write.buffer) or {}).items():
+                index = write.indices[d]
+                if isinstance(index, Var):
+                    plain[index.name] = name
+        rows = [plain[n] for n, _ in self.kernel.rows if n in plain]
+        v = plain[self.vector]
+        order = [f"{n}0" for n in rows] + [f"{v}0", f"{v}1"]
+        rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
+        tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
+        return BlockSchedule(at, "local", {v: (self.lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
+
+    def prologue(self, producer: Block, macro: list[str], parallel: str | None) -> tuple[BlockSchedule, Layout | None]:
+        """Where a padded or packed copy is made: in the outermost loop that all of its readers' loops move with."""
+        buffer = producer.writes[0].buffer
+        read = next((r for r in self.reads if r.load.buffer == buffer), None)
+        layout = None
+        if read is None:
+            return map_schedule(self.task, producer, self.target), None
+        if read.strides[self.vector] not in (0, 1):
+            dim = next(d for d, i in enumerate(read.load.indices) if i == Var(self.vector))
+            layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d != dim), dim)
+        inside = None
+        for loop in macro:
+            if read.strides[loop[:-1]] == 0:
+                break
+            if loop.endswith("0"):
+                inside = loop
+        if inside is None or (parallel and not parallel == macro[0]):
+            return map_schedule(self.task, producer, self.target), layout
+        schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
+        return schedule, layout
