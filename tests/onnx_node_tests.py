@@ -48,9 +48,11 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def value_of(name: str, data: Any) -> Value:
-    array = np.asarray(data)
-    if isinstance(data, list) or array.dtype.name not in DTYPES:
-        raise Unsupported(f"a value of {type(data).__name__ if isinstance(data, list) else array.dtype}")
+    if isinstance(data, list):
+        raise Unsupported("a sequence")
+    array = np.asarray(data, np.float32 if isinstance(data, float) else None)
+    if array.dtype.name not in DTYPES:
+        raise Unsupported(f"a value of {array.dtype}")
     return Value(name, array.dtype.name, array.shape, array)
 
 
@@ -90,6 +92,10 @@ def run_case(case: Any) -> None:
         for initializer in graph.initializer:
             values[initializer.name] = value_of(initializer.name, numpy_helper.to_array(initializer))
         for k, proto in enumerate(graph.node):
+            if proto.op_type == "Constant":
+                (value,) = attributes(proto).values()
+                values[proto.output[0]] = value_of(proto.output[0], value)
+                continue
             node = Node(
                 proto.op_type, proto.name or f"n{k}", tuple(proto.input), tuple(proto.output), attributes(proto)
             )

@@ -2,16 +2,43 @@
 
 from modelc.errors import ModelError
 from modelc.ir.graph import Node
-from modelc.ops import conv, elementwise, matmul, move, norm, pool, reduce, softmax
+from modelc.ops import (
+    conv,
+    elementwise,
+    gather,
+    matmul,
+    move,
+    norm,
+    pool,
+    quantize,
+    reduce,
+    resize,
+    select,
+    shape,
+    softmax,
+)
 from modelc.ops.evaluate import evaluate_node, run, run_blocks
 from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
-_FAMILIES = (conv, matmul, elementwise, pool, reduce, softmax, norm, move)
+_FAMILIES = (
+    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize
+)  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 
 # Known operators that cannot be taken, and why.
-REFUSED: dict[str, str] = {}
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        ("NonMaxSuppression", "Unique"),
+        "the shape of its result depends on the input's values, and shapes are fixed when compiling; "
+        "cut the model before this node and do this step after it",
+    ),
+    **dict.fromkeys(
+        ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"),
+        "its result is random, so that it cannot be verified; make the random tensor an input of the model",
+    ),
+    **dict.fromkeys(("If", "Loop", "Scan"), "control flow that depends on data has no parallel form"),
+}
 
 
 def operator_of(node: Node) -> Operator:

@@ -1,0 +1,177 @@
+"""Addressing by data: an index Load inside an index. Negative indices count from the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from modelc.ir.block import Buffer, Iter
+from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select
+from modelc.ir.graph import Node, Value
+from modelc.ops.operator import (
+    Definition,
+    Inputs,
+    Operator,
+    Types,
+    assign,
+    axis_of,
+    fail,
+    fold,
+    grid,
+    known,
+    names,
+    point,
+    required,
+    same_type,
+)
+
+Outputs = tuple[Value | None, ...]
+
+
+def wrapped(value: Value, k: int, at: tuple[Expr, ...], extent: int) -> Expr:
+    """The index that input `k` holds at `at`, into a dimension of `extent`: a number if it is one known number."""
+    if value.data is not None and value.data.size == 1:
+        found = int(value.data.reshape(()))
+        return Const(found + extent if found < 0 else found)
+    index: Expr = Load(f"x{k}", at)
+    index = index if value.dtype == "int64" else cast("int64", index)
+    if value.data is not None and (value.data >= 0).all():
+        return index
+    return select(op("lt", index, 0), index + extent, index)
+
+
+# --- Gather -------------------------------------------------------------------------------------------------------
+
+
+def _gather_infer(node: Node, inputs: Inputs) -> Types:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    axis = axis_of(node, len(x.shape))
+    return ((x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
+
+
+def _gather(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    axis, rank = axis_of(node, len(x.shape)), len(indices.shape)
+    ((_, shape),) = _gather_infer(node, inputs)
+    over = point(names(len(shape)))
+    index = wrapped(indices, 1, over[axis : axis + rank], x.shape[axis])
+    read = Load("x0", (*over[:axis], index, *over[axis + rank :]))
+    return Definition((), (assign("gather", grid(shape), Load("y0", over), read),))
+
+
+def _elements_infer(node: Node, inputs: Inputs) -> Types:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    if len(x.shape) != len(indices.shape):
+        fail(node, f"expected indices of {len(x.shape)} dimensions, found {list(indices.shape)}")
+    return ((x.dtype, indices.shape),)
+
+
+def _elements(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    axis, over = axis_of(node, len(x.shape)), point(names(len(indices.shape)))
+    read = Load("x0", (*over[:axis], wrapped(indices, 1, over, x.shape[axis]), *over[axis + 1 :]))
+    return Definition((), (assign("gather", grid(indices.shape), Load("y0", over), read),))
+
+
+def _nd_infer(node: Node, inputs: Inputs) -> Types:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    batch = int(node.attrs.get("batch_dims", 0))
+    depth = indices.shape[-1] if indices.shape else 0
+    if not 1 <= depth <= len(x.shape) - batch or x.shape[:batch] != indices.shape[:batch]:
+        fail(node, f"expected indices that address {list(x.shape)}, found {list(indices.shape)}")
+    return ((x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :])),)
+
+
+def _nd(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    ((_, shape),) = _nd_infer(node, inputs)
+    batch, depth, outer = int(node.attrs.get("batch_dims", 0)), indices.shape[-1], len(indices.shape) - 1
+    over = point(names(len(shape)))
+    found = tuple(wrapped(indices, 1, (*over[:outer], Const(d)), x.shape[batch + d]) for d in range(depth))
+    read = Load("x0", (*over[:batch], *found, *over[outer:]))
+    return Definition((), (assign("gather", grid(shape), Load("y0", over), read),))
+
+
+# --- OneHot, Compress, cumulative sums -----------------------------------------------------------------------------
+
+
+def _one_hot_infer(node: Node, inputs: Inputs) -> Types:
+    indices, values = required(node, inputs, 0), required(node, inputs, 2)
+    depth = known(node, inputs, 1, "depth")
+    assert depth is not None
+    axis = int(node.attrs.get("axis", -1))
+    axis = axis + len(indices.shape) + 1 if axis < 0 else axis
+    return ((values.dtype, (*indices.shape[:axis], int(depth.reshape(-1)[0]), *indices.shape[axis:])),)
+
+
+def _one_hot(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    indices = required(node, inputs, 0)
+    ((_, shape),) = _one_hot_infer(node, inputs)
+    axis = int(node.attrs.get("axis", -1)) % len(shape)
+    over = point(names(len(shape)))
+    found: Expr = Load("x0", (*over[:axis], *over[axis + 1 :]))
+    found = found if indices.dtype == "int64" else cast("int64", found)
+    hot = op("eq", select(op("lt", found, 0), found + shape[axis], found), over[axis])
+    body = select(hot, Load("x2", (Const(1),)), Load("x2", (Const(0),)))
+    return Definition((), (assign("onehot", grid(shape), Load("y0", over), body),))
+
+
+def _compress_infer(node: Node, inputs: Inputs) -> Types:
+    x, kept = required(node, inputs, 0), known(node, inputs, 1, "condition")
+    assert kept is not None
+    count = int(np.count_nonzero(kept))
+    if "axis" not in node.attrs:
+        return ((x.dtype, (count,)),)
+    axis = axis_of(node, len(x.shape))
+    return ((x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 :])),)
+
+
+def _compress(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, kept = required(node, inputs, 0), known(node, inputs, 1, "condition")
+    assert kept is not None
+    ((_, shape),) = _compress_infer(node, inputs)
+    table = np.flatnonzero(kept).astype(np.int64)
+    over = point(names(len(shape)))
+    at: tuple[Expr, ...]
+    if "axis" in node.attrs:
+        axis = axis_of(node, len(x.shape))
+        at = (*over[:axis], Load("kept", (over[axis],)), *over[axis + 1 :])
+    else:
+        position: Expr = Load("kept", over)
+        parts: list[Expr] = []
+        for extent in reversed(x.shape):
+            parts.append(op("mod", position, extent))
+            position = op("floordiv", position, extent)
+        at = tuple(reversed(parts))
+    block = assign("compress", grid(shape), Load("y0", over), Load("x0", at))
+    return Definition((), (block,), ((Buffer("kept", "int64", table.shape), table),))
+
+
+def _cumulative(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    """A triangle: every element aggregates those before it."""
+    x, axis = required(node, inputs, 0), known(node, inputs, 1, "axis")
+    assert axis is not None
+    rank = len(x.shape)
+    along = int(axis.reshape(-1)[0]) % rank
+    over, k = point(names(rank)), Var("k")
+    order = (
+        ("gt" if node.attrs.get("exclusive", 0) else "ge")
+        if node.attrs.get("reverse", 0)
+        else ("lt" if node.attrs.get("exclusive", 0) else "le")
+    )
+    iters = (*grid(x.shape), Iter("k", x.shape[along], True))
+    read = Load("x0", (*over[:along], k, *over[along + 1 :]))
+    aggregation = "add" if node.op == "CumSum" else "mul"
+    return Definition(
+        (), (fold(aggregation, "cumulative", iters, Load("y0", over), read, (op(order, k, over[along]),)),)
+    )
+
+
+OPERATORS = (
+    Operator("Gather", _gather_infer, _gather),
+    Operator("GatherElements", _elements_infer, _elements),
+    Operator("GatherND", _nd_infer, _nd),
+    Operator("OneHot", _one_hot_infer, _one_hot),
+    Operator("Compress", _compress_infer, _compress),
+    Operator("CumSum", same_type, _cumulative),
+    Operator("CumProd", same_type, _cumulative),
+)

@@ -1,0 +1,254 @@
+"""Quantised operators: whole numbers stand for (number - zero point) * scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from modelc.ir.block import Block, Buffer
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op
+from modelc.ir.graph import Node, Value
+from modelc.ops.conv import conv_block, conv_shape
+from modelc.ops.matmul import matmul_block, matmul_shape
+from modelc.ops.operator import (
+    FLOATS,
+    Definition,
+    Inputs,
+    Operator,
+    Shape,
+    Types,
+    accumulator,
+    assign,
+    axis_of,
+    fail,
+    fold,
+    given,
+    grid,
+    names,
+    point,
+    renamed_output,
+    required,
+    scalar,
+    widened,
+)
+from modelc.ops.window import SPACE
+
+Outputs = tuple[Value | None, ...]
+
+
+def saturated(e: Expr, of: str, to: str) -> Expr:
+    """A float rounded (halves to even) and clamped to what the integer dtype `to` holds."""
+    limits = np.iinfo(DTYPES[to])
+    return cast(to, op("min", op("max", e, const(int(limits.min), of)), const(int(limits.max), of)))
+
+
+def zero_point(inputs: Inputs, k: int, at: Sequence[Expr], to: str) -> Expr | None:
+    """The zero point that input `k` holds at `at`, as `to`; None if it is absent or known to be zero."""
+    value = given(inputs, k)
+    if value is None or (value.data is not None and not value.data.any()):
+        return None
+    number = scalar(value)
+    return cast(to, number or Load(f"x{k}", tuple(at)))
+
+
+# --- QuantizeLinear, DequantizeLinear -------------------------------------------------------------------------------
+
+
+def _per(node: Node, x: Value, scale: Value, over: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Indices into scale and zero point: one for all, one per index of `axis`, or one per block along it."""
+    if len(scale.shape) == 0 or scale.shape == (1,):
+        return (Const(0),) * len(scale.shape)
+    axis, block = axis_of(node, len(x.shape), 1), int(node.attrs.get("block_size", 0))
+    if len(scale.shape) == 1 and scale.shape[0] == x.shape[axis]:
+        return (over[axis],)
+    if block and len(scale.shape) == len(x.shape):
+        return tuple(i // block if k == axis else i for k, i in enumerate(over))
+    fail(node, f"expected scales for axis {axis} of {list(x.shape)}, found {list(scale.shape)}")
+
+
+def _quantize_infer(node: Node, inputs: Inputs) -> Types:
+    x, zero = required(node, inputs, 0), given(inputs, 2)
+    dtype = zero.dtype if zero is not None else node.attrs.get("output_dtype") or "uint8"
+    if dtype in FLOATS or dtype not in DTYPES:
+        fail(node, f"expected to quantise to whole numbers of 8, 16 or 32 bits, found {dtype}")
+    return ((str(dtype), x.shape),)
+
+
+def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, scale = required(node, inputs, 0), required(node, inputs, 1)
+    ((dtype, shape),) = _quantize_infer(node, inputs)
+    over = point(names(len(shape)))
+    at = _per(node, x, scale, over)
+    divisor = widened(Load("x1", at), scale.dtype, "float32")
+    body = op("round", widened(Load("x0", over), x.dtype, "float32") / divisor)
+    zero = zero_point(inputs, 2, at, "float32")
+    body = body if zero is None else body + zero
+    return Definition((), (assign("quantize", grid(shape), Load("y0", over), saturated(body, "float32", dtype)),))
+
+
+def _dequantize_infer(node: Node, inputs: Inputs) -> Types:
+    scale = required(node, inputs, 1)
+    return ((str(node.attrs.get("output_dtype") or scale.dtype), required(node, inputs, 0).shape),)
+
+
+def _dequantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, scale = required(node, inputs, 0), required(node, inputs, 1)
+    ((dtype, shape),) = _dequantize_infer(node, inputs)
+    wide = accumulator(dtype)
+    over = point(names(len(shape)))
+    at = _per(node, x, scale, over)
+    zero = zero_point(inputs, 2, at, "int32")
+    number: Expr = cast("int32", Load("x0", over)) - zero if zero is not None else Load("x0", over)
+    body = cast(wide, number) * widened(Load("x1", at), scale.dtype, wide)
+    return Definition((), (assign("dequantize", grid(shape), Load("y0", over), widened(body, wide, dtype)),))
+
+
+def _dynamic_infer(node: Node, inputs: Inputs) -> Types:
+    return (("uint8", required(node, inputs, 0).shape), ("float32", ()), ("uint8", ()))
+
+
+def _dynamic(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    shape = required(node, inputs, 0).shape
+    over, reducing = point(names(len(shape))), grid(shape, reduce=range(len(shape)))
+    t, zero = "float32", const(0.0, "float32")
+    low, high = op("min", Load("low", ()), zero), op("max", Load("high", ()), zero)
+    scale, point_ = Load("y1", ()), Load("y2", ())
+    blocks = (
+        fold("min", "low", reducing, Load("low", ()), Load("x0", over)),
+        fold("max", "high", reducing, Load("high", ()), Load("x0", over)),
+        assign("scale", (), scale, (high - low) / const(255.0, t)),
+        assign("zero", (), point_, saturated(op("round", op("neg", low) / scale), t, "uint8")),
+        assign(
+            "quantize",
+            grid(shape),
+            Load("y0", over),
+            saturated(op("round", Load("x0", over) / scale) + cast(t, point_), t, "uint8"),
+        ),
+    )
+    return Definition((Buffer("low", t, ()), Buffer("high", t, ())), blocks)
+
+
+# --- contractions of whole numbers --------------------------------------------------------------------------------
+
+
+def centred(block: Block, inputs: Inputs, zeros: dict[str, tuple[int, Callable[[Load], tuple[Expr, ...]]]]) -> Block:
+    """The contraction in int32, each operand less its zero point: `zeros` says for each operand which input holds it,
+    and at which indices."""
+
+    def visit(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or e.buffer not in zeros:
+            return None
+        k, indices = zeros[e.buffer]
+        zero = zero_point(inputs, k, indices(e), "int32")
+        return cast("int32", e) if zero is None else cast("int32", e) - zero
+
+    return block.mapped(visit)
+
+
+def _one_or(value: Value | None, at: Callable[[Load], tuple[Expr, ...]]) -> Callable[[Load], tuple[Expr, ...]]:
+    """Indices into a scalar, or into one number per row, column or channel."""
+    if value is None or value.shape in ((), (1,)):
+        return lambda load: (Const(0),) * (0 if value is None else len(value.shape))
+    return at
+
+
+def _tail(value: Value | None, keep: int) -> Callable[[Load], tuple[Expr, ...]]:
+    """Indices of a matrix operand for its zero point: per row (keep=-2) or per column (keep=-1)."""
+    rank = 0 if value is None else len(value.shape)
+
+    def at(load: Load) -> tuple[Expr, ...]:
+        if rank == 1:
+            return (load.indices[keep],)
+        return tuple(i if n != 1 else Const(0) for i, n in zip(load.indices, value.shape, strict=True))  # type: ignore[union-attr]
+
+    return _one_or(value, at)
+
+
+def _conv_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, w = required(node, inputs, 0), required(node, inputs, 1)
+    per_channel = _one_or(given(inputs, 3), lambda load: load.indices[:1])
+    zeros = {"x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])), "x1": (3, per_channel)}
+    return Definition((), (renamed_output(centred(conv_block(node, x, w), inputs, zeros), "y0"),))
+
+
+def _matmul_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    a, b = required(node, inputs, 0), required(node, inputs, 1)
+    zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x1": (3, _tail(given(inputs, 3), -1))}
+    return Definition((), (renamed_output(centred(matmul_block(node, a, b), inputs, zeros), "y0"),))
+
+
+def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr]) -> Expr:
+    value = inputs[k]
+    assert value is not None
+    indices = (Const(0),) * len(value.shape) if value.shape in ((), (1,)) else tuple(at)
+    return widened(Load(f"x{k}", indices), value.dtype, "float32")
+
+
+def _requantised(
+    inputs: Inputs, block: Block, output: tuple[str, Shape], named: tuple[str, ...],
+    rows: Sequence[Expr], columns: Sequence[Expr], bias: Expr | None,
+) -> Definition:  # fmt: skip
+    """int32 `sum` back to the output's whole numbers: inputs 1, 4, 6 are the scales, 7 the output's zero point."""
+    dtype, shape = output
+    over = point(named)
+    total: Expr = Load("sum", over)
+    total = total if bias is None else total + bias
+    scale = _scale_at(inputs, 1, rows) * _scale_at(inputs, 4, columns) / _scale_at(inputs, 6, ())
+    zero = zero_point(inputs, 7, [Const(0)] * len(inputs[7].shape if inputs[7] else ()), "float32")
+    body = op("round", cast("float32", total) * scale)
+    body = saturated(body if zero is None else body + zero, "float32", dtype)
+    final = assign("requantize", grid(shape, named), Load("y0", over), body)
+    return Definition((Buffer("sum", "int32", shape),), (block, final))
+
+
+def _qconv_infer(node: Node, inputs: Inputs) -> Types:
+    return ((required(node, inputs, 7).dtype, conv_shape(node, required(node, inputs, 0), required(node, inputs, 3))),)
+
+
+def _qconv(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, w = required(node, inputs, 0), required(node, inputs, 3)
+    block = conv_block(node, x, w, ("x0", "x3"))
+    zeros = {
+        "x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])),
+        "x3": (5, _one_or(given(inputs, 5), lambda load: load.indices[:1])),
+    }
+    output = _qconv_infer(node, inputs)[0]
+    channel = (Var("o"),)
+    bias = Load("x8", channel) if given(inputs, 8) is not None else None
+    named = ("n", "o", *SPACE[len(x.shape) - 2])
+    return _requantised(inputs, centred(block, inputs, zeros), output, named, (), channel, bias)
+
+
+def _qmatmul_infer(node: Node, inputs: Inputs) -> Types:
+    shape = matmul_shape(node, required(node, inputs, 0), required(node, inputs, 3))
+    return ((required(node, inputs, 7).dtype, shape),)
+
+
+def _qmatmul(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    a, b = required(node, inputs, 0), required(node, inputs, 3)
+    zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x3": (5, _tail(given(inputs, 5), -1))}
+    block = centred(matmul_block(node, a, b, ("x0", "x3")), inputs, zeros)
+    output = _qmatmul_infer(node, inputs)[0]
+    named = tuple(v.name for v in block.writes[0].indices if isinstance(v, Var))
+    at = block.writes[0].indices
+    return _requantised(inputs, block, output, named, at[-2:-1], at[-1:], None)
+
+
+OPERATORS = (
+    Operator("QuantizeLinear", _quantize_infer, _quantize),
+    Operator("DequantizeLinear", _dequantize_infer, _dequantize),
+    Operator("DynamicQuantizeLinear", _dynamic_infer, _dynamic),
+    Operator(
+        "ConvInteger",
+        lambda node, inputs: (("int32", conv_shape(node, required(node, inputs, 0), required(node, inputs, 1))),),
+        _conv_integer,
+    ),
+    Operator(
+        "MatMulInteger",
+        lambda node, inputs: (("int32", matmul_shape(node, required(node, inputs, 0), required(node, inputs, 1))),),
+        _matmul_integer,
+    ),
+    Operator("QLinearConv", _qconv_infer, _qconv),
+    Operator("QLinearMatMul", _qmatmul_infer, _qmatmul),
+)

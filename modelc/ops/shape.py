@@ -1,0 +1,136 @@
+"""What depends on shapes and attributes alone: constants, sequences of numbers, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Buffer
+from modelc.ir.expr import DTYPES, Const, Expr, Load, cast, const, op
+from modelc.ir.graph import Node, Value
+from modelc.ops.operator import (
+    Definition,
+    Inputs,
+    Operator,
+    Types,
+    assign,
+    fail,
+    grid,
+    known,
+    known_ints,
+    names,
+    point,
+    required,
+)
+
+Outputs = tuple[Value | None, ...]
+
+
+def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]]) -> Operator:
+    """An operator whose output is known when compiling."""
+
+    def infer(node: Node, inputs: Inputs) -> Types:
+        found = values(node, inputs)
+        return ((found.dtype.name, found.shape),)
+
+    def define(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+        found = values(node, inputs)
+        over = point(names(found.ndim))
+        if found.ndim == 0:
+            return Definition((), (assign(name.lower(), (), Load("y0", ()), const(found, found.dtype.name)),))
+        block = assign(name.lower(), grid(found.shape), Load("y0", over), Load("table", over))
+        return Definition((), (block,), ((Buffer("table", found.dtype.name, found.shape), found),))
+
+    return Operator(name, infer, define)
+
+
+def _shape(node: Node, inputs: Inputs) -> NDArray[np.generic]:
+    shape = required(node, inputs, 0).shape
+    return np.asarray(shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))], np.int64)
+
+
+def _size(node: Node, inputs: Inputs) -> NDArray[np.generic]:
+    return np.asarray(np.prod(required(node, inputs, 0).shape, dtype=np.int64))
+
+
+def _non_zero(node: Node, inputs: Inputs) -> NDArray[np.generic]:
+    x = known(node, inputs, 0, "input (the shape of the result depends on its values)")
+    assert x is not None
+    return np.asarray(np.nonzero(np.atleast_1d(x)), np.int64)
+
+
+def _window(first: float, second: float) -> Callable[[Node, Inputs], NDArray[np.generic]]:
+    """Generalised cosine windows: `first - (1 - first - second) cos + second cos`."""
+
+    def values(node: Node, inputs: Inputs) -> NDArray[np.generic]:
+        size = known_ints(node, inputs, 0, "size")
+        assert size is not None
+        dtype = node.attrs.get("output_datatype", 1)
+        to = {1: "float32", 11: "float64", 10: "float16", 16: "bfloat16"}.get(dtype, dtype)
+        n = size[0] if node.attrs.get("periodic", 1) else size[0] - 1
+        angle = 2 * np.pi * np.arange(size[0]) / n
+        return np.asarray(first - (1 - first - second) * np.cos(angle) + second * np.cos(2 * angle), DTYPES[to])
+
+    return values
+
+
+# --- computed from the iterators -----------------------------------------------------------------------------------
+
+
+def _filled_infer(node: Node, inputs: Inputs) -> Types:
+    shape, value = known_ints(node, inputs, 0, "shape"), node.attrs.get("value")
+    if shape is None:
+        fail(node, "expected a shape, found none")
+    return (("float32" if value is None else np.asarray(value).dtype.name, shape),)
+
+
+def _filled(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    ((dtype, shape),) = _filled_infer(node, inputs)
+    value = const(np.asarray(node.attrs.get("value", 0.0)).reshape(-1)[0], dtype)
+    return Definition((), (assign("fill", grid(shape), Load("y0", point(names(len(shape)))), value),))
+
+
+def _range_infer(node: Node, inputs: Inputs) -> Types:
+    start, limit, delta = (known(node, inputs, k, what) for k, what in enumerate(("start", "limit", "delta")))
+    assert start is not None and limit is not None and delta is not None
+    if not delta.reshape(()):
+        fail(node, "expected a delta other than zero, found zero")
+    first, last, step = (v.reshape(()).item() for v in (start, limit, delta))
+    return ((required(node, inputs, 0).dtype, (max(ceil((last - first) / step), 0),)),)
+
+
+def _range(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    ((dtype, shape),) = _range_infer(node, inputs)
+    start, delta = (const(required(node, inputs, k).data.reshape(()), dtype) for k in (0, 2))  # type: ignore[union-attr]
+    (i,) = point(names(1))
+    body: Expr = (i if dtype == "int64" else cast(dtype, i)) * delta + start
+    return Definition((), (assign("range", grid(shape), Load("y0", (i,)), body),))
+
+
+def _eye_infer(node: Node, inputs: Inputs) -> Types:
+    x = required(node, inputs, 0)
+    return ((node.attrs.get("dtype") or x.dtype, x.shape),)
+
+
+def _eye(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    ((dtype, shape),) = _eye_infer(node, inputs)
+    m, n = point(names(2))
+    diagonal = op("eq", n - m, Const(int(node.attrs.get("k", 0))))
+    body = diagonal if dtype == "bool" else cast(dtype, diagonal)
+    return Definition((), (assign("eye", grid(shape), Load("y0", (m, n)), body),))
+
+
+OPERATORS = (
+    table("Shape", _shape),
+    table("Size", _size),
+    table("NonZero", _non_zero),
+    table("HannWindow", _window(0.5, 0.0)),
+    table("HammingWindow", _window(25 / 46, 0.0)),
+    table("BlackmanWindow", _window(0.42, 0.08)),
+    Operator("ConstantOfShape", _filled_infer, _filled),
+    Operator("Range", _range_infer, _range),
+    Operator("EyeLike", _eye_infer, _eye),
+)
