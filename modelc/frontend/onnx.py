@@ -1,0 +1,334 @@
+"""ONNX -> Graph: `import_model` specialises a model to static shapes.
+
+Nodes are taken in topological order with everything before them known: dtypes, static shapes, and the data of all that
+depends on constants and shapes alone. Such nodes are computed on the spot; the others are normalised (normalise.py),
+or replaced by the body that the model or ONNX gives for them, and inferred by the operator library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto
+
+from modelc.errors import ModelError
+from modelc.frontend.attributes import attributes, resolved
+from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.fold import KEPT, run_node, worth_folding
+from modelc.frontend.functions import schema_body
+from modelc.frontend.load import operator_sets, read_model, sparse_array, tensor_array
+from modelc.frontend.microsoft import FUSED
+from modelc.frontend.normalise import NORMALISERS, plain
+from modelc.frontend.specialise import input_values
+from modelc.frontend.structure import (
+    Functions,
+    Lack,
+    Unsupported,
+    domain_of,
+    importable,
+    ordered,
+    reason,
+)
+from modelc.ir.graph import Graph, Node, Value
+
+FUNCTION_DEPTH = 32
+
+
+def unsupported(path: str | Path) -> list[tuple[str, str, str, str]]:
+    """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes.
+
+    Raises ModelError if the file is no model at all.
+    """
+    model = read_model(path)
+    return [(u.node, u.op, u.domain, u.reason) for u in _lacking(model, _live_nodes(model, Path(path)))]
+
+
+def import_model(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+    """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name.
+
+    Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
+    """
+    path = Path(path)
+    model = read_model(path)
+    nodes = _live_nodes(model, path)
+    _refuse(path, _lacking(model, nodes))
+    importer = Importer(path.parent, _functions(model))
+    inputs = input_values(model.graph, shapes or {})
+    names = [node_name for node_name, _ in nodes]
+    importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)} | {
+        o.name for o in model.graph.output
+    }
+    importer.builder.reserved |= {v.name for v in inputs} | set(names)
+    scope = Scope(operator_sets(model))
+    importer.inputs(inputs, scope)
+    importer.initialisers(model.graph, scope)
+    for name, proto in nodes:
+        importer.visit(proto, name, name, scope)
+    _refuse(path, importer.lacking)
+    return importer.graph(model.graph, path, inputs)
+
+
+def _live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
+    if not model.graph.output:
+        raise ModelError(f"{path} has no outputs")
+    return ordered(model.graph.node, [o.name for o in model.graph.output], _given(model.graph), str(path))
+
+
+def _given(graph: onnx.GraphProto) -> set[str]:
+    return (
+        {i.name for i in graph.input}
+        | {t.name for t in graph.initializer}
+        | {t.values.name for t in graph.sparse_initializer}
+    )
+
+
+def _functions(model: onnx.ModelProto) -> Functions:
+    return {(domain_of(f), f.name): f for f in model.functions}
+
+
+def _lacking(model: onnx.ModelProto, nodes: list[tuple[str, onnx.NodeProto]]) -> list[Unsupported]:
+    constants = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+    lack = Lack(_functions(model))
+    lack.look(nodes, operator_sets(model), constants)
+    return lack.found
+
+
+def _refuse(path: Path, found: list[Unsupported]) -> None:
+    if found:
+        raise ModelError(
+            f"{path} has {len(found)} node(s) that modelc cannot compile:\n  " + "\n  ".join(map(str, found))
+        )
+
+
+@dataclass
+class Scope:
+    """Names as a graph, branch or function body uses them, and what they are in the Graph; operator sets; the
+    attributes of the function called."""
+
+    versions: Mapping[str, int]
+    names: dict[str, str] = field(default_factory=dict)
+    attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
+    around: Scope | None = None
+    prefix: str = ""
+    depth: int = 0
+
+    def find(self, name: str) -> str:
+        if name in self.names or self.around is None:
+            return self.names[name]
+        return self.around.find(name)
+
+
+@dataclass
+class Importer:
+    """The state of one import."""
+
+    folder: Path
+    functions: Functions
+    builder: Builder = field(default_factory=Builder)
+    lacking: list[Unsupported] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)  # values that unsupported nodes would have produced
+
+    def inputs(self, values: list[Value], scope: Scope) -> None:
+        for value in values:
+            self.builder.values[value.name] = value
+            scope.names[value.name] = value.name
+
+    def initialisers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        for tensor in graph.initializer:
+            self._constant(tensor.name, tensor_array(tensor, self.folder), scope)
+        for sparse in graph.sparse_initializer:
+            self._constant(sparse.values.name, sparse_array(sparse, self.folder), scope)
+
+    def _constant(self, name: str, data: Any, scope: Scope) -> None:
+        own = name if scope.around is None and not scope.prefix else self.builder.fresh(scope.prefix + name)
+        scope.names[name] = own
+        self.builder.values[own] = Value(own, data.dtype.name, data.shape, data)
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def visit(self, proto: onnx.NodeProto, name: str, source: str, scope: Scope) -> None:
+        """Imports one node; `source` is the node of the model's graph that it belongs to."""
+        proto = resolved(proto, scope.attrs)
+        domain = domain_of(proto)
+        inputs = tuple(scope.find(x) if x else "" for x in proto.input)
+        outputs = tuple(self._defined(x, scope) if x else "" for x in proto.output)
+        if any(x in self.missing for x in inputs):
+            self.missing |= set(outputs)
+            return
+        function = self.functions.get((domain, proto.op_type))
+        if function is not None:
+            self._inline(function, proto, inputs, outputs, name, source, scope)
+        elif proto.op_type == "If" and domain == "":
+            self._branch(proto, inputs, outputs, name, source, scope)
+        else:
+            attrs = attributes(proto, self.folder, f"node {name!r}")
+            version = scope.versions.get(domain, 1)
+            node = OnnxNode(proto.op_type, domain, version, name, inputs, outputs, attrs, source)
+            self._operator(proto, node, scope)
+
+    def _defined(self, name: str, scope: Scope) -> str:
+        """The Graph's name of a value that is produced now."""
+        if name not in scope.names:
+            inner = scope.around is not None or scope.prefix
+            scope.names[name] = self.builder.fresh(scope.prefix + name) if inner else name
+            self.builder.reserved.add(scope.names[name])
+        return scope.names[name]
+
+    def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
+        b = self.builder
+        if node.domain == "" and self._known(proto, node, scope):
+            return
+        if (node.domain, node.op) in FUSED:
+            FUSED[node.domain, node.op](b, node)
+        elif importable(node.op, node.domain, node.version):
+            (NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
+        else:
+            values = [b.value(x) if x else None for x in node.inputs]
+            body = schema_body(proto, node.version, values) if node.domain == "" else None
+            if body is None:
+                self.lacking.append(
+                    Unsupported(node.name, node.op, node.domain, reason(node.op, node.domain, node.version))
+                )
+                self.missing |= set(node.outputs)
+                return
+            self._inline(body, proto, node.inputs, node.outputs, node.name, node.source, scope)
+
+    # --- what is known now ----------------------------------------------------------------------------------------
+
+    def _known(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> bool:
+        """Computes the node if its outputs depend on constants and shapes alone; says whether it did."""
+        b = self.builder
+        if node.op == "Constant":
+            self._put(node.outputs, (_constant_value(node),))
+            return True
+        if node.op in ("Shape", "Size"):
+            shape = np.asarray(b.shape(node.inputs[0]), np.int64)
+            part = shape[slice(node.attrs.get("start"), node.attrs.get("end"))]
+            self._put(node.outputs, (part if node.op == "Shape" else np.asarray(shape.prod(), np.int64),))
+            return True
+        data = [b.data(x) for x in node.inputs]
+        if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT:
+            return False
+        supported = importable(node.op, "", node.version)
+        if supported and not worth_folding(proto, data):
+            return False
+        found = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")
+        if found is None:
+            return False
+        self._put(node.outputs, found)
+        return True
+
+    def _put(self, outputs: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
+        for name, array in zip(outputs, arrays, strict=False):
+            if name:
+                self.builder.values[name] = Value(
+                    name, array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(array.shape)
+                )
+
+    # --- bodies ---------------------------------------------------------------------------------------------------
+
+    def _inline(
+        self,
+        body: onnx.FunctionProto,
+        proto: onnx.NodeProto,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        name: str,
+        source: str,
+        scope: Scope,
+    ) -> None:
+        if scope.depth > FUNCTION_DEPTH:
+            raise ModelError(f"node {name!r} ({proto.op_type}): the model's functions call each other in a circle")
+        names = dict(zip(body.input, (*inputs, *[""] * len(body.input)), strict=False))
+        attrs = {a.name: a for a in body.attribute_proto} | {a.name: a for a in proto.attribute}
+        versions = {**scope.versions, **operator_sets(body)}
+        inner = Scope(versions, names, attrs, None, f"{name}/", scope.depth + 1)
+        wanted = {formal: actual for formal, actual in zip(body.output, outputs, strict=False) if actual}
+        produced = {x for node in body.node for x in node.output}
+        names |= {formal: actual for formal, actual in wanted.items() if formal in produced}
+        what = f"function {body.name or proto.op_type}"
+        for inner_name, node in ordered(body.node, wanted, body.input, what):
+            self.visit(node, f"{name}/{inner_name}", source, inner)
+        self._hand_over(wanted, produced, inner, name, source)
+
+    def _branch(
+        self,
+        proto: onnx.NodeProto,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        name: str,
+        source: str,
+        scope: Scope,
+    ) -> None:
+        """The branch that a constant condition takes."""
+        condition = self.builder.data(inputs[0])
+        if condition is None:
+            self.lacking.append(Unsupported(name, "If", "", reason("If", "", 1)))
+            self.missing |= set(outputs)
+            return
+        taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+        graph = next((a.g for a in proto.attribute if a.name == taken), None)
+        if graph is None or len(graph.output) < len(outputs):
+            raise ModelError(f"node {name!r} (If): expected a {taken} of {len(outputs)} outputs")
+        inner = Scope(scope.versions, {}, scope.attrs, scope, f"{name}/", scope.depth + 1)
+        self.initialisers(graph, inner)
+        wanted = {formal.name: actual for formal, actual in zip(graph.output, outputs, strict=False) if actual}
+        produced = {x for node in graph.node for x in node.output}
+        inner.names |= {formal: actual for formal, actual in wanted.items() if formal in produced}
+        outside = (_given(graph) | scope_names(scope)) - produced
+        for inner_name, node in ordered(graph.node, wanted, outside, f"node {name!r} (If)"):
+            self.visit(node, f"{name}/{inner_name}", source, inner)
+        self._hand_over(wanted, produced, inner, name, source)
+
+    def _hand_over(self, wanted: Mapping[str, str], produced: set[str], inner: Scope, name: str, source: str) -> None:
+        """Outputs of a body that are values from elsewhere, handed through."""
+        for formal, actual in wanted.items():
+            if formal not in produced:
+                through = OnnxNode("Identity", "", 1, f"{name}/{formal}", (), (actual,), {}, source)
+                self.builder.bind(through, actual, inner.find(formal))
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def graph(self, proto: onnx.GraphProto, path: Path, inputs: list[Value]) -> Graph:
+        """What was imported. An output that is a constant becomes a copy of it, so that every output is computed."""
+        b = self.builder
+        outputs = tuple(o.name for o in proto.output)
+        for name in dict.fromkeys(outputs):
+            value = b.values[name]
+            if value.data is not None:
+                held = b.constant(value.data, f"{name}_value")
+                node = OnnxNode("Identity", "", 1, f"{name}_copy", (held,), (name,), {}, name)
+                for k, other in enumerate(b.nodes):
+                    b.nodes[k] = _reading(other, name, held)
+                b.emit(node, "Identity", (held,), outputs=(name,))
+        graph = Graph(proto.name or path.stem, tuple(v.name for v in inputs), outputs, b.values, ())
+        return graph.with_nodes(b.nodes)
+
+
+def scope_names(scope: Scope) -> set[str]:
+    """Every name that a branch within `scope` can read."""
+    return set(scope.names) | (scope_names(scope.around) if scope.around else set())
+
+
+def _reading(node: Node, name: str, held: str) -> Node:
+    if name not in node.inputs:
+        return node
+    return Node(
+        node.op, node.name, tuple(held if x == name else x for x in node.inputs), node.outputs, node.attrs, node.source
+    )
+
+
+def _constant_value(node: OnnxNode) -> Any:
+    """The value of a Constant node, in whichever attribute it is."""
+    for name, dtype in (("value", None), ("sparse_value", None), ("value_float", np.float32), ("value_int", np.int64)):
+        if name in node.attrs:
+            return np.asarray(node.attrs[name], dtype)
+    for name, dtype in (("value_floats", np.float32), ("value_ints", np.int64)):
+        if name in node.attrs:
+            return np.asarray(node.attrs[name], dtype)
+    raise node.fail("expected a tensor as value, found strings or nothing")

@@ -1,0 +1,219 @@
+"""The structure of an ONNX graph before shapes are known: names, order, what is alive, what modelc lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from modelc.errors import ModelError
+from modelc.frontend.fold import KEPT, RANDOM
+from modelc.frontend.functions import has_body, schema_of
+from modelc.frontend.microsoft import FUSED
+from modelc.frontend.normalise import NORMALISERS
+from modelc.ops import OPERATORS, REFUSED
+
+Functions = Mapping[tuple[str, str], onnx.FunctionProto]
+HANDLED = {"Constant", "Shape", "Size", "If"}
+SEQUENCES = (
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceAt",
+    "SequenceInsert",
+    "SequenceErase",
+    "SequenceLength",
+    "SequenceMap",
+    "SplitToSequence",
+    "ConcatFromSequence",
+)
+REASONS = {
+    "Loop": "loops are not unrolled; export the model with the loop unrolled",
+    "Scan": "loops are not unrolled; export the model with the loop unrolled",
+    "If": "both branches would have to be compiled; only a condition that is known when compiling is supported",
+    **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
+    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
+    **dict.fromkeys(RANDOM, "it draws random numbers"),
+    **dict.fromkeys(
+        ("NonZero", "Unique", "Compress", "Range"),
+        "the shape of its result depends on data; modelc compiles static shapes only",
+    ),
+    **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
+}
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A node that cannot be compiled, and why."""
+
+    node: str
+    op: str
+    domain: str
+    reason: str
+
+    def __str__(self) -> str:
+        op = f"{self.domain}.{self.op}" if self.domain else self.op
+        return f"{self.node!r} ({op}): {self.reason}"
+
+
+def domain_of(node: onnx.NodeProto | onnx.FunctionProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """A name for every node: its own, or operator and position."""
+    return [node.name or f"{node.op_type}_{index}" for index, node in enumerate(nodes)]
+
+
+def captured(graph: onnx.GraphProto) -> set[str]:
+    """What a branch reads from the graphs around it."""
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    own |= {out for node in graph.node for out in node.output}
+    read = {name for node in graph.node for name in reads(node)} | {o.name for o in graph.output}
+    return {name for name in read - own if name}
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every value that a node reads, those that its branches capture included."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from captured(attribute.g)
+
+
+def ordered(
+    nodes: Sequence[onnx.NodeProto], outputs: Iterable[str], available: Iterable[str], what: str
+) -> list[tuple[str, onnx.NodeProto]]:
+    """The nodes that `outputs` need, named, producers first, otherwise in the model's order. Raises ModelError for
+    values that nothing produces or two nodes produce, and for cycles."""
+    known = set(available)
+    names = node_names(nodes)
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for out in node.output:
+            if out and (out in producer or out in known):
+                raise ModelError(f"{what}: value {out!r} is produced twice, the second time by node {names[index]!r}")
+            if out:
+                producer[out] = index
+    alive = _alive(nodes, names, outputs, known, producer, what)
+    done: set[int] = set()
+    result: list[tuple[str, onnx.NodeProto]] = []
+    for index in sorted(alive):
+        stack = [index]
+        path: set[int] = set()
+        while stack:
+            top = stack[-1]
+            waiting = [producer[r] for r in reads(nodes[top]) if r in producer and producer[r] not in done]
+            if top in done or not waiting:
+                stack.pop()
+                path.discard(top)
+                if top not in done:
+                    done.add(top)
+                    result.append((names[top], nodes[top]))
+                continue
+            path.add(top)
+            if any(w in path for w in waiting):
+                raise ModelError(f"{what}: node {names[top]!r} depends on its own output")
+            stack += waiting
+    return result
+
+
+def _alive(
+    nodes: Sequence[onnx.NodeProto],
+    names: Sequence[str],
+    outputs: Iterable[str],
+    known: set[str],
+    producer: Mapping[str, int],
+    what: str,
+) -> set[int]:
+    alive: set[int] = set()
+    wanted = [(out, "is an output") for out in outputs]
+    while wanted:
+        name, use = wanted.pop()
+        if name in known:
+            continue
+        if name not in producer:
+            raise ModelError(f"{what}: value {name!r} {use}, but nothing produces it")
+        index = producer[name]
+        if index not in alive:
+            alive.add(index)
+            wanted += [(r, f"is read by node {names[index]!r}") for r in reads(nodes[index])]
+    return alive
+
+
+def importable(op: str, domain: str, version: int) -> bool:
+    """Whether the operator has an entry in the operator library or becomes some that have."""
+    if (domain, op) in FUSED:
+        return True
+    if domain == "":
+        return op in NORMALISERS or op in OPERATORS or op in HANDLED
+    return op in OPERATORS and domain == "com.microsoft" and schema_of(op, "", 1 << 20) is None
+
+
+@dataclass
+class Lack:
+    """Looks for what modelc lacks in a model whose shapes are not known yet."""
+
+    functions: Functions
+    found: list[Unsupported] = field(default_factory=list)
+
+    def look(
+        self,
+        nodes: Iterable[tuple[str, onnx.NodeProto]],
+        versions: Mapping[str, int],
+        constants: set[str],
+        depth: int = 0,
+    ) -> None:
+        """`constants` are the values known when compiling; what is computed from them alone is computed by the import
+        and needs no support."""
+        for name, node in nodes:
+            domain, op = domain_of(node), node.op_type
+            known = all(x in constants for x in reads(node)) and op not in RANDOM
+            if op in ("Constant", "Shape", "Size") or (known and op not in KEPT and op not in ("Loop", "Scan")):
+                constants |= set(node.output)
+            if (
+                known
+                and op != "If"
+                and (domain, op) not in self.functions
+                and domain == ""
+                and op not in ("Loop", "Scan")
+            ):
+                continue
+            self._look_at(name, node, domain, versions, constants, depth)
+
+    def _look_at(
+        self, name: str, node: onnx.NodeProto, domain: str, versions: Mapping[str, int], constants: set[str], depth: int
+    ) -> None:
+        op, version = node.op_type, versions.get(domain, 1)
+        function = self.functions.get((domain, op))
+        if function is not None:
+            if depth > 32:
+                self.found.append(Unsupported(name, op, domain, "the model's functions call each other in a circle"))
+                return
+            inner = {a for a, given in zip(function.input, node.input, strict=False) if given in constants}
+            inner |= set(function.input[len(node.input) :])
+            named = [(f"{name}/{n}", x) for n, x in zip(node_names(function.node), function.node, strict=True)]
+            sets = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in function.opset_import}
+            self.look(named, sets, inner, depth + 1)
+        elif op == "If" and domain == "":
+            if node.input[0] not in constants:
+                self.found.append(Unsupported(name, op, domain, REASONS["If"]))
+        elif not importable(op, domain, version) and not self._body(op, domain, version):
+            self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
+
+    def _body(self, op: str, domain: str, version: int) -> bool:
+        """Whether ONNX defines the operator by others. Those are looked at when their types are known."""
+        return domain == "" and op not in REASONS and has_body(op, domain, version)
+
+
+def reason(op: str, domain: str, version: int) -> str:
+    """Why an operator cannot be compiled, as the end of a sentence."""
+    if domain == "" and op in REASONS:
+        return REASONS[op]
+    if domain == "" and schema_of(op, "", version) is None:
+        return f"ONNX operator set {version} has no such operator"
+    if op in REFUSED:
+        return REFUSED[op]
+    if domain:
+        return f"operators of the domain {domain!r} are not known to modelc, except those that it lists"
+    return "modelc's operator library has no entry for it"
