@@ -226,7 +226,7 @@ class _Builder:
             for write in producer.writes:
                 boxes[write.buffer] = box
         scoped, allocs = dict(storage), []
-        for b in (*before, block, *after):
+        for b in (*before, *([block] if after else []), *after):
             for write in b.writes:
                 if write.buffer in scoped or self.scope(write.buffer) == "arena":
                     continue
@@ -340,7 +340,7 @@ class _Builder:
 
     def allocate(self, name: str, box: Box, schedule: BlockSchedule) -> Storage:
         buffer: Buffer = self.task.buffer(name)
-        layout = self.candidate.layouts.get(name, Layout())
+        layout = self.candidate.layouts.get(name, buffer.layout)
         extents = [span.extent for span in box]
         for write in self.writer[name].writes:
             if write.buffer == name:

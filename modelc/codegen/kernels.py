@@ -1,0 +1,82 @@
+"""Nest -> object file: lowering through TVM's passes and LLVM."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+from tvm import tirx as tx
+
+from modelc.codegen.lower import lower_nest
+from modelc.codegen.opaque import opaque_source
+from modelc.ir.nest import Call, Nest
+from modelc.target import Target, llvm_target
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent)."""
+
+    symbol: str
+    args: tuple[str, ...]
+    extent: int
+    scratch_bytes: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Machine code of one Task: an object file, or C source for an opaque Block; its steps run in order."""
+
+    symbol: str
+    object: bytes | None
+    source: str | None
+    steps: tuple[KernelStep, ...]
+    temporaries: tuple[tuple[str, int], ...]  # name, bytes: arena storage shared by the steps
+
+
+def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
+    """Machine code for `nest`. Deterministic: equal nests give equal bytes."""
+    temporaries = tuple((t.name, t.bytes) for t in nest.temporaries)
+    calls = [s for phase in nest.phases for s in phase if isinstance(s, Call)]
+    if calls:
+        return opaque_kernel(nest, calls, symbol, temporaries)
+    phases = lower_nest(nest, symbol)
+    machine = tvm.target.Target(llvm_target(target))
+    functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
+    module = build_module(tvm.IRModule(functions), machine)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.o"
+        module.write_to_file(str(path), "o")
+        code = path.read_bytes()
+    steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes) for p in phases)
+    return Kernel(symbol, code, None, steps, temporaries)
+
+
+def build_module(module: tvm.IRModule, machine: tvm.target.Target) -> tvm.runtime.Module:
+    """TVM's lowering of what is left (simplification, intrinsics) and LLVM's code generation."""
+    passes = [
+        tx.transform.FlattenBuffer(),
+        tx.transform.StmtSimplify(),
+        tx.transform.RemoveNoOp(),
+        tx.transform.LowerIntrin(),
+    ]
+    with machine:
+        lowered = tvm.ir.transform.Sequential(passes)(module)
+    return tvm.get_global_func("target.build.llvm")(lowered, machine)
+
+
+def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple[tuple[str, int], ...]) -> Kernel:
+    """A Task that is one opaque Block, as C source."""
+    (call,) = calls
+    regions = {r.name: r for r in nest.params}
+    source, extent, scratch = opaque_source(
+        symbol,
+        call.meaning,
+        dict(call.attrs),
+        [(regions[n].dtype, regions[n].shape) for n in call.inputs],
+        [(regions[n].dtype, regions[n].shape) for n in call.outputs],
+    )
+    step = KernelStep(symbol, (*call.inputs, *call.outputs), extent, scratch)
+    return Kernel(symbol, None, source, (step,), temporaries)

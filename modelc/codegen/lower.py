@@ -1,0 +1,568 @@
+"""Nest -> TIR: one plain C function per phase.
+
+    void NAME(T* param..., uint8_t* scratch, int32_t begin, int32_t end)
+
+runs iterations [begin, end) of the phase's parallel loop. Unrolled loops are expanded here and vector loops become
+vector expressions, so that TVM only simplifies and generates code: what the Nest says is what runs. Register storage
+becomes one stack slot per vector, which LLVM promotes to registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx as tx
+
+from modelc.codegen.math import lower_cast, lower_op
+from modelc.errors import InvalidIR
+from modelc.ir.affine import linear, simplify
+from modelc.ir.block import AGGREGATIONS
+from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import walk as statements
+
+STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs."""
+
+    function: tx.PrimFunc
+    symbol: str
+    args: tuple[str, ...]
+    extent: int
+    scratch_bytes: int
+
+
+def lower_nest(nest: Nest, symbol: str) -> list[Phase]:
+    """The functions of `nest`, one per phase, named `symbol` and `symbol_1`, ..."""
+    names = [symbol if k == 0 else f"{symbol}_{k}" for k in range(len(nest.phases))]
+    return [_Lowering(nest, phase, name).phase() for phase, name in zip(nest.phases, names, strict=True)]
+
+
+def stored_dtype(dtype: str) -> str:
+    """How a dtype lies in memory: bools as bytes."""
+    return "uint8" if dtype == "bool" else dtype
+
+
+@dataclass
+class _Memory:
+    """Addressable storage: a TIR buffer and where the Region starts in it (elements)."""
+
+    region: Region
+    buffer: Any
+    offset: int = 0
+
+
+@dataclass
+class _Registers:
+    """Storage as separate vectors of `width` elements."""
+
+    region: Region
+    slots: list[Any]
+    width: int
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What is known at a place: loop variables (numbers once unrolled), storage, the vector loop around, scratch used."""
+
+    values: Mapping[str, Expr] = field(default_factory=dict)
+    ranges: Mapping[str, int] = field(default_factory=dict)
+    storage: Mapping[str, _Memory | _Registers] = field(default_factory=dict)
+    vector: tuple[str, int] | None = None
+    scratch: int = 0
+
+
+class _Lowering:
+    def __init__(self, nest: Nest, body: tuple[Stmt, ...], symbol: str):
+        self.nest, self.body, self.symbol = nest, body, symbol
+        self.dtypes = {r.name: r.dtype for r in (*nest.params, *nest.temporaries)}
+        self.dtypes |= {s.region.name: s.region.dtype for s in statements(body) if isinstance(s, Alloc)}
+        self.scratch_bytes = 0
+        self.declared: list[Any] = []
+        self.loop_vars: dict[str, Any] = {}
+        self.scratch_buffers: dict[str, Any] = {}
+        self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
+
+    def phase(self) -> Phase:
+        used = {x.buffer for s in statements(self.body) if isinstance(s, Leaf) for x in _accesses(s)}
+        regions = [r for r in (*self.nest.params, *self.nest.temporaries) if r.name in used]
+        params, storage = [], {}
+        for region in regions:
+            dtype = stored_dtype(region.dtype)
+            pointer = tx.Var(region.name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
+            size = region.bytes // DTYPES[region.dtype].itemsize
+            buffer = tx.decl_buffer(
+                (max(size, 1),), dtype, f"{region.name}_", data_alignment=DTYPES[region.dtype].itemsize
+            )
+            self.declared.append(tx.DeclBuffer(buffer, data=pointer))
+            params.append(pointer)
+            storage[region.name] = _Memory(region, buffer)
+        begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
+        scope = _Scope(storage=storage)
+        first = self.body[0] if len(self.body) == 1 else None
+        if isinstance(first, Loop) and first.tag == "parallel":
+            extent = first.extent
+            self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
+            inner = self.block(first.body, _bind(scope, first.var, Var(first.var), extent))
+            code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, _sequence(inner))]
+        else:
+            extent, code = 1, self.block(self.body, scope)
+        function = tx.PrimFunc([*params, self.scratch, begin, end], _sequence([*self.declared, *code]))
+        function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
+        return Phase(function, self.symbol, tuple(r.name for r in regions), extent, self.scratch_bytes)
+
+    def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
+        """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
+        self.loop_vars[name] = var = tx.Var(name, "int32")
+        return tx.For(var, _int(0), _int(extent), tx.ForKind.SERIAL, _sequence(body()))
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def block(self, body: tuple[Stmt, ...], scope: _Scope) -> list[Any]:
+        result: list[Any] = []
+        for k, stmt in enumerate(body):
+            if isinstance(stmt, Alloc):
+                scope, allocs = self.allocate(stmt, body[k + 1 :], scope)
+                result += allocs
+            elif isinstance(stmt, Loop):
+                result += self.loop(stmt, scope)
+            elif isinstance(stmt, Branch):
+                condition = self.value(stmt.condition, scope)[0]
+                then = _sequence(self.block(stmt.then, scope))
+                otherwise = _sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
+                result.append(tx.IfThenElse(condition, then, otherwise))
+            elif isinstance(stmt, Leaf):
+                result += self.leaf(stmt, scope)
+            else:
+                assert isinstance(stmt, Call)
+                raise InvalidIR(f"opaque block {stmt.block} inside a loop of {self.nest.name}")
+        return result
+
+    def loop(self, loop: Loop, scope: _Scope) -> list[Any]:
+        if loop.tag == "unroll":
+            return [
+                s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))
+            ]
+        if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
+            inner = _bind(scope, loop.var, Var(loop.var), loop.extent)
+            vector = _Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
+            return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
+        bound = _bind(scope, loop.var, Var(loop.var), loop.extent)
+        return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
+
+    def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: _Scope) -> tuple[_Scope, list[Any]]:
+        region = alloc.region
+        dtype = stored_dtype(region.dtype)
+        size = prod(region.shape)
+        itemsize = DTYPES[region.dtype].itemsize
+        place: _Memory | _Registers
+        stmts: list[Any] = []
+        used = scope.scratch
+        if alloc.scope == "register" and _indexed_by_constants(region.name, after):
+            width = _slot_width(region, ALIGN // itemsize)
+            slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
+            stmts = [tx.AllocBuffer(s) for s in slots]
+            place = _Registers(region, slots, width)
+        elif size * itemsize <= STACK_BYTES:
+            buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
+            stmts = [tx.AllocBuffer(buffer)]
+            place = _Memory(region, buffer)
+        else:
+            place = _Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
+            used = scope.scratch + -(-size * itemsize // ALIGN) * ALIGN
+            self.scratch_bytes = max(self.scratch_bytes, used)
+        storage = {**scope.storage, region.name: place}
+        return _Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
+
+    def scratch_buffer(self, dtype: str) -> Any:
+        """The scratch pointer as a buffer of `dtype`."""
+        if dtype not in self.scratch_buffers:
+            buffer = tx.decl_buffer((1 << 30,), dtype, f"scratch_{dtype}")
+            data = tx.reinterpret(tvm.ir.PointerType(tvm.ir.PrimType(dtype)), self.scratch)
+            self.declared.append(tx.DeclBuffer(buffer, data=data))
+            self.scratch_buffers[dtype] = buffer
+        return self.scratch_buffers[dtype]
+
+    # --- leaves ---------------------------------------------------------------------------------------------------
+
+    def leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+        """One execution of a leaf on scalars."""
+        values = [self.value(b, scope)[0] for b in leaf.body]
+        if leaf.part == "update":
+            values = self.combined(leaf, values, scope)
+        stores = [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
+        return self.guarded(leaf, stores, scope)
+
+    def guarded(self, leaf: Leaf, stores: list[Any], scope: _Scope) -> list[Any]:
+        if not leaf.where:
+            return stores
+        condition = self.value(leaf.where[0], scope)[0]
+        for c in leaf.where[1:]:
+            condition = tx.And(condition, self.value(c, scope)[0])
+        return [tx.IfThenElse(condition, _sequence(stores), None)]
+
+    def combined(self, leaf: Leaf, values: list[Any], scope: _Scope, lanes: int = 1) -> list[Any]:
+        """What is stored already, combined with `values`."""
+        held = [self.load(w, scope) for w in leaf.writes]
+        current = [_widen(v, n, lanes) for v, n in held]
+        names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
+        known = dict(zip((*names[0], *names[1]), (*current, *values), strict=True))
+        combined = AGGREGATIONS[leaf.aggregation].combine(
+            tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
+        )
+        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
+        kinds = dict(zip((*names[0], *names[1]), (*dtypes, *dtypes), strict=True))
+        return [self.known_value(c, known, kinds, lanes) for c in combined]
+
+    def known_value(self, e: Expr, known: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
+        if isinstance(e, Load):
+            return known[e.buffer]
+        assert isinstance(e, Op)
+        args = [self.known_value(a, known, kinds, lanes) for a in e.args]
+        return self.operate(e.name, args, dtype_of(e.args[-1], kinds), lanes)
+
+    def vector_leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+        """A leaf executed for all lanes of the vector loop around it."""
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        if any(_depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
+            return self.lane_by_lane(leaf, scope)
+        guards = [g for b in leaf.body for g in _vector_guards(b, var)]
+        if guards:
+            return self.split_guards(leaf, guards, scope)
+        if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
+            return self.lane_by_lane(leaf, scope)
+        values = [self.value(b, scope) for b in leaf.body]
+        if leaf.part == "update" and not any(_depends(w, var) for w in leaf.writes):
+            return self.across_lanes(leaf, values, scope)
+        wide = [_widen(v, n, lanes) for v, n in values]
+        if leaf.part == "update":
+            wide = self.combined(leaf, wide, scope, lanes)
+        return self.guarded(leaf, [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)], scope)
+
+    def lane_by_lane(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        if lanes > 4:  # a loop, not copies: this is not the hot path
+            flat = _Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
+            if not any(isinstance(scope.storage[x.buffer], _Registers) for x in _accesses(leaf)):
+                return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
+        scalar = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
+        return [s for one in scalar for s in self.leaf(leaf, _Scope(one.values, one.ranges, one.storage, None, one.scratch))]
+
+    def split_guards(self, leaf: Leaf, guards: list[Expr], scope: _Scope) -> list[Any]:
+        """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are
+        inequalities in the lane, so the first and the last lane decide."""
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        ends = [self.value(substitute(g, {var: Const(k)}), scope)[0] for g in guards for k in (0, lanes - 1)]
+        inside = ends[0]
+        for e in ends[1:]:
+            inside = tx.And(inside, e)
+        body = tuple(_taken(b, guards) for b in leaf.body)
+        whole = Leaf(leaf.block, leaf.part, leaf.writes, body, leaf.aggregation, leaf.where, leaf.binding)
+        then = self.vector_leaf(whole, scope)
+        return [tx.IfThenElse(inside, _sequence(then), _sequence(self.lane_by_lane(leaf, scope)))]
+
+    def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: _Scope) -> list[Any]:
+        """Lanes combined by halving, then with what is stored."""
+        assert scope.vector is not None
+        lanes = scope.vector[1]
+        combine = AGGREGATIONS[leaf.aggregation].combine
+        wide = [_widen(v, n, lanes) for v, n in values]
+        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
+        rest: list[list[Any]] = []
+        while lanes > 1:
+            if lanes % 2:
+                rest.append([_lanes(v, range(lanes - 1, lanes), lanes) for v in wide])
+                wide = [_lanes(v, range(lanes - 1), lanes) for v in wide]
+                lanes -= 1
+                continue
+            half = lanes // 2
+            low, high = ([_lanes(v, part, lanes) for v in wide] for part in (range(half), range(half, lanes)))
+            wide, lanes = self.combine_values(combine, low, high, dtypes, half), half
+        for extra in rest:
+            wide = self.combine_values(combine, wide, extra, dtypes, 1)
+        wide = self.combined(leaf, wide, scope)
+        return self.guarded(leaf, [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)], scope)
+
+    def combine_values(
+        self, combine: Callable[..., tuple[Expr, ...]], a: list[Any], b: list[Any], dtypes: list[str], lanes: int
+    ) -> list[Any]:
+        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
+        exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
+        known = dict(zip((*left, *right), (*a, *b), strict=True))
+        kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
+        return [self.known_value(e, known, kinds, lanes) for e in exprs]
+
+    # --- expressions ----------------------------------------------------------------------------------------------
+
+    def value(self, e: Expr, scope: _Scope) -> tuple[Any, int]:
+        """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
+        if isinstance(e, Const):
+            return _constant(e), 1
+        if isinstance(e, Var):
+            index = self.index(e, scope)
+            return (tx.Cast("int64", index), 1) if _lanes_of(index) == 1 else (lower_cast("int64", index, "int32", _lanes_of(index)), _lanes_of(index))
+        if isinstance(e, Load):
+            return self.load(e, scope)
+        if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
+            sides = [self.index(a, scope) for a in e.args]
+            lanes = max(map(_lanes_of, sides))
+            return self.operate(e.name, [_widen(s, _lanes_of(s), lanes) for s in sides], "int32", lanes), lanes
+        if e.name == "select":
+            return self.select(e, scope)
+        parts = [self.value(a, scope) for a in e.args]
+        lanes = max(n for _, n in parts)
+        args = [_widen(v, n, lanes) for v, n in parts]
+        dtype = dtype_of(e.args[0], self.dtypes)
+        if e.name == "cast":
+            assert e.dtype is not None
+            return lower_cast(e.dtype, args[0], dtype, lanes), lanes
+        return self.operate(e.name, args, dtype, lanes), lanes
+
+    def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
+        if name == "select":
+            return tx.Select(args[0], args[1], args[2])
+        return lower_op(name, args, dtype, lanes)
+
+    def is_index(self, e: Expr) -> bool:
+        return linear(e) is not None
+
+    def select(self, e: Op, scope: _Scope) -> tuple[Any, int]:
+        """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
+        parts = [self.value(a, scope) for a in e.args]
+        lanes = max(n for _, n in parts)
+        condition, then, otherwise = (v for v, _ in parts)
+        if parts[0][1] == 1:
+            then, otherwise = _widen(then, parts[1][1], lanes), _widen(otherwise, parts[2][1], lanes)
+            if any(isinstance(x, Load) for x in walk(e.args[1])) or any(isinstance(x, Load) for x in walk(e.args[2])):
+                return tx.if_then_else(condition, then, otherwise), lanes
+            return tx.Select(_widen(condition, 1, lanes), then, otherwise), lanes
+        wide = [_widen(v, n, lanes) for v, n in parts]
+        return tx.Select(*wide), lanes
+
+    def flat(self, access: Load, scope: _Scope) -> Expr:
+        """The element offset of an access within its Region."""
+        region = scope.storage[access.buffer].region
+        flat: Expr = Const(0)
+        for index, stride in zip(access.indices, region.stride, strict=True):
+            flat = op("add", flat, op("mul", index, stride))
+        return simplify(substitute(flat, scope.values), scope.ranges)
+
+    def is_linear(self, access: Load, scope: _Scope) -> bool:
+        assert scope.vector is not None
+        return _step(self.flat(access, scope), scope.vector[0]) is not None
+
+    def load(self, access: Load, scope: _Scope) -> tuple[Any, int]:
+        flat = self.flat(access, scope)
+        place = scope.storage[access.buffer]
+        step = 0 if scope.vector is None else _step(flat, scope.vector[0])
+        if step is None:  # every lane has an address of its own
+            assert scope.vector is not None
+            var, lanes = scope.vector
+            single = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
+            found = [self.load(access, _Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
+            return tx.Shuffle(found, [_int(k) for k in range(lanes)]), lanes
+        lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
+        if lanes > 1:
+            assert scope.vector is not None
+            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+        if isinstance(place, _Registers):
+            loaded = self.load_slots(place, flat, step, lanes)
+        else:
+            base = self.index(op("add", flat, place.offset), scope)
+            loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
+        if place.region.dtype == "bool":
+            loaded = tx.NE(loaded, _widen(tx.IntImm("uint8", 0), 1, lanes))
+        return loaded, lanes
+
+    def load_slots(self, place: _Registers, flat: Expr, step: int, lanes: int) -> Any:
+        assert isinstance(flat, Const)
+        start = int(flat.value)
+        if lanes == 1:
+            return tx.BufferLoad(place.slots[start // place.width], [_int(start % place.width)])
+        if step != 1:
+            scalars = [self.load_slots(place, Const(start + step * k), 0, 1) for k in range(lanes)]
+            return tx.Shuffle(scalars, [_int(k) for k in range(lanes)])
+        parts = []
+        for slot, offset, count in _pieces(start, lanes, place.width):
+            parts.append(tx.BufferLoad(place.slots[slot], [tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)]))
+        return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [_int(k) for k in range(lanes)])
+
+    def store(self, access: Load, value: Any, scope: _Scope, lanes: int) -> Any:
+        flat = self.flat(access, scope)
+        place = scope.storage[access.buffer]
+        if place.region.dtype == "bool":
+            value = tx.Select(value, _widen(tx.IntImm("uint8", 1), 1, lanes), _widen(tx.IntImm("uint8", 0), 1, lanes))
+        step = 0
+        if lanes > 1:
+            assert scope.vector is not None
+            step = _step(flat, scope.vector[0]) or 0
+            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+        if isinstance(place, _Registers):
+            assert isinstance(flat, Const)
+            stores = []
+            start = int(flat.value)
+            if lanes == 1:
+                return tx.BufferStore(place.slots[start // place.width], value, [_int(start % place.width)])
+            if step != 1:
+                raise InvalidIR(f"{access} stores a register tile with stride {step}")
+            done = 0
+            for slot, offset, count in _pieces(start, lanes, place.width):
+                piece = value if count == lanes else _lanes(value, range(done, done + count), lanes)
+                at = tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)
+                stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
+                done += count
+            return _sequence(stores)
+        base = self.index(op("add", flat, place.offset), scope)
+        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
+
+    def index(self, e: Expr, scope: _Scope) -> Any:
+        """The TIR of an index expression, int32; the vector variable becomes a ramp."""
+        e = simplify(substitute(e, scope.values), scope.ranges)
+        return self.index_of(e, scope)
+
+    def index_of(self, e: Expr, scope: _Scope) -> Any:
+        if isinstance(e, Const):
+            return _int(int(e.value))
+        if isinstance(e, Var):
+            if scope.vector is not None and e.name == scope.vector[0]:
+                return tx.Ramp(_int(0), _int(1), scope.vector[1])
+            return self.loop_vars[e.name]
+        if isinstance(e, Load):
+            loaded, _ = self.load(e, scope)
+            return tx.Cast("int32", loaded)
+        if e.name in ("select", "cast") or OPERATIONS[e.name].result == "bool":
+            value, _ = self.value(e, scope)
+            return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
+        if any(isinstance(x, Load) for x in walk(e)):
+            value, _ = self.value(e, scope)
+            return tx.Cast("int32", value)
+        args = [self.index_of(a, scope) for a in e.args]
+        lanes = max(map(_lanes_of, args))
+        return lower_op(e.name, [_widen(a, _lanes_of(a), lanes) for a in args], "int32", lanes)
+
+
+def _sequence(stmts: list[Any]) -> Any:
+    if not stmts:
+        return tx.Evaluate(_int(0))
+    return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
+
+
+def _int(value: int) -> Any:
+    return tx.IntImm("int32", value)
+
+
+def _constant(e: Const) -> Any:
+    if e.dtype == "bool":
+        return tx.IntImm("bool", int(e.value))
+    return tx.const(e.value, e.dtype)
+
+
+def _lanes_of(value: Any) -> int:
+    dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
+    return tvm.runtime.DataType(dtype).lanes if not hasattr(dtype, "lanes") else dtype.lanes
+
+
+def _widen(value: Any, lanes: int, wanted: int) -> Any:
+    return value if lanes == wanted else tx.Broadcast(value, wanted)
+
+
+def _lanes(value: Any, which: range, lanes: int) -> Any:
+    """Some lanes of a vector."""
+    if len(which) == 1:
+        return tx.Shuffle([value], [_int(which[0])])
+    return tx.Shuffle([value], [_int(k) for k in which])
+
+
+def _bind(scope: _Scope, var: str, value: Expr, extent: int) -> _Scope:
+    ranges = {**scope.ranges, var: extent} if isinstance(value, Var) else scope.ranges
+    return _Scope({**scope.values, var: value}, ranges, scope.storage, scope.vector, scope.scratch)
+
+
+def _step(flat: Expr, var: str) -> int | None:
+    """How far one lane moves; None if lanes are not evenly apart."""
+    form = linear(flat)
+    if form is None:
+        return None if _depends(flat, var) else 0
+    if any(_depends(atom, var) for atom, _ in form.terms if not isinstance(atom, Var)):
+        return None
+    return form.coefficient(Var(var))
+
+
+def _depends(e: Expr, var: str) -> bool:
+    return any(x == Var(var) for x in walk(e))
+
+
+def _vector_guards(e: Expr, var: str) -> list[Expr]:
+    """Conditions of selects over loads that differ from lane to lane."""
+    return [
+        x.args[0]
+        for x in walk(e)
+        if isinstance(x, Op)
+        and x.name == "select"
+        and _depends(x.args[0], var)
+        and any(isinstance(y, Load) for y in walk(x.args[1]))
+        and isinstance(x.args[0], Op)
+        and x.args[0].name in ("lt", "le", "gt", "ge")
+        and all(linear(a) is not None for a in x.args[0].args)
+    ]
+
+
+def _taken(e: Expr, guards: list[Expr]) -> Expr:
+    return rewrite(e, lambda x: x.args[1] if isinstance(x, Op) and x.name == "select" and x.args[0] in guards else None)
+
+
+def _pieces(start: int, lanes: int, width: int) -> list[tuple[int, int, int]]:
+    """(slot, offset, count) of the slots that [start, start + lanes) covers."""
+    result = []
+    while lanes:
+        count = min(lanes, width - start % width)
+        result.append((start // width, start % width, count))
+        start, lanes = start + count, lanes - count
+    return result
+
+
+def _slot_width(region: Region, most: int) -> int:
+    last = region.shape[-1] if region.shape else 1
+    return next(w for w in range(min(most, last), 0, -1) if last % w == 0)
+
+
+def _accesses(leaf: Leaf) -> list[Load]:
+    exprs = (*leaf.body, *leaf.where, *leaf.writes)
+    return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
+
+
+def _indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether every access to `name` in `body` has constant indices once loops are unrolled."""
+    fixed: set[str] = set()
+
+    def check(stmts: tuple[Stmt, ...]) -> bool:
+        for s in stmts:
+            if isinstance(s, Loop):
+                if s.tag in ("unroll", "vector"):
+                    fixed.add(s.var)
+                else:
+                    fixed.discard(s.var)
+                if not check(s.body):
+                    return False
+            elif isinstance(s, Branch):
+                if not (check(s.then) and check(s.otherwise)):
+                    return False
+            elif isinstance(s, Leaf):
+                for access in _accesses(s):
+                    names = {x.name for i in access.indices for x in walk(i) if isinstance(x, Var)}
+                    if access.buffer == name and names - fixed:
+                        return False
+        return True
+
+    return check(body)
