@@ -121,8 +121,6 @@ def _div(node: Node, t: str, a: Expr, b: Expr) -> Expr:
 
 
 def _mod(node: Node, t: str, a: Expr, b: Expr) -> Expr:
-    if t in FLOATS and not node.attrs.get("fmod", 0):
-        fail(node, f"expected fmod=1 for {t}, found fmod=0")
     return op("fmod" if node.attrs.get("fmod", 0) else "mod", a, b)
 
 

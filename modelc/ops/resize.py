@@ -80,20 +80,21 @@ def resized(node: Node, inputs: Inputs) -> dict[int, Axis]:
 
 
 def coordinates(node: Node, axis: Axis) -> Array:
-    """Where each output position lies in the input."""
+    """Where each output position lies in the input. In float32 like ONNX Runtime, so that ties round alike."""
     mode = text(node, "coordinate_transformation_mode", "half_pixel")
-    x, n, m = np.arange(axis.output, dtype=np.float64), axis.input, axis.output
+    x, n, m = np.arange(axis.output, dtype=np.float32), axis.input, axis.output
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and m > 1):
-        return (x + 0.5) / axis.scale - 0.5
+        return (x + np.float32(0.5)) / np.float32(axis.scale) - np.float32(0.5)
     if mode == "pytorch_half_pixel":
         return x * 0
     if mode == "half_pixel_symmetric":
-        adjustment = m / (axis.scale * n)
-        return n / 2 * (1 - adjustment) + (x + 0.5) / axis.scale - 0.5
+        scale, one = np.float32(axis.scale), np.float32(1)
+        offset = np.float32(n / 2) * (one - m / (scale * np.float32(n)))
+        return offset + (x + np.float32(0.5)) / scale - np.float32(0.5)
     if mode == "align_corners":
         return x * (n - 1) / (m - 1) if m > 1 else x * 0
     if mode == "asymmetric":
-        return x / axis.scale
+        return x / np.float32(axis.scale)
     if mode == "tf_crop_and_resize":
         if m > 1:
             return axis.start * (n - 1) + x * (axis.end - axis.start) * (n - 1) / (m - 1)
@@ -125,7 +126,7 @@ def affine_index(found: Array, at: Expr, extent: int) -> Expr | None:
     o = np.arange(len(found))
     if len(found) == 1:
         return Const(int(found[0]))
-    slopes = [Fraction(int(found[-1] - found[0]), len(found) - 1), Fraction(extent, len(found))]
+    slopes = [Fraction(extent, len(found)), Fraction(int(found[-1] - found[0]), len(found) - 1)]
     for slope in dict.fromkeys(s.limit_denominator(64) for s in slopes):
         for scale in (1, 2, 4):
             a, c = slope.numerator * scale, slope.denominator * scale
