@@ -6,12 +6,13 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import Load, Var, loads
+from modelc.ir.expr import DTYPES, Load, Var, loads
 from modelc.space.access import Access, accesses
 from modelc.space.stages import RULES, DoesNotApply
 from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
+LINE_BYTES = 64  # of a cache line
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
 
@@ -87,41 +88,52 @@ def by_stride(block: Block, writes: tuple[Access, ...]) -> list[str]:
 
 
 def map_schedule(task: Task, block: Block, target: Target, at: str = "root", scope: str = "arena") -> BlockSchedule:
-    """Loops of a map, or of a reduction that nothing better is known for: vectors along the stored iterator."""
-    _, writes = accesses(task, block)
+    """Loops of a map, or of a reduction that nothing better is known for: vectors along the stored iterator.
+
+    What is read along another iterator (a transposition) is tiled by cache lines of that iterator, so that a line is
+    used whole before it leaves the cache."""
+    reads, writes = accesses(task, block)
     vector = vector_iterator(block, writes)
-    order, tiles, tags = by_stride(block, writes), {}, {}
-    ranges = block.ranges
+    ranges, tiles, tags = block.ranges, dict[str, list[int]](), dict[str, str]()
     parallel = at == "root" and prod(i.extent for i in block.iters) >= SERIAL_POINTS
-    names = [f"{n}0" for n in order if n != vector]
+    names = [f"{n}0" for n in by_stride(block, writes) if n != vector]
     if vector is not None:
         lanes = min(target.lanes(task.buffer(w.load.buffer).dtype) for w in writes)
+        crossed = crossed_iterator(block, vector, reads)
         tiles[vector] = [lanes]
-        names.append(f"{vector}0")
-        if parallel and (not order[:-1] or max(ranges[n] for n in order if n != vector) < 2 * target.cores):
+        if crossed is not None:
+            tiles[crossed] = [max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)]
+        elif parallel and max((ranges[n[:-1]] for n in names), default=1) < 2 * target.cores:
             chunk = -(-ranges[vector] // (target.cores * CHUNKS_PER_CORE))
             tiles[vector] = [-(-chunk // lanes) * lanes, lanes]
-            names.append(f"{vector}1")
-        tags[f"{vector}{len(tiles[vector])}"] = "vector"
+        inner = [f"{vector}{k}" for k in range(len(tiles[vector]) + 1)]
+        names += [*inner[:-1], *([f"{crossed}1"] if crossed is not None else [])]
+        tags[inner[-1]] = "vector"
     if parallel and names:
-        outer = next((n for n in names if _trips(n, ranges, tiles) >= 2 * target.cores), None)
-        outer = outer or max(names, key=lambda n: _trips(n, ranges, tiles))
-        if not (outer[:-1] == vector and outer.endswith("1")):
-            names.remove(outer)
-            names.insert(0, outer)
-            tags[outer] = "parallel"
+        outer = [n for n in names if n.endswith("0")]
+        first = next((n for n in outer if _trips(n, ranges, tiles) >= 2 * target.cores), None)
+        first = first or max(outer, key=lambda n: _trips(n, ranges, tiles))
+        names.remove(first)
+        names.insert(0, first)
+        tags[first] = "parallel"
     names += [f"{i.name}0" for i in block.reduction if i.extent > 1]
     if vector is not None:
-        names.append(f"{vector}{len(tiles[vector])}")
-    frozen = {k: tuple(v) for k, v in tiles.items()}
-    return BlockSchedule(at, scope, frozen, tuple(names), tags)
+        names.append(inner[-1])
+    return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+
+
+def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:
+    """The iterator that some operand is contiguous along while the output is contiguous along `vector`."""
+    for read in reads:
+        if read.strides[vector] not in (0, 1):
+            for i in block.spatial:
+                if i.name != vector and i.extent > 1 and read.strides[i.name] == 1:
+                    return i.name
+    return None
 
 
 def _trips(loop: str, ranges: dict[str, int], tiles: dict[str, list[int]]) -> int:
-    name = loop[:-1]
-    if loop[-1] != "0":
-        return 1
-    return -(-ranges[name] // tiles.get(name, [1])[0])
+    return -(-ranges[loop[:-1]] // tiles.get(loop[:-1], [1])[0])
 
 
 def reads_plainly(block: Block, buffer: str) -> dict[int, str] | None:

@@ -6,6 +6,7 @@
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
     collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
+    factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
 
 A rule that does not apply raises DoesNotApply: the caller asks before it puts the stage into a Candidate.
 """
@@ -333,6 +334,89 @@ def _merged(buffer: Buffer, outer: int, inner: int) -> Buffer:
     return replace(buffer, shape=new_shape, layout=layout, strides=explicit)
 
 
+def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
+    owner = _plain(task, block)
+    pair = factorable(owner, buffer, dim)
+    if pair is None or (buffer in task.inputs and buffer not in task.constants) or buffer in task.outputs:
+        raise DoesNotApply(f"dimension {dim} of {buffer} is no product of two iterators of block {block}")
+    outer, inner = pair
+    size = owner.ranges[inner]
+    old = task.buffer(buffer)
+    if owner.ranges[outer] * size != old.shape[dim] or old.strides is not None:
+        raise DoesNotApply(f"dimension {dim} of {buffer} is covered in part")
+    blocks: list[AnyBlock] = []
+    for b in task.blocks:
+        if not isinstance(b, Block):
+            if buffer in (*b.inputs, *b.outputs):
+                raise DoesNotApply(f"{buffer} is used by an opaque block")
+            blocks.append(b)
+            continue
+        blocks.append(_factored(b, buffer, dim, size))
+    shape = (*old.shape[:dim], owner.ranges[outer], size, *old.shape[dim + 1 :])
+    order = old.layout.permutation
+    if old.layout.primitives and order is None:
+        raise DoesNotApply(f"{buffer} is stored in a layout of its own")
+    layout = old.layout
+    if order is not None:
+        wide = [x for d in order for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
+        layout = Layout((Primitive("reorder", tuple(wide)),))
+    buffers = [replace(old, shape=shape, layout=layout) if x.name == buffer else x for x in task.buffers]
+    return replace(task, blocks=tuple(blocks), buffers=tuple(buffers))
+
+
+def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:
+    """The iterators (a, b) by which `block` accesses dimension `dim` of `buffer` as `a * extent(b) + b`."""
+    accesses = {x for x in (*block.reads, *block.writes) if x.buffer == buffer}
+    if len(accesses) != 1:
+        return None
+    form = linear(next(iter(accesses)).indices[dim])
+    if form is None or form.constant or len(form.terms) != 2:
+        return None
+    (a, x), (b, y) = sorted(form.terms, key=lambda t: -t[1])
+    if isinstance(a, Var) and isinstance(b, Var) and y == 1 and x == block.ranges[b.name]:
+        return a.name, b.name
+    return None
+
+
+def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
+    """`block` with dimension `dim` of `buffer` as two; an iterator that indexes it plainly is split in two as well."""
+    used = [x for x in (*block.reads, *block.writes) if x.buffer == buffer]
+    for index in {x.indices[dim] for x in used}:
+        if isinstance(index, Var) and block.ranges[index.name] % size == 0:
+            outer, inner = _fresh_iterators(block, index.name)
+            whole = op("add", op("mul", Var(outer), size), Var(inner))
+            old = index
+            iters: list[Iter] = []
+            for i in block.iters:
+                if i.name == old.name:
+                    iters += [Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)]
+                else:
+                    iters.append(i)
+            new = block.mapped(lambda e, old=old, whole=whole: whole if e == old else None)  # type: ignore[misc]
+            block = replace(new, iters=tuple(iters))
+    ranges = block.ranges
+
+    def visit(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == buffer and len(e.indices) == rank:
+            i = e.indices[dim]
+            parts = simplify(op("floordiv", i, size), ranges), simplify(op("mod", i, size), ranges)
+            return Load(buffer, (*e.indices[:dim], *parts, *e.indices[dim + 1 :]))
+        return None
+
+    rank = len(used[0].indices) if used else 0
+    new = block.mapped(visit)
+    writes = tuple(visit(w) or w for w in new.writes)
+    return replace(new, writes=writes)  # type: ignore[arg-type]
+
+
+def _fresh_iterators(block: Block, name: str) -> tuple[str, str]:
+    taken = set(block.ranges)
+    stem = name
+    while {f"{stem}q", f"{stem}p"} & taken:
+        stem += "_"
+    return f"{stem}q", f"{stem}p"
+
+
 RULES: dict[str, Callable[..., Task]] = {
     "inline": inline_rule,
     "pad": pad_rule,
@@ -340,6 +424,7 @@ RULES: dict[str, Callable[..., Task]] = {
     "cache_write": cache_write_rule,
     "lane_split": lane_split_rule,
     "collapse": collapse_rule,
+    "factor": factor_rule,
 }
 
 __all__ = ["RULES", "DoesNotApply", "derive", "logical_strides", "prod", "substitute"]

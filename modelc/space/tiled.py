@@ -26,7 +26,7 @@ from modelc.space.maps import (
     map_schedule,
     reads_plainly,
 )
-from modelc.space.stages import DoesNotApply
+from modelc.space.stages import DoesNotApply, factorable
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
@@ -49,6 +49,7 @@ def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidat
     consumers = consumers_of(task, anchor)
     if not consumers:
         task = applied(task, stages, "cache_write", block=anchor.name)
+    task = factored(task, stages)
     task = collapsed(task, anchor.name, stages)
     anchor = reduction_of(task)
     consumers = consumers_of(task, anchor)
@@ -86,6 +87,21 @@ def padded(task: Task, stages: list[Stage]) -> Task:
             task = applied(task, stages, "pad", block=anchor.name, buffer=buffer)
         except DoesNotApply:
             continue
+    return task
+
+
+def factored(task: Task, stages: list[Stage]) -> Task:
+    """Dimensions that the reduction indexes as `a * n + b` (groups, phases) become two, where they are ours to store."""
+    for buffer in dict.fromkeys(x.buffer for b in [reduction_of(task)] for x in (*b.writes, *b.reads)):
+        dim = 0
+        while dim < len(task.buffer(buffer).shape):
+            anchor = reduction_of(task)
+            if factorable(anchor, buffer, dim) is not None:
+                try:
+                    task = applied(task, stages, "factor", block=anchor.name, buffer=buffer, dim=dim)
+                except DoesNotApply:
+                    pass
+            dim += 1
     return task
 
 
@@ -249,7 +265,7 @@ class _Tiled:
         if parallel:
             tags[parallel] = "parallel"
         reduction = [f"{n}0" for n in self.reduction]
-        layouts = {}
+        layouts = {w.buffer: tile for w in anchor.writes if (tile := self.tile_layout(w)) is not None}
         free = True
         for read in self.reads:
             if read.strides[v] != 0 and read.load.buffer in self.task.constants:
@@ -337,6 +353,13 @@ class _Tiled:
         spatial = [place[d] for d in others if depth(d) < 0]
         reduced = [place[d] for d in others if depth(d) >= 0]
         return layout.then("reorder", *spatial, dim, *reduced, dim + 1)
+
+    def tile_layout(self, write: Load) -> Layout | None:
+        """The accumulators' layout: the vector iterator innermost."""
+        dims = [d for d, i in enumerate(write.indices) if i != Var(self.vector)]
+        last = next(d for d, i in enumerate(write.indices) if i == Var(self.vector))
+        order = (*dims, last)
+        return None if order == tuple(range(len(order))) else Layout().then("reorder", *order)
 
     def epilogue(self, consumer: Block, at: str) -> BlockSchedule:
         """The consumer's loops over one register tile: its own names for the anchor's iterators."""
