@@ -13,6 +13,7 @@ from modelc.ops import (
     quantize,
     reduce,
     resize,
+    rnn,
     select,
     shape,
     softmax,
@@ -22,7 +23,7 @@ from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
-    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize
+    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize, rnn
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 

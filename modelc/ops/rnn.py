@@ -1,0 +1,224 @@
+"""Recurrent cells, unrolled over time: one contraction for all inputs, then per step a contraction of the state and the
+cell's equations. Time is short and static inside the compiler; every step writes elements of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from modelc.ir.block import AnyBlock, Buffer, Iter
+from modelc.ir.expr import Const, Expr, Load, Var, const, op
+from modelc.ir.graph import Node, Value
+from modelc.ops.operator import (
+    Definition,
+    Inputs,
+    Operator,
+    Types,
+    assign,
+    fail,
+    fold,
+    given,
+    required,
+    text,
+)
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+_ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "Sigmoid": lambda x: op("sigmoid", x),
+    "Tanh": lambda x: op("tanh", x),
+    "Relu": lambda x: op("max", x, const(0, "float32")),
+}
+STEPS = 512  # more would make kernels without end
+
+
+def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
+    """Time, batch, hidden size, directions, and whether the batch comes first."""
+    x, r = required(node, inputs, 0), required(node, inputs, 2)
+    batch_first = bool(node.attrs.get("layout", 0))
+    time, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    directions = 2 if text(node, "direction", "forward") == "bidirectional" else 1
+    if x.dtype != "float32":
+        fail(node, f"expected float32, found {x.dtype}")
+    if time > STEPS:
+        fail(node, f"expected at most {STEPS} time steps, found {time}: every step is unrolled")
+    return time, batch, r.shape[2], directions, batch_first
+
+
+def _infer(node: Node, inputs: Inputs) -> Types:
+    time, batch, hidden, directions, batch_first = _extents(node, inputs)
+    if "clip" in node.attrs or node.attrs.get("input_forget", 0):
+        fail(node, "expected a cell without clip and input_forget, found one of them")
+    lengths = given(inputs, 4)
+    if lengths is not None and (lengths.data is None or (lengths.data != time).any()):
+        fail(node, f"expected sequences of {time} steps each, found sequence_lens {lengths.name!r}")
+    dtype = required(node, inputs, 0).dtype
+    every = (batch, time, directions, hidden) if batch_first else (time, directions, batch, hidden)
+    last = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+    return ((dtype, every), (dtype, last), (dtype, last))[: len(node.outputs)]
+
+
+@dataclass
+class _Cell:
+    """One direction of a recurrent node while its Blocks are written."""
+
+    node: Node
+    inputs: Inputs
+    d: int
+    blocks: list[AnyBlock] = field(default_factory=list)
+    locals: dict[str, Buffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.time, self.batch, self.hidden, directions, self.batch_first = _extents(self.node, self.inputs)
+        given_ = tuple(self.node.attrs.get("activations") or _DEFAULTS[self.node.op] * directions)
+        count = len(_DEFAULTS[self.node.op])
+        names = given_[self.d * count : (self.d + 1) * count]
+        if unknown := [a for a in names if a not in _ACTIVATIONS]:
+            fail(self.node, f"expected activations among {', '.join(_ACTIVATIONS)}, found {unknown[0]}")
+        self.activations = [_ACTIVATIONS[a] for a in names]
+        self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
+
+    def local(self, name: str, *shape: int) -> str:
+        name = f"{name}{self.d}"
+        self.locals[name] = Buffer(name, "float32", shape)
+        return name
+
+    def output(self, t: int) -> Load:
+        """The hidden state after time `t`."""
+        d, n, k = Const(self.d), Var("n"), Var("k")
+        return Load("y0", (n, Const(t), d, k) if self.batch_first else (Const(t), d, n, k))
+
+    def state(self, buffer: str) -> Load:
+        """A state given at the start or returned at the end."""
+        d, n, k = Const(self.d), Var("n"), Var("k")
+        return Load(buffer, (n, d, k) if self.batch_first else (d, n, k))
+
+    def before(self, t: int | None, later: Callable[[int], Load], k: int) -> Expr:
+        """A state before a step: after time `t`, or (None) input `k`, or nothing."""
+        if t is not None:
+            return later(t)
+        return self.state(f"x{k}") if given(self.inputs, k) is not None else const(0, "float32")
+
+    def project(self) -> None:
+        """The inputs of all times by the weights of all gates."""
+        features = required(self.node, self.inputs, 0).shape[2]
+        gates = GATES[self.node.op] * self.hidden
+        name = self.local("projected", self.time, self.batch, gates)
+        t, n, j, i = map(Var, "tnji")
+        x = Load("x0", (n, t, i) if self.batch_first else (t, n, i))
+        iters = (Iter("t", self.time), Iter("n", self.batch), Iter("j", gates), Iter("i", features, True))
+        self.blocks.append(fold("add", name, iters, Load(name, (t, n, j)), x * Load("x1", (Const(self.d), j, i))))
+
+    def recur(self, t: int, state: Expr, first: int, count: int, name: str) -> None:
+        """The state (an expression over n, k) by the recurrent weights of `count` gates from `first` on."""
+        name = self.local(name, self.time, self.batch, count * self.hidden)
+        n, j, k = map(Var, "njk")
+        if isinstance(state, Const):  # nothing before the first step
+            iters = (Iter("n", self.batch), Iter("j", count * self.hidden))
+            self.blocks.append(assign(f"{name}_{t}", iters, Load(name, (Const(t), n, j)), state))
+            return
+        iters = (Iter("n", self.batch), Iter("j", count * self.hidden), Iter("k", self.hidden, True))
+        weight = Load("x2", (Const(self.d), j + first * self.hidden, k))
+        self.blocks.append(fold("add", f"{name}_{t}", iters, Load(name, (Const(t), n, j)), state * weight))
+
+    def bias(self, gate: int, recurrent: bool) -> Expr | None:
+        if given(self.inputs, 3) is None:
+            return None
+        row = gate + (GATES[self.node.op] if recurrent else 0)
+        return Load("x3", (Const(self.d), Var("k") + row * self.hidden))
+
+    def from_input(self, t: int, gate: int) -> Expr:
+        e: Expr = Load(f"projected{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
+        bias = self.bias(gate, False)
+        return e if bias is None else e + bias
+
+    def from_state(self, t: int, gate: int, name: str = "recurrent") -> Expr:
+        e: Expr = Load(f"{name}{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
+        return e
+
+    def biased(self, e: Expr, gate: int) -> Expr:
+        bias = self.bias(gate, True)
+        return e if bias is None else e + bias
+
+    def gate(self, t: int, gate: int) -> Expr:
+        """What goes into a gate's activation."""
+        return self.biased(self.from_input(t, gate) + self.from_state(t, gate), gate)
+
+    def put(self, name: str, t: int, body: Expr) -> Load:
+        """A local of every time, assigned at time `t`."""
+        local = self.local(name, self.time, self.batch, self.hidden)
+        write = Load(local, (Const(t), Var("n"), Var("k")))
+        self.blocks.append(assign(f"{local}_{t}", self.iters, write, body))
+        return write
+
+
+def _rnn(cell: _Cell, t: int, previous: int | None) -> None:
+    cell.recur(t, cell.before(previous, cell.output, 5), 0, 1, "recurrent")
+    (f,) = cell.activations
+    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), f(cell.gate(t, 0))))
+
+
+def _gru(cell: _Cell, t: int, previous: int | None) -> None:
+    hidden = cell.before(previous, cell.output, 5)
+    f, g = cell.activations
+    linear_first = bool(cell.node.attrs.get("linear_before_reset", 0))
+    cell.recur(t, hidden, 0, 3 if linear_first else 2, "recurrent")
+    update, reset = cell.put("update", t, f(cell.gate(t, 0))), f(cell.gate(t, 1))
+    if linear_first:
+        inner = reset * cell.biased(cell.from_state(t, 2), 2)
+    else:
+        cell.recur(t, cell.put("reset", t, reset * hidden), 2, 1, "candidate")
+        inner = cell.biased(cell.from_state(t, 0, "candidate"), 2)
+    new = g(cell.from_input(t, 2) + inner)
+    body = (const(1, "float32") - update) * new + update * hidden
+    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), body))
+
+
+def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
+    name = cell.local("cell", cell.time, cell.batch, cell.hidden)
+
+    def state(time: int) -> Load:
+        return Load(name, (Const(time), Var("n"), Var("k")))
+
+    def peephole(which: int, c: Expr, e: Expr) -> Expr:
+        if given(cell.inputs, 7) is None:
+            return e
+        return e + Load("x7", (Const(cell.d), Var("k") + which * cell.hidden)) * c
+
+    f, g, h = cell.activations
+    cell.recur(t, cell.before(previous, cell.output, 5), 0, 4, "recurrent")
+    old, new = cell.before(previous, state, 6), state(t)
+    keep, take = f(peephole(2, old, cell.gate(t, 2))), f(peephole(0, old, cell.gate(t, 0)))
+    cell.blocks.append(assign(f"c{cell.d}_{t}", cell.iters, new, keep * old + take * g(cell.gate(t, 3))))
+    out = f(peephole(1, new, cell.gate(t, 1)))
+    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), out * h(new)))
+
+
+_STEPS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
+
+
+def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    directions = _extents(node, inputs)[3]
+    blocks: list[AnyBlock] = []
+    locals_: dict[str, Buffer] = {}
+    for d in range(directions):
+        cell = _Cell(node, inputs, d)
+        cell.project()
+        times = list(range(cell.time))
+        if text(node, "direction", "forward") == "reverse" or d == 1:
+            times.reverse()
+        previous = None
+        for t in times:
+            _STEPS[node.op](cell, t, previous)
+            previous = t
+        last = times[-1]
+        cell.blocks.append(assign(f"last{d}", cell.iters, cell.state("y1"), cell.output(last)))
+        if node.op == "LSTM":
+            read = Load(f"cell{d}", (Const(last), Var("n"), Var("k")))
+            cell.blocks.append(assign(f"lastcell{d}", cell.iters, cell.state("y2"), read))
+        blocks += cell.blocks
+        locals_ |= cell.locals
+    return Definition(tuple(locals_.values()), tuple(blocks))
+
+
+OPERATORS = tuple(Operator(name, _infer, _define) for name in GATES)
