@@ -212,9 +212,9 @@ class _Tiled:
         return sum(prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] == 0)
 
     def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
-        """Accumulators, the vectors that are reused across rows, and one for what is loaded last."""
+        """Accumulators, the vectors that are reused across rows, and two for what is loaded next: with one, LLVM spills."""
         held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
-        return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 1
+        return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2
 
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
         whole = [(full, c, rest) for n, c in rows for full, rest in [divmod(self.ranges[n], c)]]
@@ -232,10 +232,11 @@ class _Tiled:
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
         """Cycles of one reduction step: arithmetic, loads (two a cycle), and the latency of dependent accumulation."""
         accumulators = prod(c for _, c in rows) * vectors
-        loaded = self.vector_loads(rows, vectors) + self.broadcasts(rows)
+        wide, narrow = self.vector_loads(rows, vectors), self.broadcasts(rows)
         arithmetic = accumulators / self.target.fma_ports
-        overhead = 0.25 + 2.0 / prod(i.extent for i in self.anchor.reduction)  # loop control, write-back
-        return max(arithmetic, loaded / 2, float(self.target.fma_latency)) + overhead
+        overhead = 0.5 + 2.0 / prod(i.extent for i in self.anchor.reduction)  # loop control, write-back
+        busy = max(arithmetic, (wide + narrow) / 2, 1.15 * self.target.fma_latency)
+        return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
 
     # --- the loops around it --------------------------------------------------------------------------------------
 
