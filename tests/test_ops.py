@@ -360,6 +360,16 @@ CASES += [
     for bias, state in ((f(d, 2 * g * 5), (f(d, 2, 5), f(d, 2, 5))), (None, ()))
 ]
 CASES += [
+    Case(
+        "GridSample",
+        (f(2, 3, 5, 4), (rng.random((2, 3, 6, 2)) * 3 - 1.5).astype(np.float32)),
+        {"mode": mode, "padding_mode": padding, "align_corners": corners},
+    )
+    for mode in ("linear", "nearest", "cubic")
+    for padding in ("zeros", "border", "reflection")
+    for corners in (0, 1)
+]
+CASES += [
     Case("Resize", (f(1, 2, 5, 4), None, None, i(1, 2, 9, 7)), {"mode": mode}, (3,))
     for mode in ("nearest", "linear", "cubic")
 ]

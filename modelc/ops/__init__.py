@@ -14,6 +14,7 @@ from modelc.ops import (
     reduce,
     resize,
     rnn,
+    sample,
     select,
     shape,
     softmax,
@@ -23,7 +24,8 @@ from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
-    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize, rnn
+    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize,
+    rnn, sample,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 
