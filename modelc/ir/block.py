@@ -28,13 +28,13 @@ from modelc.ir.expr import (
     Load,
     Op,
     Var,
-    conjunction,
     const,
     loads,
     op,
     rewrite,
     select,
     show,
+    show_conditions,
     substitute,
 )
 from modelc.ir.layout import Layout
@@ -156,11 +156,13 @@ class Block:
         return prod(i.extent for i in self.iters)
 
     def __str__(self) -> str:
-        spatial = " ".join(map(str, self.spatial))
-        reduction = " ".join(map(str, self.reduction))
-        lines = [f"block {self.name} [{spatial}{' | ' + reduction if reduction else ''}] {self.aggregation}"]
+        iters, reduce = "", False
+        for i in self.iters:  # a bar wherever spatial iterators and reductions take turns
+            iters += f" | {i}" if i.reduce != reduce else f" {i}"
+            reduce = i.reduce
+        lines = [f"block {self.name} [{iters.strip()}] {self.aggregation}"]
         if self.where:
-            lines.append(f"  where {show(conjunction(self.where))}")
+            lines.append(f"  where {show_conditions(self.where)}")
         symbol = AGGREGATIONS[self.aggregation].symbol
         lines += [f"  {show(w)} {symbol} {show(b)}" for w, b in zip(self.writes, self.body, strict=True)]
         return "\n".join(lines)
@@ -178,12 +180,19 @@ class OpaqueBlock:
     attrs: tuple[tuple[str, Any], ...] = ()
 
     def renamed(self, buffers: Mapping[str, str]) -> OpaqueBlock:
-        new = {k: tuple(buffers.get(b, b) for b in getattr(self, k)) for k in ("inputs", "outputs")}
-        return replace(self, **new)
+        inputs, outputs = (tuple(buffers.get(b, b) for b in names) for names in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def __str__(self) -> str:
-        attrs = "".join(f" {k}={v!r}" for k, v in self.attrs)
-        return f"opaque {self.name} {self.meaning}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)}){attrs}"
+        return f"opaque {show_call(self.name, self.meaning, self.inputs, self.outputs, self.attrs)}"
+
+
+def show_call(
+    name: str, meaning: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: tuple[tuple[str, Any], ...]
+) -> str:
+    """`sort TopK(x0, x1) -> (y0, y1) with axis=1, largest=True`"""
+    given = f" with {', '.join(f'{k}={v!r}' for k, v in attrs)}" if attrs else ""
+    return f"{name} {meaning}({', '.join(inputs)}) -> ({', '.join(outputs)}){given}"
 
 
 AnyBlock = Block | OpaqueBlock
@@ -282,10 +291,10 @@ class Task:
         return hashlib.sha256(str(self.canonical()).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        lines = [f"task {self.name} anchor {self.anchor}"]
+        lines = [f"task {self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)}) anchor {self.anchor}"]
         for b in self.buffers:
-            kinds = [k for k, names in (("in", self.inputs), ("out", self.outputs)) if b.name in names]
-            kind = "const" if b.name in self.constants else "".join(kinds) or "local"
+            kinds = (("const", self.constants), ("in", self.inputs), ("out", self.outputs))
+            kind = next((kind for kind, names in kinds if b.name in names), "local")
             lines.append(f"  {kind} {b}")
         for block in self.blocks:
             lines += ["  " + line for line in str(block).splitlines()]

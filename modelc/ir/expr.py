@@ -17,15 +17,16 @@ import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from scipy import special
 
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
-    for name in (["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
+    name: np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name) for name in (*FLOATS, *INTEGERS, "bool")
 }
 
 
@@ -73,8 +74,18 @@ class Var(_Arithmetic):
 
 @dataclass(frozen=True, slots=True)
 class Const(_Arithmetic):
+    """A number of a dtype, held as the Python number of its kind (float, int or bool)."""
+
     value: float | int | bool
     dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        kind = float if self.dtype in FLOATS else bool if self.dtype == "bool" else int
+        if type(self.value) is not kind:
+            value = kind(self.value)
+            if kind is not float and value != self.value:
+                raise ValueError(f"{self.value!r} is no constant of {self.dtype}; say const({self.value!r}, dtype)")
+            object.__setattr__(self, "value", value)
 
     def __str__(self) -> str:
         return show(self)
@@ -106,8 +117,8 @@ class Op(_Arithmetic):
         return show(self)
 
 
-Expr = Union[Var, Const, Load, Op]
-Operand = Union[Expr, int, float, _Arithmetic]
+Expr = Var | Const | Load | Op
+Operand = Expr | int | float | _Arithmetic
 
 
 @dataclass(frozen=True)
@@ -255,7 +266,7 @@ def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     elif isinstance(e, Op):
         args = tuple(rewrite(a, visit) for a in e.args)
         if args != e.args:
-            e = Op(e.name, args, e.dtype) if e.dtype else op(e.name, *args)
+            e = cast(e.dtype, args[0]) if e.dtype else op(e.name, *args)
     replaced = visit(e)
     return e if replaced is None else replaced
 
@@ -304,16 +315,26 @@ def show(e: Expr, above: int = 0) -> str:
     if isinstance(e, Const):
         if e.dtype == "int64":
             return str(e.value) if e.value >= 0 or above < 5 else f"({e.value})"
-        return f"{e.dtype}({e.value})"
+        return f"{e.dtype}({e.value!r})"
     if isinstance(e, Load):
         return f"{e.buffer}[{', '.join(show(i) for i in e.indices) or '()'}]"
     if e.name == "cast":
-        return f"{e.dtype}({show(e.args[0])})"
+        (x,) = e.args  # float32(int64(2)) is a cast, float32(2.0) a constant
+        return f"{e.dtype}({f'int64({x})' if isinstance(x, Const) and x.dtype == 'int64' else show(x)})"
     if e.name in _PRECEDENCE:
         level = _PRECEDENCE[e.name]
         text = f"{show(e.args[0], level)} {OPERATIONS[e.name].infix} {show(e.args[1], level + 1)}"
         return f"({text})" if level < above or (level == 4 == above) else text
-    return f"{_CALLED.get(e.name, e.name)}({', '.join(show(a) for a in e.args)})"
+    return _called(e)
+
+
+def show_conditions(conditions: tuple[Expr, ...]) -> str:
+    """Conditions joined by `and`; one that is itself a conjunction keeps apart as `all_of(a, b)`."""
+    return " and ".join(_called(c) if isinstance(c, Op) and c.name == "and" else show(c, 3) for c in conditions)
+
+
+def _called(e: Op) -> str:
+    return f"{_CALLED.get(e.name, e.name)}({', '.join(map(show, e.args))})"
 
 
 _BINARY: dict[type, str] = {
@@ -336,6 +357,16 @@ def parse(text: str) -> Expr:
         raise ExprSyntaxError(f"not an expression: {text!r} ({error.msg})") from None
 
 
+def parse_conditions(text: str) -> tuple[Expr, ...]:
+    """Reads what show_conditions() prints."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ExprSyntaxError(f"not a condition: {text!r} ({error.msg})") from None
+    parts = node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
+    return tuple(from_ast(p) for p in parts)
+
+
 def _literal(node: ast.expr) -> float | int | bool | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _literal(node.operand)
@@ -351,7 +382,7 @@ def from_ast(node: ast.expr) -> Expr:
         return Var(node.id)
     literal = _literal(node)
     if literal is not None:
-        return Const(literal)
+        return _constant(literal, "int64")
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return Op(_BINARY[type(node.op)], (from_ast(node.left), from_ast(node.right)))
     if isinstance(node, ast.BoolOp):
@@ -373,7 +404,7 @@ def from_ast(node: ast.expr) -> Expr:
 def _call(name: str, args: list[ast.expr]) -> Expr:
     if name in DTYPES and len(args) == 1:
         literal = _literal(args[0])
-        return from_ast_cast(name, args[0]) if literal is None else Const(_typed(literal, name), name)
+        return Op("cast", (from_ast(args[0]),), name) if literal is None else _constant(literal, name)
     name = {called: plain for plain, called in _CALLED.items()}.get(name, name)
     if name not in OPERATIONS or name == "cast":
         raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")
@@ -382,11 +413,8 @@ def _call(name: str, args: list[ast.expr]) -> Expr:
     return Op(name, tuple(from_ast(a) for a in args))
 
 
-def from_ast_cast(dtype: str, arg: ast.expr) -> Expr:
-    return Op("cast", (from_ast(arg),), dtype)
-
-
-def _typed(value: float | int | bool, dtype: str) -> float | int | bool:
-    if dtype == "bool":
-        return bool(value)
-    return float(value) if dtype in ("float32", "float64", "float16", "bfloat16") else int(value)
+def _constant(value: float | int | bool, dtype: str) -> Const:
+    try:
+        return Const(value, dtype)
+    except (ValueError, OverflowError):
+        raise ExprSyntaxError(f"{value!r} is no constant of {dtype}") from None

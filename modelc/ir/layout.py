@@ -33,11 +33,14 @@ class Primitive:
     args: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        least = {"split": 2, "reorder": 1, "fuse": 2, "unfold": 3, "pad": 3, "store_at": 2}
-        if self.name not in least:
-            raise ValueError(f"unknown layout primitive {self.name!r}; known are {', '.join(least)}")
-        if len(self.args) < least[self.name]:
-            raise ValueError(f"layout primitive {self.name} takes at least {least[self.name]} numbers")
+        counts = {"split": 2, "reorder": 0, "fuse": 2, "unfold": 3, "pad": 3, "store_at": 2}
+        if self.name not in counts:
+            raise ValueError(f"unknown layout primitive {self.name!r}; known are {', '.join(counts)}")
+        count, more = counts[self.name], self.name in ("split", "reorder")
+        if len(self.args) < count or (len(self.args) > count and not more):
+            raise ValueError(f"{self}: {self.name} takes {'at least ' * more}{count} numbers")
+        if min(self.args, default=0) < 0 or (self.name in ("split", "fuse") and min(self.args[1:]) < 1):
+            raise ValueError(f"{self}: dimensions and pads are 0 or more, factors and counts 1 or more")
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.args))})"
@@ -59,6 +62,8 @@ class Primitive:
             return (*before, extent // inner, *self.args[1:], *after)
         if self.name == "fuse":
             n = self.args[1]
+            if dim + n > len(shape):
+                raise ValueError(f"{self} goes beyond the last of {len(shape)} dimensions")
             return (*before, prod(shape[dim : dim + n]), *shape[dim + n :])
         if self.name == "unfold":
             _, tile, stride = self.args
@@ -172,14 +177,11 @@ class Layout:
         """Reads what str() prints. Raises ValueError."""
         if text == "row-major":
             return Layout()
-        parts = text.split(").")
-        primitives = []
-        for part in parts:
-            match = re.fullmatch(r"(\w+)\(([\d, ]+)\)?", part)
-            if not match:
-                raise ValueError(f"not a layout: {text!r}")
-            primitives.append(Primitive(match[1], tuple(int(a) for a in match[2].split(","))))
-        return Layout(tuple(primitives))
+        primitive = r"(\w+)\(((?:\d+(?:, ?\d+)*)?)\)"
+        if not re.fullmatch(rf"{primitive}(\.{primitive})*", text):
+            raise ValueError(f"expected a layout such as 'split(1, 16).reorder(0, 1, 2)', found {text!r}")
+        found = re.findall(primitive, text)
+        return Layout(tuple(Primitive(name, tuple(int(a) for a in re.findall(r"\d+", args))) for name, args in found))
 
 
 def reordered(*permutation: int) -> Layout:

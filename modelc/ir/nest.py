@@ -1,14 +1,15 @@
-"""The Nest: a Task scheduled by a Candidate; a tree of loops with Blocks as leaves (DESIGN section 4, Stripe's figures).
+"""The Nest: a Task scheduled by a Candidate; a tree of loops with Blocks as leaves (Stripe's figures).
 
-    nest conv(X: float32[1, 56, 56, 64], W: float32[2, 9, 64, 32], Y: float32[1, 56, 56, 64])
+    nest conv(X: float32[1, 56, 56, 64]; W: float32[2, 9, 64, 32]; Y: float32[1, 56, 56, 64]) -> (Y)
       phase
         parallel h0:14
           register acc: float32[14, 32]
           for w0:4
             unroll w1:14
               vector o2:16
-                init conv  acc[w1, o2] = float32(0.0)
-            ...
+                init conv[n=0, o=o2, h=h0, w=w0 * 14 + w1] add
+                  acc[w1, o2] = float32(0.0)
+          ...
 
 Accesses are physical: indices of a Region's dimensions, flattened by its strides. A `Leaf` is one Block at its place:
 its iterators are already replaced by expressions over the loops around it, kept in `binding`. Parts of a reduction:
@@ -20,10 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Union
 
-from modelc.ir.block import AGGREGATIONS, compact_strides
-from modelc.ir.expr import DTYPES, Expr, Load, conjunction, show
+from modelc.ir.block import AGGREGATIONS, compact_strides, show_call
+from modelc.ir.expr import DTYPES, Expr, Load, show, show_conditions
 
 TAGS = ("for", "parallel", "unroll", "vector")
 SCOPES = ("register", "local", "arena")
@@ -86,7 +86,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """`then` where the condition on loop variables holds, else `otherwise`: interior and boundary of a parallel loop."""
+    """`then` where the condition on loop variables holds, else `otherwise`: interior and boundary of a loop."""
 
     condition: Expr
     then: tuple[Stmt, ...]
@@ -104,7 +104,7 @@ class Call:
     attrs: tuple[tuple[str, object], ...] = ()
 
 
-Stmt = Union[Leaf, Alloc, Loop, Branch, Call]
+Stmt = Leaf | Alloc | Loop | Branch | Call
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def show_nest(nest: Nest) -> str:
-    """The text of a Nest; ir.nest_text.parse_nest reads it back to an equal object."""
+    """The text of a Nest; text.parse_nest reads it back to an equal object."""
     lines = [f"nest {nest.name}({'; '.join(map(str, nest.params))}) -> ({', '.join(nest.outputs)})"]
     lines += [f"  arena {t}" for t in nest.temporaries]
     for phase in nest.phases:
@@ -159,13 +159,10 @@ def _show(stmt: Stmt, depth: int) -> list[str]:
         otherwise = [x for s in stmt.otherwise for x in _show(s, depth + 1)]
         return [f"{pad}if {show(stmt.condition)}", *then, *([f"{pad}else", *otherwise] if otherwise else [])]
     if isinstance(stmt, Call):
-        attrs = "".join(f" {k}={v!r}" for k, v in stmt.attrs)
-        return [
-            f"{pad}call {stmt.block} {stmt.meaning}({', '.join(stmt.inputs)}) -> ({', '.join(stmt.outputs)}){attrs}"
-        ]
+        return [f"{pad}call {show_call(stmt.block, stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs)}"]
     binding = ", ".join(f"{i}={show(e)}" for i, e in stmt.binding)
     lines = [f"{pad}{stmt.part} {stmt.block}[{binding}] {stmt.aggregation}"]
     if stmt.where:
-        lines.append(f"{pad}  where {show(conjunction(stmt.where))}")
+        lines.append(f"{pad}  where {show_conditions(stmt.where)}")
     symbol = "=" if stmt.part == "init" else AGGREGATIONS[stmt.aggregation].symbol
     return lines + [f"{pad}  {show(w)} {symbol} {show(b)}" for w, b in zip(stmt.writes, stmt.body, strict=True)]
