@@ -104,6 +104,6 @@ def _inside(task: Task, block: Block, target: Target, at: str, across_rows: bool
         tiles = {lane.name: (lanes,)}
         order = [*names[:-1], *reduction, f"{lane.name}0", f"{lane.name}1"]
         return BlockSchedule(at, "register", tiles, tuple(order), {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"})
-    if lane.reduce and lane.name.startswith("l") and not names[1:]:
+    if lane.reduce and len(reduction) == 1 and lane.extent <= LANE_GROUPS * lanes:
         return BlockSchedule(at, "register", {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
     return BlockSchedule(at, "local", {}, (*names, *reduction), {})

@@ -26,6 +26,7 @@ from modelc.space.maps import (
     map_schedule,
     reads_plainly,
 )
+from modelc.space.rows import rows_candidate
 from modelc.space.stages import DoesNotApply, factorable
 from modelc.target import Target
 
@@ -56,7 +57,7 @@ def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidat
     plain = reads_plainly(consumers[0], anchor.writes[0].buffer) if consumers else None
     vector = pick_vector(task, anchor, consumers[0], plain) if plain else None
     if vector is None or any(reads_plainly(c, w.buffer) is None for c in consumers for w in anchor.writes) or anchor.where:
-        return fallback(task, target, stages)
+        return rows_candidate(task, target, stages)
     task = packed_operands(task, anchor, vector, stages)
     anchor = reduction_of(task)
     return _Tiled(task, target, stages, anchor, vector, consumers_of(task, anchor)).candidate()
@@ -70,11 +71,6 @@ def consumers_of(task: Task, anchor: Block) -> list[Block]:
     """The maps after the anchor, all of which have to run on its tile."""
     later = task.blocks[task.blocks.index(anchor) + 1 :]
     return [b for b in later if isinstance(b, Block)]
-
-
-def fallback(task: Task, target: Target, stages: list[Stage]) -> Candidate:
-    """One phase per Block."""
-    return Candidate({b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages))
 
 
 def padded(task: Task, stages: list[Stage]) -> Task:
