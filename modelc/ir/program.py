@@ -1,0 +1,339 @@
+"""The Program: Tasks in order of execution over placed values (what partitioning makes of a Graph).
+
+    program NAME
+      input X: float32[1, 64, 56, 56]
+      const W: float32[64, 64, 1, 1]
+      value cat: float32[1, 128, 56, 56] stored reorder(0, 2, 3, 1)
+      value Y: float32[1, 64, 56, 56] stored reorder(0, 2, 3, 1) strides(...) in cat at 64
+      run conv_relu_0(x0=X, x1=W, y0=Y)
+      output cat
+
+A value is a root, with storage of its own, or a Region of one: an offset and strides. Every element of a root is written
+once, by one Task. What a Task computes does not depend on where its values live; how fast, does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from modelc.errors import InvalidIR
+from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
+from modelc.ir.expr import DTYPES, variables
+from modelc.ir.interpret import run_block
+from modelc.ir.layout import Layout
+
+Array = NDArray[Any]
+Meaning = Callable[..., tuple[Array, ...]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a value lives: from element `offset` of `root` on, its physical dimensions (`layout`) with `strides`
+    in elements; without strides it is compact. A root is its own root, at offset 0."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: Layout = field(default_factory=Layout)
+    strides: tuple[int, ...] | None = None
+    root: str = ""
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.root:
+            object.__setattr__(self, "root", self.name)
+
+    @property
+    def is_view(self) -> bool:
+        return self.root != self.name
+
+    @property
+    def physical_shape(self) -> tuple[int, ...]:
+        return self.layout.shape(self.shape)
+
+    @property
+    def physical_strides(self) -> tuple[int, ...]:
+        return compact_strides(self.physical_shape) if self.strides is None else self.strides
+
+    @property
+    def elements(self) -> int:
+        """Elements of storage from the first to the last."""
+        shape = self.physical_shape
+        return 1 + sum((n - 1) * s for n, s in zip(shape, self.physical_strides, strict=True)) if prod(shape) else 0
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPES[self.dtype].itemsize
+
+    @property
+    def logical_strides(self) -> tuple[int, ...] | None:
+        """Strides of the logical dimensions; None where the layout does more than reorder them."""
+        if not self.layout.primitives:
+            return self.physical_strides
+        order = self.layout.permutation
+        if order is None:
+            return None
+        strides = [0] * len(order)
+        for position, dim in enumerate(order):
+            strides[dim] = self.physical_strides[position]
+        return tuple(strides)
+
+    def __str__(self) -> str:
+        stored = f" stored {self.layout}" if self.layout.primitives else ""
+        strides = f" strides({', '.join(map(str, self.strides))})" if self.strides is not None else ""
+        place = f" in {self.root} at {self.offset}" if self.is_view else ""
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{stored}{strides}{place}"
+
+
+@dataclass(frozen=True)
+class BoundTask:
+    """A Task and the values that its boundary buffers stand for."""
+
+    task: Task
+    values: Mapping[str, str]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.values[b] for b in self.task.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.values[b] for b in self.task.outputs)
+
+    def __str__(self) -> str:
+        return f"{self.task.name}({', '.join(f'{b}={v}' for b, v in self.values.items())})"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Tasks in order. `constants` holds the data of constant roots, in logical shape; inputs, outputs and constants
+    are compact, row-major roots."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Array]
+    values: Mapping[str, Placed]
+    tasks: tuple[BoundTask, ...]
+    notes: tuple[str, ...] = ()
+
+    def kinds(self) -> dict[str, str]:
+        """Task name -> opaque, contraction, reduction or map."""
+        return {bound.task.name: kind_of(bound.task) for bound in self.tasks}
+
+    def listing(self) -> str:
+        """One line per Task."""
+        return "\n".join(str(bound) for bound in self.tasks)
+
+    def __str__(self) -> str:
+        lines = [f"program {self.name}"]
+        lines += [f"  input {self.values[v]}" for v in self.inputs]
+        lines += [f"  const {self.values[v]}" for v in self.constants]
+        known = {*self.inputs, *self.constants}
+        lines += [f"  value {v}" for v in self.values.values() if v.name not in known]
+        for bound in self.tasks:
+            lines.append(f"  run {bound}")
+            lines += ["    " + line for line in str(bound.task).splitlines()]
+        lines += [f"  output {v}" for v in self.outputs]
+        lines += [f"  note {n}" for n in self.notes]
+        return "\n".join(lines)
+
+
+def kind_of(task: Task) -> str:
+    """What a Task mostly does: "opaque", "contraction" (a sum of products of two reduced operands), "reduction", "map"."""
+    found = "map"
+    for block in task.blocks:
+        if isinstance(block, OpaqueBlock):
+            return "opaque"
+        if is_contraction(block):
+            return "contraction"
+        if block.reduction:
+            found = "reduction"
+    return found
+
+
+def is_contraction(block: Block) -> bool:
+    """Whether the Block reduces over at least two buffers at once."""
+    reduced = {i.name for i in block.reduction}
+    return len({r.buffer for r in block.reads if variables(r) & reduced}) > 1
+
+
+# --- running ------------------------------------------------------------------------------------------------------
+
+
+def run_program(
+    program: Program, feeds: Mapping[str, Array], opaque: Mapping[str, Meaning] | None = None
+) -> dict[str, Array]:
+    """The outputs by name. Every root is one flat array, every value a strided view of it, as in a compiled program.
+
+    `opaque` gives the meanings of opaque Blocks (modelc.ops.MEANINGS).
+    """
+    storage = _Storage(program)
+    for name in program.inputs:
+        storage.view(name)[...] = feeds[name]
+    for name, data in program.constants.items():
+        storage.view(name)[...] = data
+    for bound in program.tasks:
+        run_task(bound.task, {b: storage.view(v) for b, v in bound.values.items()}, opaque or {})
+    return {name: storage.view(name).copy() for name in program.outputs}
+
+
+def run_task(task: Task, buffers: Mapping[str, Array], opaque: Mapping[str, Meaning]) -> None:
+    """Executes a Task on logical arrays by buffer name; the outputs are written in place."""
+    own = {b.name: np.zeros(b.shape, DTYPES[b.dtype]) for b in task.locals}
+    every = {**buffers, **own}
+    for block in task.blocks:
+        if isinstance(block, OpaqueBlock):
+            results = opaque[block.meaning](dict(block.attrs), *(every[b] for b in block.inputs))
+            for name, result in zip(block.outputs, results, strict=False):
+                every[name][...] = result
+        else:
+            run_block(block, every)
+
+
+class _Storage:
+    """One flat array per root, filled with a value that shows where it is read before it is written."""
+
+    def __init__(self, program: Program) -> None:
+        self.values = program.values
+        self.flat: dict[str, Array] = {}
+
+    def view(self, name: str) -> Array:
+        """The value's logical array."""
+        value = self.values[name]
+        root = self.values[value.root]
+        if root.name not in self.flat:
+            dtype = DTYPES[root.dtype]
+            size = root.elements if root.logical_strides is not None else prod(root.shape)
+            self.flat[root.name] = np.full(size, np.nan if dtype.kind == "f" else 0, dtype)
+        flat, strides = self.flat[root.name], value.logical_strides
+        if strides is None:  # stored otherwise than strided: the logical array stands for it
+            return flat.reshape(value.shape)
+        return region(flat, value.offset, value.shape, strides)
+
+
+def region(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """The strided view of a flat array; strides in elements."""
+    if not prod(shape):
+        return np.zeros(shape, flat.dtype)
+    return as_strided(flat[offset:], shape, tuple(s * flat.itemsize for s in strides))
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+def verify_program(program: Program, where: str) -> None:
+    """Raises InvalidIR, naming `where` (the pass), unless every value lies within its root, every Task fits the values
+    that it is bound to, every element is written once and before it is read."""
+
+    def fail(sentence: str) -> None:
+        raise InvalidIR(f"after {where}: program {program.name}: {sentence}")
+
+    _check_values(program, fail)
+    names: set[str] = set()
+    for bound in program.tasks:
+        if bound.task.name in names or not bound.task.name.isidentifier():
+            fail(f"expected a name of its own for task {bound.task.name!r}")
+        names.add(bound.task.name)
+        _check_task(program, bound, fail)
+    _check_order(program, fail)
+
+
+Fail = Callable[[str], None]
+
+
+def _check_values(program: Program, fail: Fail) -> None:
+    for name, value in program.values.items():
+        if name != value.name:
+            fail(f"value {value.name!r} is listed as {name!r}")
+        root = program.values.get(value.root)
+        if root is None or root.is_view or root.offset:
+            fail(f"the root {value.root!r} of {name!r} is no root")
+            continue
+        if root.dtype != value.dtype:
+            fail(f"{name!r} is {value.dtype} in a root of {root.dtype}")
+        if value.strides is not None and (
+            len(value.strides) != len(value.physical_shape) or min(value.strides, default=0) < 0
+        ):
+            fail(f"{name!r} has impossible strides {value.strides}")
+        if value.is_view and value.logical_strides is None:
+            fail(f"the view {name!r} has a layout that does more than reorder")
+        if value.offset < 0 or value.offset + value.elements > root.elements:
+            fail(f"{name!r} reaches outside its root {value.root!r}")
+    for name in (*program.inputs, *program.outputs, *program.constants):
+        value_ = program.values.get(name)
+        if value_ is None or value_.is_view or value_.layout.primitives or value_.strides is not None:
+            fail(f"expected {name!r} to be a compact row-major root")
+    for name, data in program.constants.items():
+        value = program.values[name]
+        if (data.shape, data.dtype) != (value.shape, DTYPES[value.dtype]):
+            fail(f"constant {name!r} is {value.dtype}{list(value.shape)}, its data {data.dtype}{list(data.shape)}")
+
+
+def _check_task(program: Program, bound: BoundTask, fail: Fail) -> None:
+    task = bound.task
+    if set(bound.values) != {*task.inputs, *task.outputs}:
+        fail(f"task {task.name} binds {sorted(bound.values)}, its boundary is {sorted({*task.inputs, *task.outputs})}")
+    if task.anchor not in {b.name for b in task.blocks} or len({b.name for b in task.blocks}) < len(task.blocks):
+        fail(f"task {task.name} has no block {task.anchor!r}, or blocks of one name")
+    for name, value_name in bound.values.items():
+        buffer, value = task.buffer(name), program.values.get(value_name)
+        if value is None:
+            fail(f"task {task.name} is bound to an unknown value {value_name!r}")
+            continue
+        same = (buffer.dtype, buffer.shape, buffer.layout, buffer.strides)
+        if same != (value.dtype, value.shape, value.layout, value.strides):
+            fail(f"task {task.name}: {buffer} is bound to {value}")
+        if (name in task.constants) != (value.root in program.constants):
+            fail(f"task {task.name}: {name} and {value_name!r} are not both constant")
+    ranks = {b.name: len(b.shape) for b in task.buffers}
+    ready = set(task.inputs)
+    for block in task.blocks:
+        if isinstance(block, OpaqueBlock):
+            reads, writes = list(block.inputs), list(block.outputs)
+        else:
+            reads, writes = [r.buffer for r in block.reads], [w.buffer for w in block.writes]
+            for access in (*block.reads, *block.writes):
+                if ranks.get(access.buffer) != len(access.indices):
+                    fail(f"task {task.name}: {access} does not fit its buffer")
+        if missing := [r for r in reads if r not in ready]:
+            fail(f"task {task.name}: block {block.name} reads {missing[0]!r} before it is written")
+        ready |= set(writes)
+    if missing := [b for b in task.outputs if b not in ready]:
+        fail(f"task {task.name} does not write {missing[0]!r}")
+
+
+def _check_order(program: Program, fail: Fail) -> None:
+    """Plays the program on a mask of what is written."""
+    written: dict[str, Array] = {}
+
+    def mask(name: str) -> Array:
+        value = program.values[name]
+        root = program.values[value.root]
+        if root.name not in written:
+            given = root.name in program.inputs or root.name in program.constants
+            written[root.name] = np.full(root.elements, given)
+        strides = value.logical_strides
+        if strides is None:
+            return written[root.name]
+        return region(written[root.name], value.offset, value.shape, strides)
+
+    def check(names: Iterable[str], reader: str) -> None:
+        for name in names:
+            if not mask(name).all():
+                fail(f"{reader} reads {name!r} before all of it is written")
+
+    for bound in program.tasks:
+        check((v for v in bound.inputs if program.values[v].root not in program.constants), f"task {bound.task.name}")
+        for name in bound.outputs:
+            if mask(name).any():
+                fail(f"task {bound.task.name} writes {name!r}, where something is already written")
+            mask(name)[...] = True
+    check(program.outputs, "the caller")
