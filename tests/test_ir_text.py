@@ -132,5 +132,5 @@ def test_nest_errors(lines, message):
 
 
 def test_expression_errors():
-    with pytest.raises(ExprSyntaxError, match="not part of an expression: 'x.y'"):
+    with pytest.raises(ExprSyntaxError, match=r"not part of an expression: 'x\.y'"):
         parse("x.y + 1")

@@ -1,23 +1,31 @@
-"""The reference meaning of Blocks, Tasks: evaluated with NumPy over whole iteration grids."""
+"""The reference meaning of Blocks, Tasks and Nests: NumPy over whole iteration grids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import reduce
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from modelc.ir.block import AGGREGATIONS, Block
-from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, conjunction
+from modelc.ir.block import AGGREGATIONS, Block, Iter, OpaqueBlock, Task
+from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var, conjunction, dtype_of, variables
+from modelc.ir.layout import Layout
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
 
 Array = NDArray[Any]
 Buffers = MutableMapping[str, Array]
+Meaning = Callable[..., tuple[Array, ...]]
+Env = Mapping[str, Array]
 GRID = 1 << 22  # points evaluated at once
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def evaluate(e: Expr, env: Mapping[str, Array], buffers: Mapping[str, Array]) -> Array:
+def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
     """The value of `e` with every iterator bound to an array of indices; shapes broadcast.
 
     Indices outside a buffer are clamped: a condition (`where`, `select`) has to exclude them from the result.
@@ -31,7 +39,8 @@ def evaluate(e: Expr, env: Mapping[str, Array], buffers: Mapping[str, Array]) ->
         if not e.indices:
             return data
         found = [evaluate(i, env, buffers) for i in e.indices]
-        return data[tuple(np.clip(i, 0, extent - 1) for i, extent in zip(found, data.shape, strict=True))]
+        clamped = tuple(np.clip(i, 0, extent - 1) for i, extent in zip(found, data.shape, strict=True))
+        return np.asarray(data[clamped])
     args = [evaluate(a, env, buffers) for a in e.args]
     with np.errstate(all="ignore"):
         return _operate(e, args)
@@ -41,124 +50,385 @@ def _operate(e: Op, args: list[Array]) -> Array:
     operation = OPERATIONS[e.name]
     if operation.result == "cast":
         assert e.dtype is not None
-        return _cast(args[0], e.dtype)
+        return args[0].astype(DTYPES[e.dtype])
     result = operation.meaning(*args)
     if operation.result == "bool":
         return np.asarray(result, np.bool_)
     return np.asarray(result).astype(args[1 if operation.result == "select" else 0].dtype, copy=False)
 
 
-def _cast(x: Array, dtype: str) -> Array:
-    return x.astype(DTYPES[dtype])
+# --- Blocks -------------------------------------------------------------------------------------------------------
 
 
 def run_block(block: Block, buffers: Buffers) -> None:
     """Executes `block`, writing into `buffers` (arrays by name, logical shapes; the written ones must exist).
 
-    Sums and products of floats are accumulated in float64 and rounded once.
+    Sums and products of floats are accumulated in float64 and rounded once. A point of a reduction whose element lies
+    outside the buffer writes nothing: its conditions exclude all that it would add. Raises IndexError where an
+    `assign` writes outside its buffer.
     """
-    if all(i.extent for i in block.spatial):
-        for env in _chunks(block):
-            _run_grid(block, env, buffers)
-
-
-def _chunks(block: Block) -> list[dict[str, Array]]:
-    """The iteration space as pieces of at most about GRID points, cut along the leading spatial iterators."""
-    rank = len(block.iters)
-
-    def axis(k: int, values: Array) -> Array:
-        return values.reshape([-1 if d == k else 1 for d in range(rank)])
-
-    pieces: list[dict[str, Array]] = [{}]
-    rest = prod(i.extent for i in block.iters)
-    order = sorted(range(rank), key=lambda k: block.iters[k].reduce)
-    for k in order:
-        it = block.iters[k]
-        rest = rest // max(it.extent, 1)
-        steps = it.extent if rest >= GRID else min(it.extent, -(-it.extent * rest // GRID)) or 1
-        if it.reduce:
-            steps = 1
-        parts = np.array_split(np.arange(it.extent, dtype=np.int64), max(steps, 1))
-        pieces = [{**piece, it.name: axis(k, part)} for piece in pieces for part in parts]
-        rest = max(rest, 1)
-        if steps > 1:
-            rest = min(rest, GRID)
-    return pieces
-
-
-def _run_grid(block: Block, env: dict[str, Array], buffers: Buffers) -> None:
-    rank = len(block.iters)
-    extents = [env[i.name].size for i in block.iters]
-    spatial = [k for k, i in enumerate(block.iters) if not i.reduce]
-    mask = None
-    if block.where:
-        mask = np.broadcast_to(evaluate(conjunction(block.where), env, buffers), extents)
-    aggregation = AGGREGATIONS[block.aggregation]
-    dtypes = tuple(buffers[w.buffer].dtype.name for w in block.writes)
-    values = [np.broadcast_to(evaluate(b, env, buffers), extents) for b in block.body]
-    if block.aggregation == "assign":
-        for write, value in zip(block.writes, values, strict=True):
-            target = buffers[write.buffer]
-            where = [np.broadcast_to(evaluate(i, env, buffers), extents) for i in write.indices]
-            keep = ... if mask is None else mask
-            flat = [w[keep].ravel() for w in where]
-            target[tuple(flat)] = value[keep].ravel() if flat else value.reshape(())
+    if not all(i.extent for i in block.spatial):
         return
-    if mask is not None:
-        identities = aggregation.identity(dtypes)
-        values = [
-            np.where(mask, v, np.asarray(c.value, DTYPES[c.dtype])) for v, c in zip(values, identities, strict=True)
-        ]
-    reduced = [k for k in range(rank) if k not in spatial]
-    results = _reduce(block.aggregation, values, tuple(reduced), dtypes)
-    point = {i.name: env[i.name].reshape([-1 if d == k else 1 for d in range(rank)]) for k, i in enumerate(block.iters)}
-    shape = [extents[k] if k in spatial else 1 for k in range(rank)]
-    for write, result in zip(block.writes, results, strict=True):
+    factors = _contraction(block, buffers)
+    everything = frozenset(i.name for i in block.iters)
+    grids = [everything] if factors is None else [*factors, everything - {i.name for i in block.reduction}]
+    sizes = _piece_sizes(block.iters, grids)
+    conditions = conjunction(block.where) if block.where else None
+    for spatial in _pieces(block.spatial, sizes):
+        if block.aggregation == "assign":
+            env = _axes(spatial, [])
+            _assign(block.writes, block.body, conditions, env, buffers)
+            continue
+        totals: list[Array] | None = None
+        for reduced in _pieces(block.reduction, sizes):
+            env = _axes(spatial, reduced)
+            part = None if factors is None else _contract(block, env, len(spatial), buffers)
+            if part is None:
+                part = _reduced(block.aggregation, block.writes, block.body, conditions, env, len(spatial), buffers)
+            totals = part if totals is None else _combined(block.aggregation, totals, part)
+        assert totals is not None
+        _put(block.writes, totals, _axes(spatial, []), buffers, outside=bool(block.where))
+
+
+Piece = list[tuple[str, Array]]  # some of an iterator's values, for several iterators
+
+
+def _piece_sizes(iters: tuple[Iter, ...], grids: Iterable[frozenset[str]]) -> dict[str, int]:
+    """How many values of each iterator are taken at once so that no grid (over a set of iterators) has more than GRID
+    points: the leading spatial iterators are cut first, reductions last."""
+    sizes = {i.name: i.extent for i in iters}
+    for it in sorted(iters, key=lambda i: i.reduce):
+        for grid in grids:
+            points = prod(sizes[name] for name in grid)
+            if it.name in grid and points > GRID:
+                sizes[it.name] = max(1, sizes[it.name] * GRID // points)
+    return sizes
+
+
+def _pieces(iters: Sequence[Iter], sizes: Mapping[str, int]) -> Iterable[Piece]:
+    cuts = [
+        [(i.name, np.arange(k, min(k + sizes[i.name], i.extent))) for k in range(0, i.extent, max(sizes[i.name], 1))]
+        or [(i.name, np.arange(0))]
+        for i in iters
+    ]
+    return map(list, product(*cuts))
+
+
+def _axes(spatial: Piece, reduced: Piece) -> dict[str, Array]:
+    """Each iterator's values along an axis of their own: the spatial ones first."""
+    both = [*spatial, *reduced]
+    return {name: v.reshape([-1 if d == k else 1 for d in range(len(both))]) for k, (name, v) in enumerate(both)}
+
+
+def _extents(env: Env) -> list[int]:
+    return [v.size for v in env.values()]
+
+
+def _assign(writes: Sequence[Load], body: Sequence[Expr], condition: Expr | None, env: Env, buffers: Buffers) -> None:
+    extents = _extents(env)
+    keep: Any = ... if condition is None else np.broadcast_to(evaluate(condition, env, buffers), extents)
+    values = [np.broadcast_to(evaluate(b, env, buffers), extents)[keep] for b in body]
+    for write, value in zip(writes, values, strict=True):
+        index = tuple(np.broadcast_to(evaluate(i, env, buffers), extents)[keep] for i in write.indices)
         target = buffers[write.buffer]
-        index = tuple(np.broadcast_to(evaluate(i, point, buffers), shape) for i in write.indices)
-        values_ = result.reshape(shape)
-        inside = _inside(index, target.shape)
-        if not inside.all():  # points without an element: a `where` condition excludes all they would add
-            index, values_ = tuple(i[inside] for i in index), values_[inside]
-        target[index] = values_ if index else result.reshape(())
+        if not _inside(index, target.shape).all():
+            raise IndexError(f"{write} is written outside its shape {list(target.shape)}")
+        if index:
+            target[index] = value
+        elif value.size:
+            target[()] = value.ravel()[-1]
 
 
 def _inside(index: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
-    checks = [(i >= 0) & (i < extent) for i, extent in zip(index, shape, strict=True)]
-    return np.logical_and.reduce(checks) if checks else np.asarray(True)
+    checks = ((i >= 0) & (i < extent) for i, extent in zip(index, shape, strict=True))
+    return reduce(np.logical_and, checks, np.asarray(True))
 
 
-def _reduce(name: str, values: list[Array], axes: tuple[int, ...], dtypes: tuple[str, ...]) -> list[Array]:
-    simple = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-    if name in simple:
-        (value,), (dtype,) = values, dtypes
-        if name in ("add", "mul") and dtype in ("float32", "float16", "bfloat16"):
-            value = value.astype(np.float64)
-        elif name in ("max", "min"):
-            (start,) = AGGREGATIONS[name].identity(dtypes)
-            initial = np.asarray(start.value, DTYPES[dtype])
-            return [np.asarray(simple[name].reduce(value, axis=axes, initial=initial)).astype(DTYPES[dtype])]
+def _put(writes: Sequence[Load], values: Sequence[Array], env: Env, buffers: Buffers, outside: bool = False) -> None:
+    """Writes the results of a reduction, one per point of `env`."""
+    extents = _extents(env)
+    for write, value in zip(writes, values, strict=True):
+        target = buffers[write.buffer]
+        index = tuple(np.broadcast_to(evaluate(i, env, buffers), extents) for i in write.indices)
+        inside = _inside(index, target.shape)
+        if not inside.all():
+            if not outside:
+                raise IndexError(f"{write} is written outside its shape {list(target.shape)}")
+            index, value = tuple(i[inside] for i in index), value[inside]
         with np.errstate(all="ignore"):
-            return [np.asarray(simple[name].reduce(value, axis=axes)).astype(DTYPES[dtype])]
-    return _fold(name, values, axes, dtypes)
+            target[index] = value.astype(target.dtype) if index else value.astype(target.dtype).reshape(())
 
 
-def _fold(name: str, values: list[Array], axes: tuple[int, ...], dtypes: tuple[str, ...]) -> list[Array]:
+def _reduced(
+    name: str,
+    writes: Sequence[Load],
+    body: Sequence[Expr],
+    condition: Expr | None,
+    env: Env,
+    kept: int,
+    buffers: Buffers,
+) -> list[Array]:
+    """The body's values combined over all axes but the first `kept`; sums and products of floats in float64."""
+    extents = _extents(env)
+    dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
+    identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
+    values = [np.broadcast_to(evaluate(b, env, buffers), extents) for b in body]
+    if condition is not None:
+        mask = evaluate(condition, env, buffers)
+        values = [np.where(mask, v, identity) for v, identity in zip(values, identities, strict=True)]
+    axes = tuple(range(kept, len(extents)))
+    if name not in UFUNCS:
+        return _fold(name, values, kept, identities)
+    (value,), (identity,) = values, identities
+    if name in ("add", "mul") and dtypes[0] in FLOATS:
+        value, identity = value.astype(np.float64), identity.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return [np.asarray(UFUNCS[name].reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]
+
+
+def _combined(name: str, a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
+    """Two partial results as one."""
+    with np.errstate(all="ignore"):
+        if name in UFUNCS:
+            return [UFUNCS[name](a[0], b[0])]
+        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
+        combine = AGGREGATIONS[name].combine(*(tuple(Load(n, ()) for n in names) for names in (left, right)))
+        env = dict(zip([*left, *right], [*a, *b], strict=True))
+        return [evaluate(c, {}, env).astype(x.dtype) for c, x in zip(combine, a, strict=True)]
+
+
+def _fold(name: str, values: list[Array], kept: int, identities: list[Array]) -> list[Array]:
     """A reduction over tuples, by halving."""
-    aggregation = AGGREGATIONS[name]
-    kept = [k for k in range(values[0].ndim) if k not in axes]
-    flat = [np.transpose(v, (*kept, *axes)).reshape(*[v.shape[k] for k in kept], -1) for v in values]
-    flat = [f.astype(DTYPES[d]) for f, d in zip(flat, dtypes, strict=True)]
-    names = [(f"a{i}", f"b{i}") for i in range(len(flat))]
-    combined = aggregation.combine(tuple(Load(a, ()) for a, _ in names), tuple(Load(b, ()) for _, b in names))
-    while flat[0].shape[-1] > 1:
-        half = flat[0].shape[-1] // 2
-        env: dict[str, Array] = {}
-        for (a, b), f in zip(names, flat, strict=True):
-            env[a], env[b] = f[..., :half], f[..., half : 2 * half]
-        rest = [f[..., 2 * half :] for f in flat]
-        flat = [
-            np.concatenate([evaluate(c, {}, env).astype(f.dtype), r], axis=-1)
-            for c, f, r in zip(combined, flat, rest, strict=True)
-        ]
+    flat = [v.astype(i.dtype).reshape(*v.shape[:kept], -1) for v, i in zip(values, identities, strict=True)]
+    if not flat[0].shape[-1]:
+        return [np.full(f.shape[:-1], i) for f, i in zip(flat, identities, strict=True)]
+    while (n := flat[0].shape[-1]) > 1:
+        half = n // 2
+        pairs = _combined(name, [f[..., :half] for f in flat], [f[..., half : 2 * half] for f in flat])
+        flat = [np.concatenate([p, f[..., 2 * half :]], axis=-1) for p, f in zip(pairs, flat, strict=True)]
     return [f[..., 0] for f in flat]
+
+
+# --- contractions -------------------------------------------------------------------------------------------------
+
+
+def _contraction(block: Block, buffers: Mapping[str, Array]) -> list[frozenset[str]] | None:
+    """The iterators of each factor of a sum of products that a matrix product can compute; None for other Blocks."""
+    if block.aggregation != "add" or not isinstance(block.body[0], Op) or block.body[0].name != "mul":
+        return None
+    if dtype_of(block.body[0], {k: v.dtype.name for k, v in buffers.items()}) not in ("float32", "float64", "int32"):
+        return None
+    a, b = (frozenset(variables(factor)) for factor in block.body[0].args)
+    guarded = variables(conjunction(block.where)) if block.where else set()
+    points = [prod(block.ranges[name] for name in names) for names in (a, b)]
+    useful = max(points) < block.points() and (guarded <= a or guarded <= b)
+    return [a, b] if useful else None
+
+
+def _contract(block: Block, env: Env, kept: int, buffers: Buffers) -> list[Array] | None:
+    """A sum of products over a piece as batched matrix products in float64; None where that would not be exact."""
+    assert isinstance(block.body[0], Op)
+    rank = len(env)
+    factors = [evaluate(f, env, buffers) for f in block.body[0].args]
+    factors = [f.reshape((1,) * (rank - f.ndim) + f.shape) for f in factors]
+    if block.where:
+        if not all(np.isfinite(f).all() for f in factors):
+            return None  # what a condition excludes must not become 0 * inf
+        mask = evaluate(conjunction(block.where), env, buffers)
+        mask = mask.reshape((1,) * (rank - mask.ndim) + mask.shape)
+        target = 0 if np.broadcast_shapes(mask.shape, factors[0].shape) == factors[0].shape else 1
+        factors[target] = np.where(mask, factors[target], factors[target].dtype.type(0))
+    a, b = (f.astype(np.float64) for f in factors)
+    reduced = prod(_extents(env)[kept:])
+    if factors[0].dtype.kind == "i" and reduced * np.abs(a).max(initial=0) * np.abs(b).max(initial=0) >= 2**53:
+        return None
+    axes = range(rank)
+    lone = [k for k in axes[kept:] if (a.shape[k] == 1) != (b.shape[k] == 1)]
+    a = a.sum(axis=tuple(k for k in lone if b.shape[k] == 1), keepdims=True)
+    b = b.sum(axis=tuple(k for k in lone if a.shape[k] == 1), keepdims=True)
+    both = [k for k in axes[:kept] if a.shape[k] > 1 and b.shape[k] > 1]
+    rows = [k for k in axes[:kept] if k not in both and a.shape[k] > 1]
+    columns = [k for k in axes[:kept] if k not in both and k not in rows]
+    inner = [k for k in axes[kept:] if k not in lone]
+
+    def matrix(f: Array, *groups: list[int]) -> Array:
+        skipped = [k for k in axes if not any(k in g for g in groups)]
+        moved = np.transpose(f, [k for g in groups for k in g] + skipped)
+        return moved.reshape([prod(f.shape[k] for k in g) for g in groups])
+
+    result = np.matmul(matrix(a, both, rows, inner), matrix(b, both, inner, columns))
+    order = [*both, *rows, *columns]
+    extents = _extents(env)
+    unfolded = result.reshape([extents[k] if k in both or k in rows or k in columns else 1 for k in order])
+    back = np.transpose(unfolded, np.argsort(order))
+    return [back if factors[0].dtype.kind == "f" else back.astype(np.int64)]
+
+
+# --- Tasks --------------------------------------------------------------------------------------------------------
+
+
+def garbage(shape: tuple[int, ...], dtype: str) -> Array:
+    """What uninitialised storage holds: values that are noticed in a result."""
+    value = np.nan if dtype in FLOATS else dtype == "bool" or np.iinfo(DTYPES[dtype]).max // 3
+    return np.full(shape, value, DTYPES[dtype])
+
+
+def run_task(task: Task, buffers: Buffers, opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
+    """Executes a Task's Blocks in order over arrays of logical shapes; what `buffers` lacks is made, full of garbage.
+
+    `opaque_meanings` are called with the attributes and the inputs, and give the outputs.
+    """
+    for b in task.buffers:
+        if b.name not in buffers:
+            buffers[b.name] = garbage(b.shape, b.dtype)
+    for block in task.blocks:
+        if isinstance(block, OpaqueBlock):
+            _call(block.meaning, block.inputs, block.outputs, block.attrs, buffers, opaque_meanings or {})
+        else:
+            run_block(block, buffers)
+
+
+def _call(
+    meaning: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    attrs: Sequence[tuple[str, object]],
+    buffers: Buffers,
+    meanings: Mapping[str, Meaning],
+) -> None:
+    results = meanings[meaning](dict(attrs), *(buffers[name] for name in inputs))
+    for name, result in zip(outputs, results, strict=True):
+        buffers[name][...] = result
+
+
+# --- storage ------------------------------------------------------------------------------------------------------
+
+
+def pack(array: Array, layout: Layout, fill: float = 0) -> Array:
+    """A tensor of logical shape as it is stored; padding holds `fill`."""
+    shape = layout.shape(array.shape)
+    logical = _logical(layout, array.shape)
+    values = array[tuple(np.clip(i, 0, max(n - 1, 0)) for i, n in zip(logical, array.shape, strict=True))]
+    inside = np.broadcast_to(_inside(logical, array.shape), shape)
+    return np.where(inside, np.broadcast_to(values, shape), np.asarray(fill, array.dtype))
+
+
+def unpack(stored: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
+    """The tensor of logical `shape` out of its storage."""
+    result = np.empty(shape, stored.dtype)
+    logical = [np.broadcast_to(i, stored.shape) for i in _logical(layout, shape)]
+    inside = np.broadcast_to(_inside(tuple(logical), shape), stored.shape)
+    result[tuple(i[inside] for i in logical)] = stored[inside]
+    return result
+
+
+def _logical(layout: Layout, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    stored = layout.shape(shape)
+    env = _axes([(f"d{k}", np.arange(n)) for k, n in enumerate(stored)], [])
+    return tuple(evaluate(i, env, {}) for i in layout.invert([Var(name) for name in env], shape))
+
+
+def view(region: Region, array: Array) -> Array:
+    """A Region over `array`: flat storage, viewed by the Region's strides, or an array of its shape, taken as it is."""
+    if array.dtype != DTYPES[region.dtype]:
+        raise ValueError(f"{region}: expected an array of {region.dtype}, found {array.dtype}")
+    if array.shape == region.shape:
+        return array
+    if array.ndim != 1 or array.nbytes < region.bytes or not array.flags.c_contiguous:
+        raise ValueError(f"{region}: expected an array of its shape or flat storage, found {list(array.shape)}")
+    return as_strided(array, region.shape, [s * array.itemsize for s in region.stride])
+
+
+# --- Nests --------------------------------------------------------------------------------------------------------
+
+
+def run_nest(nest: Nest, buffers: Mapping[str, Array], opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
+    """Executes a Nest on its params' arrays, by name: of the Region's shape, or flat storage viewed by its strides.
+
+    Storage that is allocated inside holds garbage until it is written. `parallel` loops run backwards: their
+    iterations must not depend on one another.
+    """
+    storage = {p.name: view(p, buffers[p.name]) for p in nest.params}
+    storage |= {t.name: garbage(t.shape, t.dtype) for t in nest.temporaries}
+    for phase in nest.phases:
+        _run_body(phase, {}, storage, opaque_meanings or {})
+
+
+def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapping[str, Meaning]) -> None:
+    storage = dict(storage) if any(isinstance(s, Alloc) for s in body) else storage
+    for stmt in body:
+        if isinstance(stmt, Alloc):
+            storage[stmt.region.name] = garbage(stmt.region.shape, stmt.region.dtype)
+        elif isinstance(stmt, Loop):
+            if not _run_grid(stmt, env, storage):
+                values = range(stmt.extent)
+                for value in reversed(values) if stmt.tag == "parallel" else values:
+                    _run_body(stmt.body, {**env, stmt.var: np.asarray(value)}, storage, meanings)
+        elif isinstance(stmt, Branch):
+            _run_body(stmt.then if evaluate(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
+        elif isinstance(stmt, Call):
+            _call(stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs, storage, meanings)
+        else:
+            _run_leaf(stmt, [], env, storage)
+
+
+def _run_grid(loop: Loop, env: Env, storage: Buffers) -> bool:
+    """Runs loops that lead to a lone Leaf as one grid. False, with nothing done, where that is not what they are, or
+    where the order of iterations may matter."""
+    loops = [loop]
+    while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], Loop):
+        loops.append(loops[-1].body[0])
+    leaf = loops[-1].body[0] if len(loops[-1].body) == 1 else None
+    if not isinstance(leaf, Leaf) or prod(x.extent for x in loops) > GRID:
+        return False
+    if any(read.buffer == w.buffer for w in leaf.writes for e in (*leaf.body, *leaf.where) for read in _reads(e)):
+        return False
+    return _run_leaf(leaf, loops, env, storage)
+
+
+def _reads(e: Expr) -> Iterable[Load]:
+    if isinstance(e, Load):
+        yield e
+    for child in e.indices if isinstance(e, Load) else e.args if isinstance(e, Op) else ():
+        yield from _reads(child)
+
+
+def _run_leaf(leaf: Leaf, loops: Sequence[Loop], env: Env, storage: Buffers) -> bool:
+    """Executes `leaf` over the grid of `loops`. An `update` reduces over those that its writes do not mention; False,
+    with nothing done, where two points of the others write one element."""
+    written = {name for w in leaf.writes for i in w.indices for name in variables(i)}
+    kept = [x for x in loops if leaf.part != "update" or x.var in written]
+    pieces = [[(x.var, np.arange(x.extent)) for x in group] for group in (kept, [x for x in loops if x not in kept])]
+    condition = conjunction(leaf.where) if leaf.where else None
+    grid = {**env, **_axes(pieces[0], pieces[1])}
+    if leaf.part != "update":
+        _assign(leaf.writes, leaf.body, condition, grid, storage)
+        return True
+    rank = len(env) + len(kept)
+    points = {**env, **_axes(pieces[0], [])}
+    indices = [
+        tuple(np.broadcast_to(evaluate(i, points, storage), _extents(points)) for i in w.indices) for w in leaf.writes
+    ]
+    if kept and not all(map(_distinct, indices)):
+        return False
+    parts = _reduced(leaf.aggregation, leaf.writes, leaf.body, condition, grid, rank, storage)
+    inside = [_inside(index, storage[w.buffer].shape) for index, w in zip(indices, leaf.writes, strict=True)]
+    if condition is None and not all(i.all() for i in inside):
+        raise IndexError(f"{leaf.writes[0]} is written outside its shape {list(storage[leaf.writes[0].buffer].shape)}")
+    taken = np.broadcast_to(np.logical_and.reduce(inside), _extents(points))
+    places = [tuple(i[taken] for i in index) for index in indices]
+    parts = [part.reshape(taken.shape)[taken] for part in parts]
+    before = [np.asarray(storage[w.buffer][place]) for w, place in zip(leaf.writes, places, strict=True)]
+    after = _combined(leaf.aggregation, [b.astype(p.dtype) for b, p in zip(before, parts, strict=True)], parts)
+    for w, place, value in zip(leaf.writes, places, after, strict=True):
+        with np.errstate(all="ignore"):
+            storage[w.buffer][place] = value.astype(storage[w.buffer].dtype) if place else value.reshape(-1)[0]
+    return True
+
+
+def _distinct(index: tuple[Array, ...]) -> bool:
+    """Whether no two points have the same index."""
+    if not index:
+        return False
+    columns = np.stack([i.ravel() for i in index])
+    return columns.shape[1] < 2 or len(np.unique(columns, axis=1)[0]) == columns.shape[1]
