@@ -1,0 +1,102 @@
+"""Passes over the Graph. One file per pass; a pass is a frozen dataclass whose fields are its options, and it is called
+on a Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from modelc.errors import ConfigError, InvalidIR
+from modelc.ir.graph import Graph, Node, Value
+from modelc.ir.verify_graph import verify_graph
+from modelc.ops import operator_of
+from modelc.passes.clean_arithmetic import CleanArithmetic
+from modelc.passes.clean_moves import CleanMoves
+from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from modelc.passes.eliminate_dead import EliminateDead
+from modelc.passes.flush_subnormals import FlushSubnormals
+from modelc.passes.fold_attention_scale import FoldAttentionScale
+from modelc.passes.fold_batch_norm import FoldBatchNorm
+from modelc.passes.fold_constants import FoldConstants
+from modelc.passes.fuse_gelu import FuseGelu
+from modelc.passes.fuse_hard_swish import FuseHardSwish
+from modelc.passes.fuse_layer_norm import FuseLayerNorm
+
+Pass = Callable[[Graph], Graph]
+Spec = str | Mapping[str, Mapping[str, Any] | None]  # "name", or {"name": {option: value}}
+
+PASSES: dict[str, type] = {
+    "eliminate_dead": EliminateDead,
+    "fold_constants": FoldConstants,
+    "eliminate_common_subexpressions": EliminateCommonSubexpressions,
+    "clean_moves": CleanMoves,
+    "clean_arithmetic": CleanArithmetic,
+    "fuse_layer_norm": FuseLayerNorm,
+    "fuse_gelu": FuseGelu,
+    "fuse_hard_swish": FuseHardSwish,
+    "fold_batch_norm": FoldBatchNorm,
+    "fold_attention_scale": FoldAttentionScale,
+    "flush_subnormals": FlushSubnormals,
+}
+
+# A good order: fusions read the exporter's formulas before batch norms are folded into weights.
+SIMPLIFY: tuple[Spec, ...] = (
+    "eliminate_dead",
+    "fold_constants",
+    "clean_moves",
+    "clean_arithmetic",
+    "eliminate_common_subexpressions",
+    "fuse_layer_norm",
+    "fuse_gelu",
+    "fuse_hard_swish",
+    "fold_batch_norm",
+    "fold_attention_scale",
+    "fold_constants",
+    "clean_moves",
+    "eliminate_common_subexpressions",
+    "flush_subnormals",
+    "eliminate_dead",
+)
+
+
+def make_pass(spec: Spec) -> tuple[str, Pass]:
+    """The pass that a configuration names, with its options. Raises ConfigError."""
+    name, options = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()), ("", {}))
+    options = dict(options or {})
+    if name not in PASSES or (not isinstance(spec, str) and len(spec) != 1):
+        raise ConfigError(f"unknown pass {name!r}; the passes are {', '.join(PASSES)}")
+    known = [f.name for f in fields(PASSES[name])]
+    if wrong := sorted(options.keys() - set(known)):
+        raise ConfigError(
+            f"pass {name} has no option {', '.join(wrong)}; "
+            + (f"it has {', '.join(known)}" if known else "it has none")
+        )
+    return name, PASSES[name](**options)
+
+
+def infer(node: Node, inputs: tuple[Value | None, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """dtype and shape of a node's outputs, by the operator library."""
+    return operator_of(node).infer(node, inputs)
+
+
+def run_passes(
+    graph: Graph, specs: Sequence[Spec] = SIMPLIFY, on_pass: Callable[[str, Graph], None] | None = None
+) -> Graph:
+    """`graph` after the passes, verified after each; `on_pass` is told each pass's name and result.
+
+    Raises ConfigError for unknown passes before any is run, and InvalidIR, which names the pass, for a broken result.
+    """
+    made = [make_pass(spec) for spec in specs]
+    for name, apply in made:
+        try:
+            graph = apply(graph)
+        except AssertionError as error:
+            raise InvalidIR(f"pass {name}: {error}") from error
+        verify_graph(graph, f"pass {name}", infer)
+        if on_pass is not None:
+            on_pass(name, graph)
+    return graph
+
+
+__all__ = ["PASSES", "SIMPLIFY", "Pass", "Spec", "infer", "make_pass", "run_passes"]

@@ -1,0 +1,71 @@
+"""Computes what depends on constants alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.graph import Graph, Node, Value
+from modelc.ops import evaluate_node
+
+Array = NDArray[Any]
+KEPT = {"DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear"}  # constants are better kept quantised
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """`limit`: elements of a folded output, at most, if it is larger than what it is computed from (so that Expand of
+    a number stays an Expand)."""
+
+    limit: int = 1 << 16
+
+    def __call__(self, graph: Graph) -> Graph:
+        values = dict(graph.values)
+        kept: list[Node] = []
+        folded: list[Value] = []
+        for node in graph.nodes:
+            inputs = tuple(values[x] if x else None for x in node.inputs)
+            if not self._folds(graph, node, inputs, values):
+                kept.append(node)
+                continue
+            for name, data in zip(node.outputs, _computed(node, inputs), strict=False):
+                if name:
+                    value = Value(name, values[name].dtype, values[name].shape, np.ascontiguousarray(data))
+                    values[name] = value
+                    folded.append(value)
+        return graph.with_nodes(kept, folded) if folded else graph
+
+    def _folds(self, graph: Graph, node: Node, inputs: tuple[Value | None, ...], values: dict[str, Value]) -> bool:
+        if node.op in KEPT or any(out in graph.outputs for out in node.outputs):
+            return False
+        if any(v is not None and v.data is None for v in inputs):
+            return False
+        read = sum(prod(v.shape) for v in inputs if v is not None)
+        return sum(prod(values[out].shape) for out in node.outputs if out) <= max(self.limit, read)
+
+
+def _reshaped(node: Node, x: Array, shape: Array) -> Array:
+    return x.reshape(tuple(shape.tolist()))
+
+
+def _transposed(node: Node, x: Array) -> Array:
+    return np.transpose(x, node.attrs.get("perm"))
+
+
+# Moves of large weights, which NumPy does at once and the interpreter of Blocks element by element.
+DIRECT: dict[str, Callable[..., Array]] = {
+    "Reshape": _reshaped,
+    "Transpose": _transposed,
+    "Identity": lambda node, x: x,
+}
+
+
+def _computed(node: Node, inputs: tuple[Value | None, ...]) -> tuple[Array, ...]:
+    if node.op in DIRECT:
+        return (DIRECT[node.op](node, *(v.data for v in inputs if v is not None)),)
+    return evaluate_node(node, inputs)
