@@ -158,6 +158,12 @@ CASES = [
     Case("ConvTranspose", (f(1, 2, 5), f(2, 3, 3)), {"strides": [2], "auto_pad": "SAME_UPPER"}),
     Case("ConvTranspose", (f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2)), {"strides": [2, 2, 1]}),
     Case("ConvTranspose", (f(1, 2, 5, 5), f(2, 3, 3, 3)), {"strides": [3, 2], "output_shape": [16, 11]}),
+    Case("Col2Im", (f(1, 12, 12), i(5, 4), i(2, 3)), {"pads": [1, 0, 0, 1], "dilations": [2, 1]}, (1, 2)),
+    Case("Col2Im", (f(1, 8, 9), i(6, 6), i(2, 2)), {"strides": [2, 2]}, (1, 2)),
+    Case("DFT", (f(2, 6, 1), None, np.int64(1)), {}, (2,)),
+    Case("DFT", (f(2, 6, 2), np.int64(4), np.int64(1)), {"inverse": 1}, (1, 2)),
+    Case("DFT", (f(2, 6, 1), np.int64(8), np.int64(1)), {"onesided": 1}, (1, 2)),
+    Case("STFT", (f(1, 32, 1), np.int64(4), positive(8)), {}, (1,)),
     # --- contractions
     Case("MatMul", (f(4, 5), f(5, 3))),
     Case("MatMul", (f(2, 1, 4, 5), f(3, 5, 6))),

@@ -5,6 +5,7 @@ from modelc.ir.graph import Node
 from modelc.ops import (
     conv,
     elementwise,
+    fourier,
     gather,
     matmul,
     move,
@@ -25,7 +26,7 @@ from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
     conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize,
-    rnn, sample,
+    rnn, sample, fourier,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 

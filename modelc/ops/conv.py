@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from modelc.ir.block import Block, Buffer, Iter
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op
 from modelc.ir.graph import Node, Value
@@ -18,6 +20,7 @@ from modelc.ops.operator import (
     given,
     grid,
     ints,
+    known_ints,
     point,
     required,
     text,
@@ -226,7 +229,48 @@ def transposed_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, .
     return finished(block, output, dtype, accumulator(dtype), given(inputs, 2) is not None)
 
 
+# --- Col2Im -------------------------------------------------------------------------------------------------------
+
+
+def _columns(node: Node, inputs: Inputs) -> tuple[Window, Shape]:
+    """The window that slid over the image (`output` counts its places), and the image's shape."""
+    x = required(node, inputs, 0)
+    image, kernel = known_ints(node, inputs, 1, "image_shape"), known_ints(node, inputs, 2, "block_shape")
+    if image is None or kernel is None or len(image) != len(kernel) or len(image) not in SPACE:
+        fail(node, f"expected image and block of 1 to 3 dimensions, found {image} and {kernel}")
+    win = window(node, image, kernel)
+    if len(x.shape) != 3 or x.shape[1] % prod(kernel) or x.shape[2] != prod(win.output):
+        fail(node, f"expected columns of {prod(win.output)} blocks of {prod(kernel)} elements, found {list(x.shape)}")
+    return win, (x.shape[0], x.shape[1] // prod(kernel), *image)
+
+
+def _col2im(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    """Every pixel sums the blocks that cover it."""
+    x = required(node, inputs, 0)
+    win, shape = _columns(node, inputs)
+    rank = len(win.kernel)
+    space, taps = SPACE[rank], TAPS[rank]
+    iters = (
+        *grid(shape, ("n", "c", *space)),
+        *(Iter(t, e, True) for t, e in zip(taps, win.kernel, strict=True)),
+    )
+    ranges = {i.name: i.extent for i in iters}
+    row: Expr = Var("c")
+    column: Expr = Const(0)
+    where: list[Expr] = []
+    for k, (at, tap) in enumerate(zip(space, taps, strict=True)):
+        scaled = Var(at) + win.before[k] - Var(tap) * win.dilations[k]
+        place = tidy(scaled // win.strides[k], iters)
+        where += [op("eq", scaled % win.strides[k], 0)] if win.strides[k] > 1 else []
+        where += within(place, win.output[k], ranges)
+        row, column = row * win.kernel[k] + Var(tap), column * win.output[k] + place
+    over = point(("n", "c", *space))
+    block = fold("add", "col2im", iters, Load("sum", over), Load("x0", (Var("n"), row, column)), where)
+    return finished(in_accumulator(block, x.dtype), shape, x.dtype, accumulator(x.dtype), False)
+
+
 OPERATORS = (
     Operator("Conv", conv_infer, conv_define),
+    Operator("Col2Im", lambda node, inputs: ((required(node, inputs, 0).dtype, _columns(node, inputs)[1]),), _col2im),
     Operator("ConvTranspose", transposed_infer, transposed_define),
 )

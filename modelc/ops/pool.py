@@ -123,27 +123,22 @@ def powered(e: Expr, p: int, dtype: str) -> Expr:
 
 
 def _norm(
-    x: Value,
-    iters: tuple[Iter, ...],
-    at: tuple[Expr, ...],
-    where: list[Expr],
-    over: tuple[Expr, ...],
-    shape: Shape,
-    p: int,
+    x: Value, iters: tuple[Iter, ...], at: tuple[Expr, ...], where: list[Expr], final: tuple[Iter, ...], p: int
 ) -> Definition:
+    """The p-norm over the reduced iterators, into an output over `final`."""
     wide = accumulator(x.dtype)
-    body = powered(widened(Load("x0", at), x.dtype, wide), p, wide)
-    summed = fold("add", "sum", iters, Load("sum", over), body, where)
     outer = tuple(i for i in iters if not i.reduce)
-    final = widened(rooted(Load("sum", over), p, wide), wide, x.dtype)
-    return Definition((Buffer("sum", wide, shape),), (summed, assign("root", outer, Load("y0", over), final)))
+    total = Load("sum", point(outer))
+    body = powered(widened(Load("x0", at), x.dtype, wide), p, wide)
+    root = assign("root", final, Load("y0", point(final)), widened(rooted(total, p, wide), wide, x.dtype))
+    locals_ = (Buffer("sum", wide, tuple(i.extent for i in outer)),)
+    return Definition(locals_, (fold("add", "sum", iters, total, body, where), root))
 
 
 def _lp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     x = required(node, inputs, 0)
-    win, shape = _geometry(node, inputs)
-    iters, at, where, over = _sliding(x, win)
-    return _norm(x, iters, at, where, over, shape, int(node.attrs.get("p", 2)))
+    iters, at, where, _ = _sliding(x, _geometry(node, inputs)[0])
+    return _norm(x, iters, at, where, tuple(i for i in iters if not i.reduce), int(node.attrs.get("p", 2)))
 
 
 # --- over the whole space -----------------------------------------------------------------------------------------
@@ -156,32 +151,37 @@ def _global_infer(node: Node, inputs: Inputs) -> Types:
     return ((x.dtype, (*x.shape[:2], *[1] * (len(x.shape) - 2))),)
 
 
-def _global(node: Node, inputs: Inputs) -> tuple[Value, tuple[Iter, ...], tuple[Expr, ...], tuple[Expr, ...], Shape]:
+def _global(node: Node, inputs: Inputs) -> tuple[Value, tuple[Iter, ...], tuple[Expr, ...], tuple[Iter, ...]]:
+    """The input, iterators over it, where they read, and iterators over the output."""
     x = required(node, inputs, 0)
     rank = len(x.shape) - 2
     named = ("n", "c", *TAPS.get(rank, tuple(f"r{k}" for k in range(rank))))
-    iters = grid(x.shape, named, range(2, rank + 2))
-    over = (Var("n"), Var("c"), *[Const(0)] * rank)
-    return x, iters, point(named), over, (*x.shape[:2], *[1] * rank)
+    space = SPACE.get(rank, tuple(f"i{k}" for k in range(rank)))
+    final = grid((*x.shape[:2], *[1] * rank), ("n", "c", *space))
+    return x, grid(x.shape, named, range(2, rank + 2)), point(named), final
 
 
 def _global_max(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    _, iters, at, over, _ = _global(node, inputs)
+    x, iters, at, _ = _global(node, inputs)
+    over = (*at[:2], *[Const(0)] * (len(x.shape) - 2))
     return Definition((), (fold("max", "max", iters, Load("y0", over), Load("x0", at)),))
 
 
 def _global_average(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    x, iters, at, over, shape = _global(node, inputs)
+    x, iters, at, final = _global(node, inputs)
     wide = accumulator(x.dtype)
-    summed = fold("add", "sum", iters, Load("sum", over), widened(Load("x0", at), x.dtype, wide))
-    final = Load("sum", over) / const(prod(x.shape[2:]), wide)
-    block = assign("average", iters[:2], Load("y0", over), widened(final, wide, x.dtype))
-    return Definition((Buffer("sum", wide, shape),), (summed, block))
+    total = Load("sum", at[:2])
+    mean = widened(total / const(prod(x.shape[2:]), wide), wide, x.dtype)
+    blocks = (
+        fold("add", "sum", iters, total, widened(Load("x0", at), x.dtype, wide)),
+        assign("average", final, Load("y0", point(final)), mean),
+    )
+    return Definition((Buffer("sum", wide, x.shape[:2]),), blocks)
 
 
 def _global_lp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    x, iters, at, over, shape = _global(node, inputs)
-    return _norm(x, iters, at, [], over, shape, int(node.attrs.get("p", 2)))
+    x, iters, at, final = _global(node, inputs)
+    return _norm(x, iters, at, [], final, int(node.attrs.get("p", 2)))
 
 
 OPERATORS = (

@@ -95,60 +95,77 @@ def _infer(node: Node, inputs: Inputs) -> Types:
     return ((x.dtype, kept_shape(x.shape, _axes(node, inputs), bool(node.attrs.get("keepdims", 1)))),)
 
 
-def _parts(
-    node: Node, inputs: Inputs
-) -> tuple[Value, tuple[Iter, ...], tuple[Expr, ...], tuple[Expr, ...], Shape, int]:
+@dataclass(frozen=True)
+class _Rows:
+    """What is left of a tensor when `axes` are reduced: its rows, which the locals hold, and the output's form."""
+
+    iters: tuple[Iter, ...]  # over the tensor
+    each: Load
+    outer: tuple[Iter, ...]  # over the rows
+    row: tuple[Expr, ...]
+    shape: Shape
+    final: tuple[Iter, ...]  # over the output, which keeps reduced dimensions as one if it is told to
+    over: tuple[Expr, ...]
+    direct: tuple[Expr, ...]  # the output's indices at a row
+    count: int
+
+
+def _rows(node: Node, inputs: Inputs) -> _Rows:
     x, axes = required(node, inputs, 0), _axes(node, inputs)
-    keep = bool(node.attrs.get("keepdims", 1))
-    shape, over = kept_shape(x.shape, axes, keep), kept_point(len(x.shape), axes, keep)
+    rank, keep = len(x.shape), bool(node.attrs.get("keepdims", 1))
     iters = grid(x.shape, reduce=axes)
-    return x, iters, point(names(len(x.shape))), over, shape, prod(x.shape[a] for a in axes)
+    outer, row = tuple(i for i in iters if not i.reduce), kept_point(rank, axes, False)
+    final = grid(kept_shape(x.shape, axes, True)) if keep else outer
+    return _Rows(
+        iters,
+        Load("x0", point(names(rank))),
+        outer,
+        row,
+        kept_shape(x.shape, axes, False),
+        final,
+        point(final),
+        kept_point(rank, axes, keep),
+        prod(x.shape[a] for a in axes),
+    )
 
 
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    x, iters, at, over, shape, count = _parts(node, inputs)
-    reduction = REDUCTIONS[node.op]
-    wide = x.dtype if reduction.aggregation in ("max", "min") else accumulator(x.dtype)
-    each = widened(Load("x0", at), x.dtype, wide)
+    dtype, rows = required(node, inputs, 0).dtype, _rows(node, inputs)
+    reduction, name = REDUCTIONS[node.op], node.op.lower()
+    wide = dtype if reduction.aggregation in ("max", "min") else accumulator(dtype)
+    each = widened(rows.each, dtype, wide)
     each = reduction.each(each) if reduction.each else each
-    outer = tuple(i for i in iters if not i.reduce)
-    if len(outer) == len(iters):
+    if len(rows.outer) == len(rows.iters):
         final = reduction.finish(each, 1, wide) if reduction.finish else each
-        return Definition((), (assign(node.op.lower(), iters, Load("y0", over), widened(final, wide, x.dtype)),))
-    if reduction.finish is None and wide == x.dtype:
-        return Definition((), (fold(reduction.aggregation, node.op.lower(), iters, Load("y0", over), each),))
-    total: Expr = Load("total", over)
-    final = reduction.finish(total, count, wide) if reduction.finish else total
+        return Definition((), (assign(name, rows.iters, Load("y0", rows.direct), widened(final, wide, dtype)),))
+    if reduction.finish is None and wide == dtype:
+        return Definition((), (fold(reduction.aggregation, name, rows.iters, Load("y0", rows.direct), each),))
+    total: Expr = Load("total", rows.row)
+    final = reduction.finish(total, rows.count, wide) if reduction.finish else total
     blocks = (
-        fold(reduction.aggregation, "total", iters, Load("total", over), each),
-        assign(node.op.lower(), outer, Load("y0", over), widened(final, wide, x.dtype)),
+        fold(reduction.aggregation, "total", rows.iters, Load("total", rows.row), each),
+        assign(name, rows.final, Load("y0", rows.over), widened(final, wide, dtype)),
     )
-    return Definition((Buffer("total", wide, shape),), blocks)
+    return Definition((Buffer("total", wide, rows.shape),), blocks)
 
 
 def _log_sum_exp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     """log(sum(exp(x))), with the greatest element taken out first."""
-    x, iters, at, over, shape, _ = _parts(node, inputs)
-    wide = accumulator(x.dtype) if x.dtype in FLOATS else "float64"
-    outer = tuple(i for i in iters if not i.reduce)
-    each = widened(Load("x0", at), x.dtype, wide)
-    peak = Load("peak", over)
+    dtype, rows = required(node, inputs, 0).dtype, _rows(node, inputs)
+    wide = accumulator(dtype) if dtype in FLOATS else "float64"
+    each = widened(rows.each, dtype, wide)
+    peak, base, total = (Load(b, rows.row) for b in ("peak", "base", "total"))
+    if len(rows.outer) == len(rows.iters):
+        return Definition((), (assign("logsumexp", rows.iters, Load("y0", rows.direct), rows.each),))
     infinite = op("eq", op("abs", peak), const(inf, wide))
-    base = select(infinite, const(0, wide), peak)
+    final = widened(base + op("log", total), wide, dtype)
     blocks: tuple[Block, ...] = (
-        fold("max", "peak", iters, peak, each),
-        assign("base", outer, Load("base", over), base),
-        fold("add", "total", iters, Load("total", over), op("exp", each - Load("base", over))),
-        assign(
-            "logsumexp",
-            outer,
-            Load("y0", over),
-            widened(Load("base", over) + op("log", Load("total", over)), wide, x.dtype),
-        ),
+        fold("max", "peak", rows.iters, peak, each),
+        assign("base", rows.outer, base, select(infinite, const(0, wide), peak)),
+        fold("add", "total", rows.iters, total, op("exp", each - base)),
+        assign("logsumexp", rows.final, Load("y0", rows.over), final),
     )
-    if len(outer) == len(iters):
-        return Definition((), (assign("logsumexp", iters, Load("y0", over), Load("x0", at)),))
-    return Definition(tuple(Buffer(b, wide, shape) for b in ("peak", "base", "total")), blocks)
+    return Definition(tuple(Buffer(b, wide, rows.shape) for b in ("peak", "base", "total")), blocks)
 
 
 # --- ArgMax and ArgMin --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
     row = tuple(e for k, e in enumerate(kept_point(rank, (axis,), True)) if k != axis)
     each = widened(Load("x0", at), x.dtype, wide)
     rows = kept_shape(x.shape, (axis,), False)
-    peak, total, exps = Load("peak", row), Load("total", row), Load("e", at)
+    peak, total, exps = Load("peak", row), Load("total", row), Load("exps", at)
     highest = fold("max", "peak", reducing, peak, each)
     if node.op == "LogSoftmax":
         blocks: tuple[Block, ...] = (
@@ -48,7 +48,7 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
         fold("add", "total", reducing, total, exps),
         assign("softmax", iters, Load("y0", at), widened(exps / total, wide, x.dtype)),
     )
-    locals_ = (Buffer("peak", wide, rows), Buffer("e", wide, x.shape), Buffer("total", wide, rows))
+    locals_ = (Buffer("peak", wide, rows), Buffer("exps", wide, x.shape), Buffer("total", wide, rows))
     return Definition(locals_, blocks)
 
 
