@@ -9,8 +9,8 @@ Every value used twice is bound by a Let, for TIR expressions are trees. Nothing
 to one rounding. Two of TVM's simplifications are wrong for NaN, and avoided: x != x is taken for false, not (a < b) for
 b <= a. What a NaN operand must reach is therefore said by the order of a select's arms or by bits.
 
-The polynomials: exp, log, sin, cos after S. Moshier's Cephes (expf.c, logf.c, sinf.c); tanh after Eigen's rational
-ptanh_float; erf after XLA's rational ErfImpl32.
+The polynomials: exp, log, tanh, sin, cos after S. Moshier's Cephes (expf.c, logf.c, tanhf.c, sinf.c); erf after
+N. Juffa's erff.
 """
 
 from __future__ import annotations
@@ -465,35 +465,29 @@ def _sigmoid(code: _Code, x: Expr) -> Expr:
 
 
 def _tanh(code: _Code, x: Expr) -> Expr:
-    """x + x**3 P(x**2) over Q(x**2), for |x| below the point where the result rounds to 1."""
-    x = _at_most(code, _at_least(code, x, -9.01), 9.01)
-    square = code.let(x * x)
-    p = code.polynomial(square, (1.394553628e-8, 2.102733560e-5, 3.520756727e-3, 1.340216100e-1))
-    q = code.polynomial(square, (8.015776984e-7, 3.326951409e-4, 2.597254514e-2, 4.673548340e-1, 1.0))
-    return (p * (square * x) + x) / q
+    """An odd polynomial near 0, 1 - 2 / (e**2|x| + 1) elsewhere; a NaN takes the first."""
+    magnitude, square = code.let(_abs(code, x)), code.let(x * x)
+    near = code.polynomial(
+        square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+    )
+    power = _scaled_exp(code, _at_most(code, magnitude * code.const(2), 60.0))
+    far = code.const(1) - code.const(2) / (power + code.const(1))
+    return tx.Select(magnitude > code.const(0.625), code.intrinsic("copysign", far, x), near * code.let(square * x) + x)
 
 
 def _erf(code: _Code, x: Expr) -> Expr:
-    """x P(x**2) / Q(x**2), for |x| below the point where the result rounds to 1."""
-    x = _at_most(code, _at_least(code, x, -3.832506856900711), 3.832506856900711)
-    square = code.let(x * x)
-    p = code.polynomial(
+    """An odd polynomial near 0, 1 - e**-p(|x|) elsewhere; a NaN takes the first."""
+    magnitude, square = code.let(_abs(code, x)), code.let(x * x)
+    near = code.polynomial(
         square,
-        (0.00022905065861350646, 0.0034082910107109506, 0.050955695062380861, 0.18520832239976145, 1.128379143519084),
+        (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1),
     )
-    q = code.polynomial(
-        square,
-        (
-            -1.1791602954361697e-7,
-            0.000023547966471313185,
-            0.0010179625278914885,
-            0.014070470171167667,
-            0.11098505178285362,
-            0.49746925110067538,
-            1.0,
-        ),
+    exponent = code.polynomial(
+        magnitude,
+        (-1.7285347e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1),
     )
-    return x * p / q
+    far = code.const(1) - _scaled_exp(code, _at_least(code, code.let(exponent * magnitude - magnitude), -20.0))
+    return tx.Select(magnitude > code.const(0.927734375), code.intrinsic("copysign", far, x), near * x + x)
 
 
 def _softplus(code: _Code, x: Expr) -> Expr:
