@@ -145,7 +145,7 @@ class _Builder:
         if name in schedule.padded:
             if tag == "vector":
                 full, rest = vectors, 0
-            elif tile == vectors and rest:
+            elif level == len(tiles) - 1 and rest:
                 full, rest = full + 1, 0
         var = _unused(schedule.order[k], ranges)
 
