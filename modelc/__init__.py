@@ -1,1 +1,37 @@
-"""modelc: ONNX models to self-contained native packages."""
+"""modelc: ONNX models to self-contained native packages.
+
+    import modelc
+
+    result = modelc.compile("resnet50.onnx", target="native", output="resnet50.modelc")
+    report = modelc.verify("resnet50.modelc", "resnet50.onnx")
+    with modelc.load("resnet50.modelc") as model:
+        outputs = model.run({"x": x})
+
+The functions are imported when they are first used: `import modelc.runtime` needs the standard library and numpy alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "bench": ("modelc.verify", "bench"),
+    "compile": ("modelc.pipeline", "compile"),
+    "inspect": ("modelc.describe", "inspect"),
+    "load": ("modelc.runtime", "load"),
+    "profile": ("modelc.verify", "profile"),
+    "verify_package": ("modelc.pipeline", "verify"),
+}
+__all__ = ["__version__", "verify", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "verify":  # the room, which can be called
+        return import_module("modelc.verify")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'modelc' has no attribute {name!r}")
+    room, function = _HOMES[name]
+    return getattr(import_module(room), function)

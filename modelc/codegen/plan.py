@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,16 +144,12 @@ def plan_program(
 
 
 def _check_boundary(program: Program) -> None:
-    for name in (*program.inputs, *program.outputs):
-        placed = program.values[name]
-        if placed.root != name or placed.offset or placed.strides is not None or placed.layout.primitives:
-            raise InvalidIR(f"{name!r} of program {program.name} crosses the boundary but is not stored whole and plain")
     if both := set(program.inputs) & set(program.outputs):
         raise InvalidIR(f"{min(both)!r} of program {program.name} is input and output; a task has to copy it")
 
 
 def _tensor(placed: Placed) -> TensorInfo:
-    return TensorInfo(placed.name, placed.dtype, tuple(placed.layout.shape(placed.shape)))
+    return TensorInfo(placed.name, placed.dtype, placed.physical_shape)
 
 
 def _uses(program: Program, compiled: Mapping[str, Compiled]) -> Iterator[Use]:
@@ -184,17 +179,13 @@ def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed
             if argument in program.values and program.values[argument].root in steps:
                 steps[program.values[argument].root].append(number)
     for name, at in steps.items():
-        yield Lifetime(name, _bytes(roots[name]), min(at), max(at))
-
-
-def _bytes(placed: Placed) -> int:
-    return prod(placed.layout.shape(placed.shape)) * DTYPES[placed.dtype].itemsize
+        yield Lifetime(name, roots[name].bytes, min(at), max(at))
 
 
 def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
     found: dict[str, Lifetime] = {}
     for number, use in enumerate(uses):
-        sizes = {t.name: t.bytes for t in use.compiled.nest.temporaries}
+        sizes = dict(use.compiled.kernel.temporaries)
         for argument, region in zip(use.arguments, use.regions, strict=True):
             if region in sizes:
                 first = found[argument].first if argument in found else number
@@ -202,9 +193,7 @@ def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
     return list(found.values())
 
 
-def _step(
-    use: Use, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack
-) -> Step:
+def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack) -> Step:
     compiled, kernel = use.compiled, use.compiled.kernel.steps[use.step]
     arguments = tuple(
         _argument(name, region, compiled, program, places, parameters, pack)
@@ -241,12 +230,24 @@ def _argument(
     placed = program.values[name]
     offset = placed.offset * DTYPES[placed.dtype].itemsize
     if placed.root in program.constants:
-        data = program.constants[placed.root]
-        buffer = compiled.derived.buffer(region)
-        layout = compiled.candidate.layouts.get(region, buffer.layout)
-        return Argument("params", 0, parameters.place(data, buffer, layout, pack) + offset)
+        return _constant_argument(placed, region, compiled, program, parameters, pack)
     place = places[placed.root]
     return Argument(place.space, place.index, place.offset + offset)
+
+
+def _constant_argument(
+    placed: Placed, region: str, compiled: Compiled, program: Program, parameters: Parameters, pack: Pack
+) -> Argument:
+    """Packed as the kernel wants it; a strided view of a constant is read where it is in its root."""
+    data, buffer = program.constants[placed.root], compiled.derived.buffer(region)
+    if placed.strides is not None:
+        root = Buffer(placed.root, placed.dtype, data.shape)
+        offset = parameters.place(data, root, Layout(), pack) + placed.offset * data.itemsize
+        return Argument("params", 0, offset)
+    if placed.is_view:
+        data = data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
+    layout = compiled.candidate.layouts.get(region, buffer.layout)
+    return Argument("params", 0, parameters.place(data, buffer, layout, pack))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""Packages against ONNX Runtime: outputs, layers, speed."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from modelc.verify.bench import bench
+from modelc.verify.check import check_inputs, verify
+from modelc.verify.compare import Conditioning, Distance, distance
+from modelc.verify.layers import Probe, compare_layers
+from modelc.verify.profile import profile
+from modelc.verify.report import LayerReport, OutputReport, Report
+
+__all__ = [
+    "Conditioning",
+    "Distance",
+    "LayerReport",
+    "OutputReport",
+    "Probe",
+    "Report",
+    "bench",
+    "check_inputs",
+    "compare_layers",
+    "distance",
+    "profile",
+    "verify",
+]
+
+
+class _Room(ModuleType):
+    """`modelc.verify(...)` is a call of the library, though `modelc.verify` is this room as well."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Report:
+        from modelc import verify_package
+
+        return verify_package(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -1,0 +1,106 @@
+"""modelc compile"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from modelc.cli.output import err, json_option, out, print_json, size
+
+
+def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
+    """NAME=1,3,224,224 for each input; a name that comes again begins the next set."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for text in given:
+        name, _, dims = text.rpartition("=")
+        try:
+            shape = tuple(int(d) for d in dims.split(",")) if dims else ()
+        except ValueError:
+            name = ""
+        if not name:
+            raise click.BadParameter(f"{text!r}: expected NAME=1,3,224,224", param_hint="--shape")
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = shape
+    return sets
+
+
+@click.command("compile")
+@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
+@click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
+@click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=1,3,224,224",
+    multiple=True,
+    help="Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
+)
+@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@click.option("--threads", metavar="N", type=click.IntRange(1, 256), help="Kernels compiled at a time.")
+@click.option("--stop-after", metavar="STAGE", help="Go no further than this stage, and write no package before it.")
+@click.option("--dump-dir", metavar="DIR", type=click.Path(path_type=Path), help="Write the IR's text there.")
+@click.option("--no-verify", is_flag=True, help="Do not compare with ONNX Runtime.")
+@click.option("--keep-unverified", is_flag=True, help="Leave the package even if verification fails.")
+@click.option("--choices", metavar="FILE", type=click.Path(path_type=Path), help="Rebuild from a choices.json.")
+@json_option
+def compile_(
+    model: Path,
+    target: str | None,
+    output: Path | None,
+    shapes: tuple[str, ...],
+    config: str | None,
+    threads: int | None,
+    stop_after: str | None,
+    dump_dir: Path | None,
+    no_verify: bool,
+    keep_unverified: bool,
+    choices: Path | None,
+    as_json: bool,
+) -> int:
+    """Compiles a model to a package, and compares the package with ONNX Runtime."""
+    from modelc.pipeline import compile
+
+    sets = shape_sets(shapes)
+    with err.status("starting") as status:
+
+        def progress(stage: str, text: str) -> None:
+            status.update(f"[bold]{stage}[/bold] {text}")
+            if not sys.stderr.isatty() and stage not in said:
+                err.print(f"{stage} {text}", markup=False)
+            said.add(stage)
+
+        said: set[str] = set()
+        result = compile(
+            model,
+            target=target,
+            output=output,
+            shapes=sets,
+            config=config,
+            threads=threads,
+            verify=not no_verify,
+            keep_unverified=keep_unverified,
+            stop_after=stop_after,
+            dump_dir=dump_dir,
+            choices=choices,
+            progress=progress,
+        )
+    summary = result.to_json()
+    if as_json:
+        print_json(summary)
+    elif result.path is None:
+        out.print(f"stopped after {stop_after}")
+    else:
+        stages = ", ".join(f"{stage} {s:.1f}" for stage, s in result.seconds.items())
+        out.print(f"[bold]{result.path}[/bold] for {result.target}")
+        out.print(f"  kernels       {result.kernels} distinct, {result.steps} steps")
+        out.print(f"  arena         {size(result.arena_bytes)}")
+        out.print(f"  parameters    {size(result.params_bytes)}")
+        out.print(f"  library       {size(result.library_bytes)}")
+        out.print(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
+        out.print(f"  verification  {result.report.sentence() if result.report else 'none'}", markup=False)
+        for note in result.notes:
+            out.print(f"  note          {note}", markup=False)
+    return 0 if result.report is None or result.report.passed else 1

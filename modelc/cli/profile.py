@@ -1,0 +1,34 @@
+"""modelc profile"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from modelc.cli.output import err, json_option, out, print_json, size
+
+
+@click.command()
+@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True)
+@json_option
+def profile(package: Path, threads: int, as_json: bool) -> None:
+    """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
+    from modelc.verify.profile import profile as profile_package
+
+    with err.status("running, and measuring this machine's peak"):
+        found = profile_package(package, threads)
+    if as_json:
+        print_json(found)
+        return
+    table = Table("kernel", "us", "share", "MFLOP", "bytes", "dtype", "GFLOP/s", "of peak", "nodes", box=None)
+    for row in found["kernels"]:
+        numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}", f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
+        speed = (row["dtype"], f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
+        table.add_row(row["kernel"], *numbers, *speed, ", ".join(row["nodes"]))
+    out.print(table)
+    peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in found["peak_gflops"].items())
+    source = "measured in this run" if found["peak_measured"] else "estimated: there is no C compiler to measure with"
+    out.print(f"{found['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")

@@ -1,0 +1,61 @@
+"""modelc targets"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from modelc.cli.output import json_option, out, print_json
+from modelc.errors import TargetError
+from modelc.target import Target, list_targets, load_target, probe
+
+
+@click.group()
+def targets() -> None:
+    """Machines that packages are compiled for."""
+
+
+@targets.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Names the targets."""
+    names = list_targets()
+    if as_json:
+        print_json(list(names))
+        return
+    for name in names:
+        out.print(name)
+
+
+@targets.command()
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Prints a target's description."""
+    _print(load_target(name), as_json)
+
+
+@targets.command("probe")
+@click.option("-o", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
+@json_option
+def probe_(output: Path | None, as_json: bool) -> None:
+    """Measures this machine: peaks, caches, bandwidths."""
+    found = probe(fresh=True)
+    if output is not None:
+        try:
+            output.write_text(found.to_yaml())
+        except OSError as error:
+            raise TargetError(f"{output} cannot be written: {error.strerror}") from None
+    _print(found, as_json)
+
+
+def _print(target: Target, as_json: bool) -> None:
+    text = target.to_yaml()
+    if as_json:
+        tree: dict[str, Any] = yaml.safe_load(text)
+        print_json(tree)
+    else:
+        click.echo(text, nl=False)

@@ -1,0 +1,61 @@
+"""modelc verify"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from modelc.cli.output import err, json_option, out, print_json, read_npz
+
+
+@click.command()
+@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@click.option("--against", "model", metavar="MODEL.onnx", required=True, type=click.Path(path_type=Path))
+@click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
+@click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
+@click.option("--samples", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Inputs to draw.")
+@click.option("--rtol", metavar="X", type=click.FloatRange(0), default=1e-3, show_default=True)
+@click.option("--atol", metavar="X", type=click.FloatRange(0), default=1e-4, show_default=True)
+@click.option("--per-layer", is_flag=True, help="Compare every kernel's result, and name the first that departs.")
+@json_option
+def verify(
+    package: Path,
+    model: Path,
+    inputs: Path | None,
+    seed: int,
+    samples: int,
+    rtol: float,
+    atol: float,
+    per_layer: bool,
+    as_json: bool,
+) -> int:
+    """Compares a package with ONNX Runtime: passed where |a - b| <= ATOL + RTOL * |b|. Loading a package executes the
+    library in it."""
+    from modelc.pipeline import verify as verify_package
+
+    feed = None if inputs is None else read_npz(inputs)
+    with err.status("comparing with ONNX Runtime"):
+        report = verify_package(package, model, feed, seed, samples, rtol, atol, per_layer)
+    if as_json:
+        print_json(report.to_json())
+        return 0 if report.passed else 1
+    if report.layers:
+        table = Table("kernel", "value", "max abs", "rms rel", "", box=None)
+        for layer in report.layers:
+            d, verdict = layer.distance, "" if layer.distance.passed else "departs"
+            table.add_row(layer.kernel, layer.value, f"{d.max_abs:.1e}", f"{d.rms_rel:.1e}", verdict)
+        out.print(table)
+        first = report.first_departure
+        where = f"{first.kernel} ({', '.join(first.nodes)})" if first else "none"
+        out.print(f"first kernel that departs: {where}", markup=False)
+    table = Table("output", "max abs", "max rel", "rms rel", "cosine", "float64: ours / reference", "", box=None)
+    for output in report.outputs:
+        d, f = output.distance, output.float64
+        truth = f"{f.ours_rms:.1e} / {f.reference_rms:.1e}" if f else ""
+        figures = (f"{d.max_abs:.1e}", f"{d.max_rel:.1e}", f"{d.rms_rel:.1e}", f"{d.cosine:.7f}", truth)
+        table.add_row(output.name, *figures, "passed" if output.passed else "FAILED")
+    out.print(table)
+    out.print(f"{package} {report.sentence()}", markup=False)
+    return 0 if report.passed else 1

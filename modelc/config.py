@@ -1,0 +1,136 @@
+"""configs/*.yaml: the parameters of the pipeline's stages, read strictly."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from modelc.errors import ConfigError
+from modelc.passes import Spec, make_pass
+
+MAX_FILE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How a package is compared with ONNX Runtime: |a - b| <= atol + rtol * |b|, on `samples` drawn inputs."""
+
+    rtol: float
+    atol: float
+    samples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `flush_denormals`: whether a
+    package computes with subnormal numbers taken as zero."""
+
+    simplify: tuple[Spec, ...]
+    flush_denormals: bool
+    verify: Verification
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree of the YAML file that says the same."""
+        return {
+            "simplify": list(self.simplify),
+            "codegen": {"flush_denormals": self.flush_denormals},
+            "verify": asdict(self.verify),
+        }
+
+
+def list_configs() -> tuple[str, ...]:
+    """The names that load_config knows."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
+    """A shipped configuration by name, or the YAML file at a path. Raises ConfigError that names what is wrong."""
+    name = os.fspath(name_or_path)
+    is_path = os.sep in name or name.endswith((".yaml", ".yml"))
+    if not is_path and name not in list_configs():
+        raise ConfigError(
+            f"configuration {name!r} is unknown; expected {', '.join(list_configs())}, or the path of a .yaml file"
+        )
+    path = Path(name) if is_path else _folder() / f"{name}.yaml"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}") from None
+    if len(data) > MAX_FILE:
+        raise ConfigError(f"{path} is not a configuration: it is larger than {MAX_FILE} bytes")
+    try:
+        tree = yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    return parse_config(tree, str(path))
+
+
+def parse_config(tree: Any, source: str) -> Config:
+    """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
+    top = _section(tree, source, "", ("simplify", "codegen", "verify"))
+    codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
+    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed"))
+    passes = top["simplify"]
+    if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
+        raise ConfigError(f"{source}: simplify is {str(passes)[:80]}; expected a list of passes")
+    for one in passes:
+        make_pass(one)
+    return Config(
+        simplify=tuple(passes),
+        flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
+        verify=Verification(
+            rtol=_number(check, source, "verify.rtol"),
+            atol=_number(check, source, "verify.atol"),
+            samples=_whole(check, source, "verify.samples", 1),
+            seed=_whole(check, source, "verify.seed", 0),
+        ),
+    )
+
+
+def _section(tree: Any, source: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    place = f"{source}: {path}" if path else source
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{place} is {str(tree)[:80]}; expected a mapping with {', '.join(keys)}")
+    for key in tree:
+        if key not in keys:
+            raise ConfigError(f"{place} has an unknown key {str(key)[:80]!r}; expected {', '.join(keys)}")
+    if missing := [key for key in keys if key not in tree]:
+        raise ConfigError(f"{place} lacks the key {missing[0]!r}; expected {', '.join(keys)}")
+    return tree
+
+
+def _value(section: dict[str, Any], path: str) -> Any:
+    return section[path.rpartition(".")[2]]
+
+
+def _flag(section: dict[str, Any], source: str, path: str) -> bool:
+    value = _value(section, path)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected true or false")
+    return value
+
+
+def _number(section: dict[str, Any], source: str, path: str) -> float:
+    value = _value(section, path)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected a number from 0 (1e-4 is written 1.0e-4)")
+    return float(value)
+
+
+def _whole(section: dict[str, Any], source: str, path: str, least: int) -> int:
+    value = _value(section, path)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
+        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected a whole number from {least}")
+    return value
+
+
+def _folder() -> Path:
+    """In a wheel the files are package data; in a checkout they lie beside the package."""
+    installed = Path(str(files("modelc"))) / "data" / "configs"
+    return installed if installed.is_dir() else Path(__file__).parents[1] / "configs"

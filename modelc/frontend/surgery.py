@@ -1,0 +1,132 @@
+"""For verification: a model with inner values exposed, or all in float64; what its inputs are used for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from modelc.frontend.load import ELEMENT_TYPES, read_model
+
+LARGEST_PROTOBUF = 1_500_000_000
+_HANDS_THROUGH = {"Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand", "Slice"}
+
+
+def table_rows(path: str | Path) -> dict[str, int]:
+    """For every input that ends up as the indices of a Gather: how many rows the smallest such table has."""
+    graph = read_model(path).graph
+    shapes = {t.name: tuple(t.dims) for t in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                shapes[node.output[0]] = tuple(attribute.t.dims)
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found: dict[str, int] = {}
+    for given in graph.input:
+        names, seen = [given.name], {given.name}
+        while names:
+            name = names.pop()
+            for node in readers.get(name, []):
+                if node.op_type == "Gather" and len(node.input) > 1 and node.input[1] == name:
+                    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+                    if shape := shapes.get(node.input[0]):
+                        found[given.name] = min(found.get(given.name, shape[axis]), shape[axis])
+                elif node.op_type in _HANDS_THROUGH and node.input[0] == name:
+                    names += [x for x in node.output if x not in seen]
+                    seen.update(node.output)
+    return found
+
+
+def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
+    """Writes the model with every one of `names` that its graph computes as an output, and says which these are."""
+    model = onnx.load(path)
+    computed = {x for node in model.graph.node for x in node.output}
+    there = {value.name for value in model.graph.output}
+    new = [name for name in dict.fromkeys(names) if name in computed and name not in there]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in new)
+    large = model.ByteSize() > LARGEST_PROTOBUF
+    onnx.save_model(model, output, save_as_external_data=large)
+    return (*there & set(names), *new)
+
+
+def evaluate_float64(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The model's outputs with every float32 made float64, by ONNX's reference implementation: slow, and exact enough
+    to be the truth for float32."""
+    model = onnx.load(path)
+    _widen(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            _widen_node(node)
+    feeds = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in inputs.items()}
+    with np.errstate(all="ignore"):
+        results = ReferenceEvaluator(model).run(None, feeds)
+    return {value.name: np.asarray(array) for value, array in zip(model.graph.output, results, strict=True)}
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for node in graph.node:
+        _widen_node(node)
+
+
+def _widen_node(node: onnx.NodeProto) -> None:
+    if node.op_type == "Constant":  # value_float and value_floats have no float64 form but a tensor
+        for attribute in list(node.attribute):
+            if attribute.name in ("value_float", "value_floats"):
+                value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+                node.attribute.remove(attribute)
+                tensor = numpy_helper.from_array(np.asarray(value, np.float64))
+                node.attribute.append(onnx.helper.make_attribute("value", tensor))
+    if node.op_type == "ConstantOfShape" and not node.attribute:
+        node.attribute.append(onnx.helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
+            attribute.i = TensorProto.DOUBLE
+        _widen_tensor(attribute.t)
+        if attribute.HasField("g"):
+            _widen(attribute.g)
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type == TensorProto.FLOAT:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+
+
+def summary(path: str | Path) -> dict[str, Any]:
+    """Inputs and outputs (free dimensions by name), operator counts, parameters, versions: as JSON-like data."""
+    model = read_model(path)
+    graph = model.graph
+    constants = {t.name for t in graph.initializer}
+    counts: dict[str, int] = {}
+    for node in graph.node:
+        name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        counts[name] = counts.get(name, 0) + 1
+    return {
+        "name": graph.name,
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "opsets": {s.domain or "ai.onnx": s.version for s in model.opset_import},
+        "inputs": [_described(value) for value in graph.input if value.name not in constants],
+        "outputs": [_described(value) for value in graph.output],
+        "nodes": len(graph.node),
+        "operators": dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        "parameters": sum(int(np.prod(t.dims)) for t in graph.initializer),
+    }
+
+
+def _described(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    kind = value.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim]
+    return {"name": value.name, "dtype": ELEMENT_TYPES.get(kind.elem_type, "unknown"), "shape": dims}

@@ -1,0 +1,396 @@
+"""The stages, in order: a model and a target go in, a verified package comes out (DESIGN section 2)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc import __version__
+from modelc.choices import Choices, Shapes, check_choices, parse_choices, read_choices_file
+from modelc.codegen.kernels import Kernel, compile_nest
+from modelc.codegen.pack import pack_constant
+from modelc.codegen.plan import Compiled, Parameters, plan_program
+from modelc.config import Config, load_config
+from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError
+from modelc.frontend.onnx import import_model
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.graph import Graph
+from modelc.ir.graph_text import show_graph
+from modelc.ir.nest import Nest
+from modelc.ir.program import Program
+from modelc.package import (
+    Package,
+    PackageSpec,
+    PackageTarget,
+    Plan,
+    find_toolchain,
+    read_choices,
+    read_package,
+    write_package,
+)
+from modelc.passes import run_passes
+from modelc.passes.partition import partition
+from modelc.space.build import build_nest
+from modelc.space.default import default_candidate
+from modelc.space.stages import derive
+from modelc.target import Target, load_target
+from modelc.verify import Probe, Report, compare_layers
+from modelc.verify.check import drawn
+from modelc.verify.check import verify as verify_outputs
+
+STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
+MOST_THREADS = 4
+SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
+TOOLS = ("apache-tvm", "numpy", "onnx")
+C_FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
+    distinct ones, `steps` their calls in the first variant; sizes are in bytes."""
+
+    path: Path | None
+    target: str
+    seconds: Mapping[str, float]
+    threads: int
+    kernels: int = 0
+    steps: int = 0
+    arena_bytes: int = 0
+    params_bytes: int = 0
+    library_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    report: Report | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": None if self.path is None else str(self.path),
+            "target": self.target,
+            "seconds": {stage: round(s, 3) for stage, s in self.seconds.items()},
+            "total_seconds": round(sum(self.seconds.values()), 3),
+            "threads": self.threads,
+            "kernels": self.kernels,
+            "steps": self.steps,
+            "arena_bytes": self.arena_bytes,
+            "params_bytes": self.params_bytes,
+            "library_bytes": self.library_bytes,
+            "notes": list(self.notes),
+            "verification": None if self.report is None else self.report.to_json()["summary"],
+        }
+
+
+def compile(
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str] | Target | None = None,
+    output: str | os.PathLike[str] | None = None,
+    shapes: Sequence[Shapes] = (),
+    config: str | os.PathLike[str] | Config | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+    keep_unverified: bool = False,
+    stop_after: str | None = None,
+    dump_dir: str | os.PathLike[str] | None = None,
+    choices: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
+
+    `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels.
+    `choices` is the choices.json of an earlier package: target, shapes and config are taken from it where they are not
+    given, nothing is scheduled, and the package is the same byte for byte. Raises ModelcError; VerificationError where
+    the package is wrong, and then there is none unless `keep_unverified`.
+    """
+    if stop_after is not None and stop_after not in STAGES:
+        raise ConfigError(f"there is no stage {stop_after!r}; the stages are {', '.join(STAGES)}")
+    path = Path(model)
+    given = None if target is None else target if isinstance(target, Target) else load_target(target)
+    settings = None if config is None else config if isinstance(config, Config) else load_config(config)
+    locked = None
+    digest = _sha256(path)
+    if choices is not None:
+        locked = read_choices_file(choices)
+        check_choices(locked, __version__, digest, given, str(choices))
+        given, settings, shapes = locked.target, settings or locked.config, tuple(shapes) or locked.shapes
+    run = Run(
+        model=path,
+        digest=digest,
+        target=given if given is not None else load_target("native"),
+        config=settings if settings is not None else load_config(),
+        shapes=tuple(shapes) or ({},),
+        threads=threads or min(_cores(), MOST_THREADS),
+        locked=locked,
+        stop_after=stop_after or STAGES[-1],
+        dump_dir=None if dump_dir is None else Path(dump_dir),
+        progress=progress or (lambda stage, text: None),
+    )
+    return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
+
+
+class _Stopped(Exception):
+    """The stage that was to be the last is over."""
+
+
+@dataclass
+class Run:
+    """One compilation: what it was asked for, and how long the stages took."""
+
+    model: Path
+    digest: str
+    target: Target
+    config: Config
+    shapes: tuple[Shapes, ...]
+    threads: int
+    locked: Choices | None = None
+    stop_after: str = STAGES[-1]
+    dump_dir: Path | None = None
+    progress: Progress = lambda stage, text: None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
+        try:
+            programs = self.programs()
+            compiled = self.kernels(programs)
+            spec = self.spec(programs, compiled)
+        except _Stopped:
+            return CompileResult(None, self.target.name, self.seconds, self.threads)
+        verify = verify and self.stop_after == "verify"
+        package, report = self.write(spec, output, verify, keep_unverified)
+        files = package.manifest.files
+        return CompileResult(
+            path=output,
+            target=self.target.name,
+            seconds=self.seconds,
+            threads=self.threads,
+            kernels=len(compiled),
+            steps=len(spec.variants[0].steps),
+            arena_bytes=max(plan.arena_bytes for plan in spec.variants),
+            params_bytes=spec.params_bytes,
+            library_bytes=files["libmodel.so"].bytes,
+            notes=spec.notes,
+            report=report,
+        )
+
+    @contextmanager
+    def stage(self, name: str, text: str = "") -> Iterator[Callable[[str], None]]:
+        """Times a stage; yields what takes the text of the IR after it."""
+        self.progress(name, text)
+        dumped: list[str] = []
+        start = time.perf_counter()
+        yield dumped.append
+        self.seconds[name] = time.perf_counter() - start
+        if self.dump_dir is not None and dumped:
+            self._dump(name, "\n".join(dumped))
+        if name == self.stop_after and name in STAGES[: STAGES.index("package")]:
+            raise _Stopped
+
+    def _dump(self, name: str, text: str) -> None:
+        assert self.dump_dir is not None
+        try:
+            self.dump_dir.mkdir(parents=True, exist_ok=True)
+            (self.dump_dir / f"{STAGES.index(name) + 1:02}-{name}.txt").write_text(text.rstrip() + "\n")
+        except OSError as error:
+            raise ConfigError(f"cannot write to the dump folder {self.dump_dir}: {error.strerror}") from None
+
+    @property
+    def dumping(self) -> bool:
+        return self.dump_dir is not None
+
+    def programs(self) -> list[Program]:
+        """import, simplify, partition: one Program for each set of shapes."""
+        with self.stage("import", str(self.model)) as dump:
+            graphs = [import_model(self.model, shapes) for shapes in self.shapes]
+            for graph in graphs if self.dumping else ():
+                dump(show_graph(graph, SHOWN_ELEMENTS))
+        with self.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
+            graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
+            for graph in graphs if self.dumping else ():
+                dump(show_graph(graph, SHOWN_ELEMENTS))
+        with self.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
+            programs = [partition(graph) for graph in graphs]
+            for program in programs if self.dumping else ():
+                dump(str(program))
+        return programs
+
+    def _on_pass(self, name: str, graph: Graph) -> None:
+        self.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
+
+    def kernels(self, programs: Sequence[Program]) -> dict[str, Compiled]:
+        """schedule, codegen: every distinct Task once, by its hash."""
+        tasks: dict[str, Task] = {}
+        for program in programs:
+            for bound in program.tasks:
+                tasks.setdefault(bound.task.hash, bound.task)
+        with self.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
+            scheduled = {}
+            for key, task in tasks.items():
+                scheduled[key] = one = self.schedule(key, task)
+                if self.dumping:
+                    dump(f"{key} {task.name}\n{one[1]}\n{one[3]}\n")
+        with self.stage("codegen", f"{len(tasks)} kernels, {self.threads} threads") as dump:
+            kernels = self.compile_all({key: nest for key, (_, _, _, nest) in scheduled.items()})
+            if self.dumping:
+                dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
+        return {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
+
+    def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
+        """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
+        canonical = task.canonical()
+        if self.locked is None:
+            candidate = default_candidate(canonical, self.target)
+        elif key in self.locked.tasks:
+            candidate = self.locked.tasks[key]
+        else:
+            raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
+        return canonical, candidate, derive(canonical, candidate.stages), build_nest(canonical, candidate)
+
+    def compile_all(self, nests: Mapping[str, Nest]) -> dict[str, Kernel]:
+        """Machine code in parallel: LLVM releases the interpreter."""
+        done = 0
+
+        def one(key: str) -> Kernel:
+            nonlocal done
+            kernel = compile_nest(nests[key], f"k_{key}", self.target)
+            done += 1
+            self.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
+            return kernel
+
+        pool = ThreadPoolExecutor(self.threads)
+        try:
+            return dict(zip(nests, pool.map(one, nests), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def spec(self, programs: Sequence[Program], compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
+        """Everything that the package is made of."""
+        parameters = Parameters()
+        plans = tuple(plan_program(program, compiled, parameters, pack_constant, expose) for program in programs)
+        tasks = {key: one.candidate for key, one in compiled.items()}
+        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks)
+        return PackageSpec(
+            name=self.model.stem,
+            target=PackageTarget(self.target.name, self.target.triple, self.target.features),
+            variants=plans,
+            objects={one.kernel.symbol: self._object(one.kernel) for one in compiled.values()},
+            params=tuple(parameters.arrays),
+            choices=chosen.to_json(),
+            versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
+            flush_denormals=self.config.flush_denormals,
+            notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
+        )
+
+    def _object(self, kernel: Kernel) -> bytes:
+        if kernel.object is not None:
+            return kernel.object
+        assert kernel.source is not None
+        with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as folder:
+            (Path(folder) / "kernel.c").write_text(kernel.source)
+            toolchain = find_toolchain(self.target.triple)
+            toolchain.compile([*C_FLAGS, "-c", "kernel.c", "-o", "kernel.o"], Path(folder))
+            return (Path(folder) / "kernel.o").read_bytes()
+
+    def write(
+        self, spec: PackageSpec, output: Path, verify: bool, keep_unverified: bool
+    ) -> tuple[Package, Report | None]:
+        """package, verify: the package takes its place when it has been found right."""
+        report: Report | None = None
+
+        def check(folder: Path) -> Mapping[str, Any]:
+            nonlocal report
+            self.seconds["package"] = time.perf_counter() - start
+            with self.stage("verify", f"{self.config.verify.samples} sample(s) against ONNX Runtime"):
+                report = self.check(folder)
+            if not report.passed and not keep_unverified:
+                raise VerificationError(f"{output} was not written: it {report.sentence()}")
+            return report.to_json()
+
+        self.progress("package", str(output))
+        start = time.perf_counter()
+        try:
+            package = write_package(spec, output, check if verify else None)
+        except ToolchainError as error:
+            if verify and "package" in self.seconds:
+                raise ToolchainError(f"{error}; or compile with --no-verify") from None
+            raise
+        self.seconds.setdefault("package", time.perf_counter() - start)
+        return package, report
+
+    def check(self, folder: Path) -> Report:
+        v = self.config.verify
+        return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol)
+
+
+def verify(
+    package: str | os.PathLike[str],
+    model: str | os.PathLike[str],
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    rtol: float = 1e-3,
+    atol: float = 1e-4,
+    per_layer: bool = False,
+) -> Report:
+    """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant. `per_layer` also
+    builds the package again from its choices with every kernel's result as an output, and compares these."""
+    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol)
+    if not per_layer:
+        return report
+    read = read_package(package)
+    source = str(read.path / "choices.json")
+    chosen = parse_choices(read_choices(read), source)
+    digest = _sha256(Path(model))
+    check_choices(chosen, __version__, digest, None, source)
+    feed = dict(inputs) if inputs is not None else drawn(read, model, seed, 1)[0]
+    number = next(k for k, plan in enumerate(read.manifest.variants) if _takes(plan, feed))
+    one = replace(chosen, shapes=chosen.shapes[number : number + 1])
+    run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, min(_cores(), MOST_THREADS), one)
+    with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder:
+        programs = run.programs()
+        exposed = write_package(run.spec(programs, run.kernels(programs), expose=True), Path(folder) / "exposed.modelc")
+        layers = compare_layers(exposed.path, _probes(programs[0], exposed), model, feed, rtol, atol)
+    return replace(report, layers=layers)
+
+
+def _takes(plan: Plan, feed: Mapping[str, NDArray[Any]]) -> bool:
+    return {t.name: t.shape for t in plan.inputs} == {name: array.shape for name, array in feed.items()}
+
+
+def _probes(program: Program, exposed: Package) -> tuple[Probe, ...]:
+    """What the tasks write, in order of execution."""
+    there = {tensor.name for tensor in exposed.manifest.variants[0].outputs}
+    found = []
+    for bound in program.tasks:
+        for value in (program.values[name] for name in bound.outputs):
+            if value.root in there:
+                place = (value.dtype, value.shape, value.layout, value.strides, value.root, value.offset)
+                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place))
+    return tuple(found)
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise ModelError(f"the model {path} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def _cores() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,67 @@
+"""Speed side by side: each engine in a process of its own, in alternating slices of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modelc.errors import InputError, TargetError
+from modelc.package import machine_of, read_package
+from modelc.package.toolchain import native_machine
+from modelc.verify.check import drawn
+from modelc.verify.engine import NAMES, Engine
+
+SLICES = 10
+WARM_UP = 0.2  # of the seconds of an engine, before anything counts
+
+
+def bench(
+    package: str | Path,
+    against: Sequence[str] = (),
+    model: str | Path | None = None,
+    threads: int = 1,
+    seconds: float = 3.0,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Times the package and every engine of `against` (ort, ort-daz: with denormals as zero, openvino) for about
+    `seconds` each. `ratio` is an engine's median time / the package's: above 1, the package is faster."""
+    say = progress or (lambda text: None)
+    if unknown := sorted(set(against) - set(NAMES[1:])):
+        raise InputError(f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}")
+    if against and model is None:
+        raise InputError(f"to compare with {', '.join(against)} the ONNX model is needed: give --model MODEL.onnx")
+    read = read_package(package)
+    if machine_of(read.manifest.target.triple) != native_machine():
+        raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
+    feed = drawn(read, model, seed=0, samples=1)[0]
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+        for name in ("modelc", *dict.fromkeys(against)):
+            say(f"opening {name}")
+            path = package if name == "modelc" else model
+            assert path is not None
+            engines[name] = stack.enter_context(Engine(name, path, threads))
+            engines[name].run(feed)
+            engines[name].time(seconds * WARM_UP)
+        times: dict[str, list[float]] = {name: [] for name in engines}
+        for number in range(SLICES):
+            say(f"slice {number + 1} of {SLICES}")
+            for name, engine in engines.items():
+                times[name] += engine.time(seconds / SLICES)
+        abouts = {name: engine.about for name, engine in engines.items()}
+    ours = float(np.median(times["modelc"]))
+    return {
+        "threads": threads,
+        "inputs": {name: list(array.shape) for name, array in feed.items()},
+        "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
+        "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
+    }
+
+
+def _percentiles(times: Sequence[float]) -> dict[str, Any]:
+    p10, median, p90 = (float(x) for x in np.percentile(times, (10, 50, 90)))
+    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "runs": len(times)}

@@ -1,0 +1,139 @@
+"""A package against ONNX Runtime: the same inputs, output by output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import InputError, ModelcError, PackageError, VerificationError
+from modelc.frontend.surgery import evaluate_float64, table_rows
+from modelc.package import Package, TensorInfo, machine_of, read_package, run_emulated
+from modelc.package.toolchain import native_machine
+from modelc.verify.compare import Conditioning, conditioning, distance
+from modelc.verify.draw import draw_inputs
+from modelc.verify.engine import Engine
+from modelc.verify.report import OutputReport, Report
+
+Arrays = dict[str, NDArray[Any]]
+RTOL, ATOL = 1e-3, 1e-4
+
+
+def verify(
+    package: str | Path,
+    model: str | Path,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+) -> Report:
+    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package. A package that crashes or
+    does not end fails; one whose files are damaged raises PackageError, inputs that do not fit InputError."""
+    read = read_package(package, check=True)
+    feeds = [dict(inputs)] if inputs is not None else drawn(read, model, seed, samples)
+    collected: dict[str, OutputReport] = {}
+    failure, about = None, "ONNX Runtime"
+    with ExitStack() as stack:
+        reference = stack.enter_context(Engine("ort", model))
+        about = reference.about
+        try:
+            run = runner(read, stack)
+            for feed in feeds:
+                _compare(run(feed), reference.run(feed), model, feed, rtol, atol, collected, read)
+        except VerificationError as error:
+            failure = f"the package did not run: {error}"
+    return Report(about, rtol, atol, seed, len(feeds), tuple(collected.values()), failure=failure)
+
+
+def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
+    """How to run a package here: in a process of its own, under emulation if it is for another machine."""
+    if machine_of(package.manifest.target.triple) == native_machine():
+        return stack.enter_context(Engine("modelc", package.path)).run
+
+    def emulated(feed: Arrays) -> Arrays:
+        try:
+            return run_emulated(package.path, feed, variant_of(package, feed)).outputs
+        except PackageError as error:
+            raise VerificationError(str(error)) from None
+
+    return emulated
+
+
+def variant_of(package: Package, feed: Mapping[str, NDArray[Any]]) -> int:
+    """The variant that takes inputs of these names and shapes."""
+    given = {name: array.shape for name, array in feed.items()}
+    for number, plan in enumerate(package.manifest.variants):
+        if {t.name: t.shape for t in plan.inputs} == given:
+            return number
+    known = "; ".join(", ".join(_shown(t) for t in plan.inputs) for plan in package.manifest.variants)
+    found = ", ".join(f"{name} {list(shape)}" for name, shape in given.items())
+    raise InputError(f"the inputs are {found}; {package.path} takes {known}")
+
+
+def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
+    """Raises InputError with names, dtypes and shapes if some variant does not take these inputs."""
+    plan = package.manifest.variants[variant_of(package, feed)]
+    for tensor in plan.inputs:
+        wanted = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
+        if feed[tensor.name].dtype.name != wanted:
+            raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; the package takes {wanted}")
+
+
+def _shown(tensor: TensorInfo) -> str:
+    return f"{tensor.name} {list(tensor.shape)}"
+
+
+def drawn(package: Package, model: str | Path | None, seed: int, samples: int) -> list[Arrays]:
+    """`samples` inputs for every variant. Without the model, whole numbers are 0 or 1."""
+    rows = table_rows(model) if model is not None else {}
+    return [draw_inputs(plan.inputs, rows, seed, k) for plan in package.manifest.variants for k in range(samples)]
+
+
+def _compare(
+    ours: Arrays,
+    reference: Arrays,
+    model: str | Path,
+    feed: Arrays,
+    rtol: float,
+    atol: float,
+    collected: dict[str, OutputReport],
+    package: Package,
+) -> None:
+    if missing := ours.keys() - reference.keys():
+        raise ModelcError(f"the model has no output {min(missing)!r}: {package.path} was compiled from another model")
+    dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
+    ours = {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
+    found = {name: distance(array, reference[name], rtol, atol) for name, array in ours.items()}
+    far = [name for name, one in found.items() if not one.passed]
+    truths = _against_float64(far, ours, reference, model, feed)
+    for name, one in found.items():
+        truth = truths.get(name)
+        now = OutputReport(name, one, one.passed or (truth is not None and truth.passed), truth)
+        collected[name] = collected[name].worse(now) if name in collected else now
+
+
+def _against_float64(
+    names: Sequence[str], ours: Arrays, reference: Arrays, model: str | Path, feed: Arrays
+) -> dict[str, Conditioning | None]:
+    """The float64 verdict for outputs that are not near; None where there is no truth to be had."""
+    if not names:
+        return {}
+    try:
+        truth = evaluate_float64(model, feed)
+    except Exception:  # whatever the reference implementation lacks
+        return dict.fromkeys(names)
+    return {
+        name: conditioning(ours[name], reference[name], truth[name]) if truth[name].shape == ours[name].shape else None
+        for name in names
+    }
+
+
+def as_numbers(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """bfloat16 from its bits."""
+    return array.view(ml_dtypes.bfloat16).astype(np.float32) if dtype == "bfloat16" else array

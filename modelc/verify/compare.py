@@ -1,0 +1,79 @@
+"""How far two tensors are apart, and whether that is near enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TIMES_REFERENCE = 4.0  # how much farther from the float64 result than ONNX Runtime's own a package's may be
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Distance:
+    """`max_rel` is the largest |a - b| / |b|, `rms_rel` the root mean square of a - b over that of b."""
+
+    max_abs: float
+    max_rel: float
+    rms_rel: float
+    cosine: float
+    passed: bool
+
+    def worse(self, other: Distance) -> Distance:
+        """The worse of the two in every figure."""
+        return Distance(
+            max(self.max_abs, other.max_abs),
+            max(self.max_rel, other.max_rel),
+            max(self.rms_rel, other.rms_rel),
+            min(self.cosine, other.cosine),
+            self.passed and other.passed,
+        )
+
+
+def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: float) -> Distance:
+    """Passed: |a - b| <= atol + rtol * |b| everywhere; whole numbers and truth values must be equal. NaNs and
+    infinities in equal places are equal, in different places infinitely far apart."""
+    if ours.shape != reference.shape:
+        return Distance(np.inf, np.inf, np.inf, 0.0, False)
+    exact = reference.dtype.kind in "biu"
+    a, b = ours.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
+    with np.errstate(all="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        apart = np.where(same, 0.0, np.abs(a - b))
+        apart = np.where(np.isnan(apart), np.inf, apart)
+        size = np.where(np.isfinite(b), np.abs(b), 0.0)
+        passed = same if exact else apart <= atol + rtol * size
+        finite = np.isfinite(a) & np.isfinite(b)
+        norm_a, norm_b = np.linalg.norm(a[finite]), np.linalg.norm(b[finite])
+        cosine = 1.0 if norm_a == norm_b == 0 else float(a[finite] @ b[finite] / max(norm_a * norm_b, TINY))
+        return Distance(
+            max_abs=float(apart.max(initial=0.0)),
+            max_rel=float((apart / np.maximum(size, TINY)).max(initial=0.0)) if apart.any() else 0.0,
+            rms_rel=float(np.linalg.norm(apart) / max(norm_b, TINY)),
+            cosine=cosine,
+            passed=bool(passed.all()),
+        )
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """Both results against the same model computed in float64: root mean square and largest error of each."""
+
+    ours_rms: float
+    ours_max: float
+    reference_rms: float
+    reference_max: float
+
+    @property
+    def passed(self) -> bool:
+        """A model whose own conditioning forbids closeness: ONNX Runtime is about as far from the truth as we are."""
+        pairs = ((self.ours_rms, self.reference_rms), (self.ours_max, self.reference_max))
+        return all(np.isfinite(ours) and ours <= TIMES_REFERENCE * reference for ours, reference in pairs)
+
+
+def conditioning(ours: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any]) -> Conditioning:
+    one, other = distance(ours, truth, 0, 0), distance(reference, truth, 0, 0)
+    return Conditioning(one.rms_rel, one.max_abs, other.rms_rel, other.max_abs)

@@ -1,0 +1,104 @@
+"""Talking to an engine in a worker process: a package, ONNX Runtime or OpenVINO."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import ModelcError, VerificationError
+from modelc.verify.worker import ENGINES, read_arrays, write_arrays
+
+NAMES = tuple(ENGINES)
+TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
+
+
+class Engine:
+    """A worker with `path` open in it: `modelc` opens packages, the others ONNX models."""
+
+    def __init__(self, engine: str, path: str | Path, threads: int = 1) -> None:
+        self.engine = engine
+        self._folder = tempfile.TemporaryDirectory(prefix="modelc-engine-")
+        root = str(Path(__file__).resolve().parents[2])
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "modelc.verify.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
+        )
+        try:
+            self.about: str = self._ask("open", engine=engine, path=str(Path(path).resolve()), threads=threads)["about"]
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The outputs. Raises VerificationError when the engine refuses, crashes or does not end."""
+        given, taken = Path(self._folder.name) / "inputs.npz", Path(self._folder.name) / "outputs.npz"
+        write_arrays(str(given), {name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        self._ask("run", inputs=str(given), outputs=str(taken))
+        return read_arrays(str(taken))
+
+    def time(self, seconds: float) -> list[float]:
+        """Milliseconds of runs on the inputs of the last `run`."""
+        times: list[float] = self._ask("time", seconds=seconds)["ms"]
+        return times
+
+    def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        worker = self._worker
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            worker.stdin.write(json.dumps({command: arguments}).encode() + b"\n")
+            worker.stdin.flush()
+            if not select.select([worker.stdout], [], [], TIMEOUT)[0]:
+                raise VerificationError(f"{self.engine} did not finish within {TIMEOUT:g} s")
+            line = worker.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            raise VerificationError(f"{self.engine} {_end_of(worker)} when it was asked to {command}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EngineError(f"{self.engine} cannot {command}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        self._worker.kill()
+        self._worker.wait()
+        for pipe in (self._worker.stdin, self._worker.stdout, self._worker.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class EngineError(ModelcError):
+    """An engine said no: a missing module, an operator it lacks, inputs it does not take."""
+
+
+def _end_of(worker: subprocess.Popen[bytes]) -> str:
+    code = worker.wait()
+    if code < 0:
+        return f"crashed ({signal.Signals(-code).name})"
+    return f"ended with code {code}"

@@ -1,0 +1,54 @@
+"""Time per kernel, and how near each comes to what the machine can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modelc import runtime
+from modelc.errors import PackageError, TargetError
+from modelc.package import machine_of, read_package
+from modelc.package.toolchain import native_machine
+from modelc.target import probe
+from modelc.verify.check import drawn
+
+
+def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str, Any]:
+    """What every kernel of the package's first variant takes, in order. `peak_share` is against this machine's vector
+    peak for the dtype that the kernel computes in (float32's where that was not measured), measured in this run."""
+    read = read_package(package)
+    if machine_of(read.manifest.target.triple) != native_machine():
+        raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
+    plan = read.manifest.variants[0]
+    try:
+        with runtime.load(package, threads=threads) as model:
+            steps = model.profile(drawn(read, None, seed=0, samples=1)[0], repeat)
+    except runtime.ModelError as error:
+        raise PackageError(str(error)) from None
+    machine = probe(fresh=True)
+    total = sum(step.seconds / step.calls for step in steps)
+    rows = []
+    for step, planned in zip(steps, plan.steps, strict=True):
+        seconds = step.seconds / step.calls
+        gflops = step.flops / seconds * 1e-9 if seconds else 0.0
+        peak = machine.peak.get(planned.dtype, machine.peak["float32"]) * (1 if planned.serial else threads)
+        rows.append(
+            {
+                "kernel": step.name,
+                "nodes": list(planned.nodes),
+                "us": seconds * 1e6,
+                "share": seconds / total if total else 0.0,
+                "flops": step.flops,
+                "bytes": step.bytes,
+                "dtype": planned.dtype,
+                "gflops": gflops,
+                "peak_share": gflops / peak,
+            }
+        )
+    return {
+        "threads": threads,
+        "peak_gflops": dict(machine.peak),
+        "peak_measured": machine.measured,
+        "total_us": total * 1e6,
+        "kernels": rows,
+    }

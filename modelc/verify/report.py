@@ -1,0 +1,118 @@
+"""What a verification found: plain data, with the summary that goes into the manifest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from modelc.verify.compare import Conditioning, Distance
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """One output, at its worst over all samples. `float64` is set where closeness alone did not decide."""
+
+    name: str
+    distance: Distance
+    passed: bool
+    float64: Conditioning | None = None
+
+    def worse(self, other: OutputReport) -> OutputReport:
+        """Both samples' worst; the float64 verdict of the one that failed, if one did."""
+        decisive = self if not self.passed or other.float64 is None else other
+        return OutputReport(
+            self.name, self.distance.worse(other.distance), self.passed and other.passed, decisive.float64
+        )
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What one kernel computed, against the ONNX value of the same name."""
+
+    kernel: str
+    value: str
+    nodes: tuple[str, ...]
+    distance: Distance
+
+
+@dataclass(frozen=True)
+class Report:
+    """`failure` says why nothing could be compared; `layers` are in the order of execution."""
+
+    reference: str
+    rtol: float
+    atol: float
+    seed: int
+    samples: int
+    outputs: tuple[OutputReport, ...]
+    layers: tuple[LayerReport, ...] = ()
+    failure: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.failure is None and all(output.passed for output in self.outputs)
+
+    @property
+    def first_departure(self) -> LayerReport | None:
+        """The first kernel whose result is not near the ONNX value's."""
+        return next((layer for layer in self.layers if not layer.distance.passed), None)
+
+    def sentence(self) -> str:
+        """What to say in one line."""
+        if self.failure is not None:
+            return self.failure
+        if self.passed:
+            worst = max((output.distance.rms_rel for output in self.outputs), default=0.0)
+            by_truth = sum(output.float64 is not None for output in self.outputs)
+            beside = f"; {by_truth} output(s) as near to float64 as the reference is" if by_truth else ""
+            return f"agrees with {self.reference} (worst relative RMS error {worst:.1e}{beside})"
+        names = [o.name for o in self.outputs if not o.passed]
+        bad = next(o for o in self.outputs if not o.passed)
+        return (
+            f"{len(names)} of {len(self.outputs)} outputs differ from {self.reference}: {bad.name!r} has a relative "
+            f"RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
+            f"(allowed: {self.atol:g} + {self.rtol:g} * |reference|)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no infinity and no NaN: they become null."""
+        worst = max((output.distance.rms_rel for output in self.outputs), default=0.0)
+        summary = {
+            "passed": self.passed,
+            "reference": self.reference,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "seed": self.seed,
+            "samples": self.samples,
+            "worst_rms_rel": worst,
+            "by_float64": [o.name for o in self.outputs if o.passed and not o.distance.passed],
+            "sentence": self.sentence(),
+        }
+        outputs = [
+            {
+                "name": o.name,
+                **asdict(o.distance),
+                "passed": o.passed,
+                "float64": o.float64 and asdict(o.float64),
+            }
+            for o in self.outputs
+        ]
+        layers = [
+            {"kernel": x.kernel, "value": x.value, "nodes": list(x.nodes), **asdict(x.distance)} for x in self.layers
+        ]
+        first = self.first_departure
+        whole = {"summary": summary, "outputs": outputs, "layers": layers}
+        if self.layers:
+            whole["first_departure"] = first and {"kernel": first.kernel, "value": first.value}
+        plain: dict[str, Any] = finite(whole)
+        return plain
+
+
+def finite(data: Any) -> Any:
+    """JSON-like data with infinities and NaNs made null."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,129 @@
+"""An engine in a process of its own: reads commands as JSON lines, answers one line to each.
+
+    {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
+    {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
+    {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
+
+A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
+package that is wrong can crash, and because engines that are compared must not share threads and caches of allocations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+Run = Callable[[Arrays], Arrays]
+
+
+def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """An npz whose members are numbers, with the names beside: a tensor's name can be anything."""
+    names = np.array(json.dumps(list(arrays)))
+    np.savez(path, names=names, **{f"a{k}": array for k, array in enumerate(arrays.values())})
+
+
+def read_arrays(path: str) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[f"a{k}"] for k, name in enumerate(json.loads(str(file["names"])))}
+
+
+def open_modelc(path: str, threads: int) -> tuple[str, Run]:
+    from modelc import runtime
+
+    model = runtime.load(path, threads=threads)
+    return f"modelc {model.metadata['versions'].get('modelc', '')}".strip(), model.run
+
+
+def open_ort(path: str, threads: int, denormals_as_zero: bool = False) -> tuple[str, Run]:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.log_severity_level = 3
+    if denormals_as_zero:
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    known = {value.name for value in session.get_inputs()}
+
+    def run(inputs: Arrays) -> Arrays:
+        feeds = {name: array for name, array in inputs.items() if name in known}
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return f"onnxruntime {ort.__version__}{' with denormals as zero' * denormals_as_zero}", run
+
+
+def open_openvino(path: str, threads: int) -> tuple[str, Run]:
+    import openvino
+
+    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    core = openvino.Core()
+    model = core.read_model(path)
+    request: Any = None
+
+    def run(inputs: Arrays) -> Arrays:
+        nonlocal request
+        if request is None:  # free dimensions are fixed by the first inputs, as they are for a package
+            model.reshape({name: list(array.shape) for name, array in inputs.items()})
+            request = core.compile_model(model, "CPU", options).create_infer_request()
+        results = request.infer(inputs, share_inputs=True, share_outputs=True)
+        return {port.get_any_name(): np.asarray(array) for port, array in results.items()}
+
+    return f"openvino {openvino.__version__}", run
+
+
+ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {
+    "modelc": open_modelc,
+    "ort": open_ort,
+    "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
+    "openvino": open_openvino,
+}
+
+
+def timed(run: Run, inputs: Arrays, seconds: float) -> list[float]:
+    """Milliseconds of every run until `seconds` are over, at least one."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        run(inputs)
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
+    run: Run | None = None
+    inputs: Arrays = {}
+    for line in sys.stdin:
+        [(command, given)] = json.loads(line).items()
+        answer: dict[str, Any] = {}
+        try:
+            if command == "open":
+                answer["about"], run = ENGINES[given["engine"]](given["path"], given["threads"])
+            elif command == "run":
+                assert run is not None
+                inputs = read_arrays(given["inputs"])
+                write_arrays(given["outputs"], run(inputs))
+            else:
+                assert command == "time" and run is not None
+                answer["ms"] = timed(run, inputs, given["seconds"])
+        except Exception as error:
+            answer = {"error": f"{error}" if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
