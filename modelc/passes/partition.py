@@ -29,6 +29,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.program import BoundTask, Placed, Program, is_contraction, verify_program
 from modelc.passes.layout import Layouts, choose_layouts
 from modelc.passes.pieces import Piece, block_reads, identity, moved, pieces_of, plain_write
+from modelc.passes.sink import sink_moves
 from modelc.passes.views import Place, Views, find_views, is_compact, stored, strides_of
 
 NAMED_NODES = 4  # a Task's name mentions as many operators
@@ -37,7 +38,7 @@ NAMED_NODES = 4  # a Task's name mentions as many operators
 def partition(graph: Graph) -> Program:
     """The Program that computes what `graph` does. Raises ModelError for an unknown operator."""
     graph, renamed = _outputs_of_their_own(graph)
-    pieces = pieces_of(graph)
+    graph, pieces = sink_moves(graph, pieces_of(graph))
     layouts = choose_layouts(graph, pieces)
     views = find_views(graph, pieces, layouts)
     work = _work(graph, pieces, views)
@@ -380,7 +381,9 @@ def _task(work: Work, group: list[Piece], others: set[str], number: int, layouts
     buffers, result = [], {}
     for value, name in names.items():
         if name[0] == "t":
-            buffers.append(Buffer(name, dtypes[value], shapes[value], _local_layout(work, value, shapes, outputs, layouts)))
+            buffers.append(
+                Buffer(name, dtypes[value], shapes[value], _local_layout(work, value, shapes, outputs, layouts))
+            )
         else:
             placed = _placed(work, value)
             buffers.append(Buffer(name, placed.dtype, placed.shape, placed.layout, placed.strides))
