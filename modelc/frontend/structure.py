@@ -28,15 +28,13 @@ SEQUENCES = (
     "ConcatFromSequence",
 )
 REASONS = {
+    "If": "both branches would have to be compiled; only a condition that is known when compiling is supported",
     "Loop": "loops are not unrolled; export the model with the loop unrolled",
     "Scan": "loops are not unrolled; export the model with the loop unrolled",
-    "If": "both branches would have to be compiled; only a condition that is known when compiling is supported",
     **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
-    **dict.fromkeys(RANDOM, "it draws random numbers"),
     **dict.fromkeys(
-        ("NonZero", "Unique", "Compress", "Range"),
-        "the shape of its result depends on data; modelc compiles static shapes only",
+        ("NonZero", "Compress", "Range"), "the shape of its result depends on data, and shapes are fixed when compiling"
     ),
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
 }
@@ -203,7 +201,7 @@ class Lack:
 
     def _body(self, op: str, domain: str, version: int) -> bool:
         """Whether ONNX defines the operator by others. Those are looked at when their types are known."""
-        return domain == "" and op not in REASONS and has_body(op, domain, version)
+        return domain == "" and op not in REASONS and op not in REFUSED and has_body(op, domain, version)
 
 
 def reason(op: str, domain: str, version: int) -> str:

@@ -110,7 +110,7 @@ def _padded_window(e: Editor, m: Match) -> str | None:
             return None
         attrs["count_include_pad"] = 1
     elif node.op == "MaxPool":
-        if any(own) and value != 0 and value > _lowest(e, m["x"]) or not _below(e, m["x"], value):
+        if not _below(e, m["x"], value):
             return None
         if not _touches_data(node, attrs["pads"]) or node.attrs.get("ceil_mode", 0):
             return None

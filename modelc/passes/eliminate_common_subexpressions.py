@@ -8,8 +8,11 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.graph import Graph, Node, Value
+
+PROBE = 64  # elements at either end that tell most constants apart without hashing them
 
 
 @dataclass(frozen=True)
@@ -42,19 +45,17 @@ def _hashable(value: Any) -> str:
 
 def _equal_constants(values: Mapping[str, Value]) -> dict[str, str]:
     """Constant -> the first one of the same data."""
-    kinds: dict[tuple[object, ...], list[str]] = {}
+    alike: dict[tuple[object, ...], list[tuple[str, NDArray[Any]]]] = {}
     for name, value in values.items():
         if value.data is not None:
-            kinds.setdefault((value.dtype, value.shape), []).append(name)
+            flat = value.data.reshape(-1)
+            key = (value.dtype, value.shape, flat[:PROBE].tobytes(), flat[-PROBE:].tobytes())
+            alike.setdefault(key, []).append((name, flat))
     same: dict[str, str] = {}
-    for names in kinds.values():
+    for group in alike.values():
         first: dict[bytes, str] = {}
-        for name in names if len(names) > 1 else ():
-            data = values[name].data
-            assert data is not None
-            other = first.setdefault(
-                sha256(np.ascontiguousarray(data).view(np.uint8).data if data.ndim else data.tobytes()).digest(), name
-            )
+        for name, flat in group if len(group) > 1 else ():
+            other = first.setdefault(sha256(flat.tobytes()).digest(), name)
             if other != name:
                 same[name] = other
     return same

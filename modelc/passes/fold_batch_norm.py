@@ -38,7 +38,7 @@ def _affine(e: Editor, m: Match) -> tuple[Array, Array]:
 
 
 def _per_channel(e: Editor, name: str, shape: tuple[int, ...]) -> Array | None:
-    """A constant as one number per channel (dimension 1) of a tensor of `shape`; None if it differs within a channel."""
+    """A constant as a number per channel (dimension 1) of a tensor of `shape`; None if it differs within one."""
     data = e.data(name)
     if data is None or data.ndim > len(shape) or len(shape) < 2:
         return None

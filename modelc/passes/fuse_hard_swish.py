@@ -18,19 +18,20 @@ class FuseHardSwish:
         return rewrite(graph, RULES)
 
 
-def _hard_sigmoid_of(e: Editor, scale: float, name: str) -> tuple[str, float, float] | None:
-    """(x, alpha, beta) if `scale` times the value is max(0, min(1, alpha * x + beta))."""
+def _hard_sigmoid_of(e: Editor, scale: float, name: str, x: str = "") -> tuple[str, float, float] | None:
+    """(x, alpha, beta) if `scale` times the value is max(0, min(1, alpha * x + beta)), of a given `x` or any."""
     node = e.producer(name)
     if node is None:
         return None
     if node.op == "HardSigmoid" and isclose(scale, 1.0, rel_tol=1e-6):
-        return node.inputs[0], node.attrs.get("alpha", 0.2), node.attrs.get("beta", 0.5)
+        same = not x or x == node.inputs[0]
+        return (node.inputs[0], node.attrs.get("alpha", 0.2), node.attrs.get("beta", 0.5)) if same else None
     if node.op != "Clip" or len(node.inputs) != 3 or not all(node.inputs):
         return None
     low, high = e.scalar(node.inputs[1]), e.scalar(node.inputs[2])
     if low != 0.0 or high is None or not isclose(scale * high, 1.0, rel_tol=1e-6):
         return None
-    x = base(e, node.inputs[0])
+    x = x or base(e, node.inputs[0])
     line = polynomial(e, node.inputs[0], x)
     if line is None or set(line) - {0, 1} or line.get(1, 0.0) <= 0:
         return None
@@ -45,8 +46,8 @@ def _hard_swish(e: Editor, m: Match) -> str | None:
     scale, factors = product(e, m.root.outputs[0])
     if len(factors) == 2:
         for x, gate in (factors, factors[::-1]):
-            found = _hard_sigmoid_of(e, scale, gate)
-            if found is not None and found[0] == x and _is_standard(*found[1:]):
+            found = _hard_sigmoid_of(e, scale, gate, x)
+            if found is not None and _is_standard(*found[1:]):
                 return e.add("HardSwish", (x,))
     if len(factors) == 1 and scale != 1.0:
         found = _hard_sigmoid_of(e, scale, factors[0])
