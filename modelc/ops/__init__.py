@@ -10,6 +10,7 @@ from modelc.ops import (
     matmul,
     move,
     norm,
+    pad,
     pool,
     quantize,
     reduce,
@@ -25,7 +26,7 @@ from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
-    conv, matmul, elementwise, pool, reduce, softmax, norm, move, gather, shape, select, resize, quantize,
+    conv, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
     rnn, sample, fourier,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}

@@ -45,7 +45,7 @@ def hermitian(length: int, bins: int) -> NDArray[Any]:
     """The table of the inverse transform of one half of a symmetric spectrum, whose result is real."""
     table = rotations(length, length, bins, 2, True)[:, :1]
     twice = [1.0 if k == 0 or 2 * k == length else 2.0 for k in range(bins)]
-    return table * np.asarray(twice)[:, None]
+    return np.asarray(table * np.asarray(twice)[:, None])
 
 
 def _dft(node: Node, inputs: Inputs) -> tuple[int, int, Shape, NDArray[Any]]:

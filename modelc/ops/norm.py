@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from modelc.ir.block import AnyBlock, Buffer, Iter
@@ -12,6 +13,7 @@ from modelc.ops.operator import (
     Definition,
     Inputs,
     Operator,
+    Shape,
     Types,
     accumulator,
     aligned,
@@ -38,43 +40,51 @@ def _scale(value: Value | None, k: int, index: Sequence[Expr], wide: str) -> Exp
     return None if value is None else widened(Load(f"x{k}", tuple(index)), value.dtype, wide)
 
 
+def _broadcast(value: Value | None, k: int, at: tuple[Expr, ...], shape: Shape, wide: str) -> Expr | None:
+    return None if value is None else _scale(value, k, aligned(value.shape, at, shape), wide)
+
+
 def _applied(e: Expr, scale: Expr | None, bias: Expr | None) -> Expr:
     e = e if scale is None else e * scale
     return e if bias is None else e + bias
 
 
+@dataclass(frozen=True)
 class _Statistics:
-    """The Blocks that give mean and inverse deviation of `x` per row: `row` indexes the iterators that stay."""
+    """Blocks that give mean and inverse deviation of every row, and an element normalised with them."""
 
-    def __init__(
-        self, x: Value, iters: Sequence[Iter], each: Expr, row: Sequence[tuple[str, int]], epsilon: float,
-        into: dict[str, tuple[Expr, ...]] | None = None,
-    ) -> None:  # fmt: skip
-        wide = accumulator(x.dtype)
-        own = point([n for n, _ in row])
-        at = {"mean": own, "invstd": own} | {{"y1": "mean", "y2": "invstd"}[k]: v for k, v in (into or {}).items()}
-        name = {
-            "mean": "y1" if into and "y1" in into else "mean",
-            "invstd": "y2" if into and "y2" in into else "invstd",
-        }
-        reducing = [Iter(i.name, i.extent, i.name not in dict(row)) for i in iters]
-        reducing.sort(key=lambda i: i.reduce)
-        outer = [i for i in reducing if not i.reduce]
-        count = const(prod(i.extent for i in reducing if i.reduce), wide)
-        self.mean, self.invstd = Load(name["mean"], at["mean"]), Load(name["invstd"], at["invstd"])
-        total, squares = Load("total", own), Load("squares", own)
-        centred = each - self.mean
-        deviation = op("sqrt", squares / count + const(epsilon, wide))
-        self.blocks: tuple[AnyBlock, ...] = (
-            fold("add", "total", reducing, total, each),
-            assign("mean", outer, self.mean, total / count),
-            fold("add", "squares", reducing, squares, centred * centred),
-            assign("invstd", outer, self.invstd, const(1, wide) / deviation),
-        )
-        shape = tuple(i.extent for i in outer)
-        local = ["total", "squares"] + [n for n in name.values() if n[0] != "y"]
-        self.locals = tuple(Buffer(n, wide, shape) for n in local)
-        self.normal = centred * self.invstd
+    locals: tuple[Buffer, ...]
+    blocks: tuple[AnyBlock, ...]
+    normal: Expr
+
+
+def _statistics(
+    dtype: str,
+    iters: Sequence[Iter],
+    each: Expr,
+    rows: Sequence[str],
+    epsilon: float,
+    mean: Load | None = None,
+    invstd: Load | None = None,
+) -> _Statistics:
+    """Statistics of `each` over the iterators that are not in `rows`. `mean` and `invstd` say where an output wants
+    them; else they are locals."""
+    wide = accumulator(dtype)
+    outer = [i for i in iters if i.name in rows]
+    inner = [Iter(i.name, i.extent, True) for i in iters if i.name not in rows]
+    row, shape = point(outer), tuple(i.extent for i in outer)
+    total, squares = Load("total", row), Load("squares", row)
+    local = ["total", "squares"] + ["mean"] * (mean is None) + ["invstd"] * (invstd is None)
+    mean, invstd = mean or Load("mean", row), invstd or Load("invstd", row)
+    count, centred = const(prod(i.extent for i in inner), wide), each - mean
+    deviation = op("sqrt", squares / count + const(epsilon, wide))
+    blocks = (
+        fold("add", "total", (*outer, *inner), total, each),
+        assign("mean", outer, mean, total / count),
+        fold("add", "squares", (*outer, *inner), squares, centred * centred),
+        assign("invstd", outer, invstd, const(1, wide) / deviation),
+    )
+    return _Statistics(tuple(Buffer(b, wide, shape) for b in local), blocks, centred * invstd)
 
 
 # --- LayerNormalization -------------------------------------------------------------------------------------------
@@ -97,13 +107,11 @@ def _layer(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Def
     axis, wide = axis_of(node, rank, -1), accumulator(x.dtype)
     iters, at = grid(x.shape), point(names(rank))
     each = widened(Load("x0", at), x.dtype, wide)
-    row = [(i.name, i.extent) for i in iters[:axis]]
-    padded = (*at[:axis], *[Const(0)] * (rank - axis))
-    into: dict[str, tuple[Expr, ...]] = {f"y{k}": padded for k in (1, 2) if k < len(outputs) and outputs[k] is not None}
-    stats = _Statistics(x, iters, each, row, node.attrs.get("epsilon", 1e-5), into)
-    scale, bias = (
-        None if (v := given(inputs, k)) is None else _scale(v, k, aligned(v.shape, at, x.shape), wide) for k in (1, 2)
-    )
+    padded: tuple[Expr, ...] = (*at[:axis], *[Const(0)] * (rank - axis))
+    mean, invstd = (Load(f"y{k}", padded) if k < len(outputs) and outputs[k] is not None else None for k in (1, 2))
+    rows = [i.name for i in iters[:axis]]
+    stats = _statistics(x.dtype, iters, each, rows, node.attrs.get("epsilon", 1e-5), mean, invstd)
+    scale, bias = (_broadcast(given(inputs, k), k, at, x.shape, wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
 
@@ -138,8 +146,7 @@ def _instance(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> 
     wide, named = accumulator(x.dtype), _named(len(x.shape))
     iters, at = grid(x.shape, named), point(named)
     each = widened(Load("x0", at), x.dtype, wide)
-    row = [(i.name, i.extent) for i in iters[:2]]
-    stats = _Statistics(x, iters, each, row, node.attrs.get("epsilon", 1e-5))
+    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], node.attrs.get("epsilon", 1e-5))
     scale, bias = (_scale(given(inputs, k), k, (Var("c"),), wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
@@ -156,8 +163,7 @@ def _group(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Def
     channel = Var("g") * shape[2] + Var("c")
     at = (Var("n"), channel, *point(named[2:]))
     each = widened(Load("x0", at), x.dtype, wide)
-    row = [(i.name, i.extent) for i in iters[:2]]
-    stats = _Statistics(x, iters, each, row, node.attrs.get("epsilon", 1e-5))
+    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], node.attrs.get("epsilon", 1e-5))
     scale, bias = (_scale(given(inputs, k), k, (channel,), wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
@@ -195,8 +201,7 @@ def _mean_variance(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]
     wide = accumulator(x.dtype)
     iters, at = grid(x.shape), point(names(rank))
     each = widened(Load("x0", at), x.dtype, wide)
-    row = [(i.name, i.extent) for k, i in enumerate(iters) if k not in axes]
-    stats = _Statistics(x, iters, each, row, 1e-18)
+    stats = _statistics(x.dtype, iters, each, [i.name for k, i in enumerate(iters) if k not in axes], 1e-18)
     final = assign("normal", iters, Load("y0", at), widened(stats.normal, wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
 

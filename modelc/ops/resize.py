@@ -84,17 +84,17 @@ def coordinates(node: Node, axis: Axis) -> Array:
     mode = text(node, "coordinate_transformation_mode", "half_pixel")
     x, n, m = np.arange(axis.output, dtype=np.float32), axis.input, axis.output
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and m > 1):
-        return (x + np.float32(0.5)) / np.float32(axis.scale) - np.float32(0.5)
+        return np.asarray((x + np.float32(0.5)) / np.float32(axis.scale) - np.float32(0.5))
     if mode == "pytorch_half_pixel":
         return x * 0
     if mode == "half_pixel_symmetric":
         scale, one = np.float32(axis.scale), np.float32(1)
         offset = np.float32(n / 2) * (one - m / (scale * np.float32(n)))
-        return offset + (x + np.float32(0.5)) / scale - np.float32(0.5)
+        return np.asarray(offset + (x + np.float32(0.5)) / scale - np.float32(0.5))
     if mode == "align_corners":
         return x * (n - 1) / (m - 1) if m > 1 else x * 0
     if mode == "asymmetric":
-        return x / np.float32(axis.scale)
+        return np.asarray(x / np.float32(axis.scale))
     if mode == "tf_crop_and_resize":
         if m > 1:
             return axis.start * (n - 1) + x * (axis.end - axis.start) * (n - 1) / (m - 1)
@@ -151,7 +151,7 @@ def affine_index(found: Array, at: Expr, extent: int) -> Expr | None:
 
 
 def _linear_weight(distance: Array) -> Array:
-    return np.clip(1 - np.abs(distance), 0, 1)
+    return np.maximum(1 - np.abs(distance), 0)
 
 
 def _cubic_weight(distance: Array, a: float) -> Array:

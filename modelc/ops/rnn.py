@@ -114,8 +114,8 @@ class _Cell:
         name = self.local(name, self.time, self.batch, count * self.hidden)
         n, j, k = map(Var, "njk")
         if isinstance(state, Const):  # nothing before the first step
-            iters = (Iter("n", self.batch), Iter("j", count * self.hidden))
-            self.blocks.append(assign(f"{name}_{t}", iters, Load(name, (Const(t), n, j)), state))
+            every = (Iter("n", self.batch), Iter("j", count * self.hidden))
+            self.blocks.append(assign(f"{name}_{t}", every, Load(name, (Const(t), n, j)), state))
             return
         iters = (Iter("n", self.batch), Iter("j", count * self.hidden), Iter("k", self.hidden, True))
         weight = Load("x2", (Const(self.d), j + first * self.hidden, k))
@@ -133,8 +133,7 @@ class _Cell:
         return e if bias is None else e + bias
 
     def from_state(self, t: int, gate: int, name: str = "recurrent") -> Expr:
-        e: Expr = Load(f"{name}{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
-        return e
+        return Load(f"{name}{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
 
     def biased(self, e: Expr, gate: int) -> Expr:
         bias = self.bias(gate, True)
