@@ -31,7 +31,14 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
         return Candidate({b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages))
     _, writes = accesses(task, owner)
     vector = vector_iterator(owner, writes)
-    across_rows = vector in rows
+    across_rows = vector in rows and not any(
+        r.strides[i.name] == 1
+        for b in task.blocks
+        if isinstance(b, Block)
+        for r in accesses(task, b)[0]
+        for i in b.reduction
+        if i.extent > 1
+    )
     if not across_rows:
         task = lanes_split(task, target, stages)
     lanes = target.lanes(task.buffer(writes[0].load.buffer).dtype)
