@@ -151,7 +151,7 @@ def affine_index(found: Array, at: Expr, extent: int) -> Expr | None:
 
 
 def _linear_weight(distance: Array) -> Array:
-    return np.maximum(1 - np.abs(distance), 0)
+    return np.asarray(np.maximum(1 - np.abs(distance), 0))
 
 
 def _cubic_weight(distance: Array, a: float) -> Array:
