@@ -247,7 +247,7 @@ def test_softmax_by_rows(any_grid):
 
 
 CONCAT = """\
-nest concat(a: float32[4, 3]; b: float32[4, 5]; c: float32[4, 3] strides(8, 1); d: float32[4, 5] strides(8, 1)) -> (c, d)
+nest cat(a: float32[4, 3]; b: float32[4, 5]; c: float32[4, 3] strides(8, 1); d: float32[4, 5] strides(8, 1)) -> (c, d)
   phase
     parallel i0:4
       for j0:3

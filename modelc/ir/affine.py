@@ -59,11 +59,11 @@ def linear(e: Expr) -> Linear | None:
         form, scale = (a, b.constant) if not b.terms else (b, a.constant)
         return Linear(tuple((x, c * scale) for x, c in form.terms if c * scale), form.constant * scale)
     if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
-        inner = linear(e.args[0])
-        if inner is None:
+        inner, by = linear(e.args[0]), int(e.args[1].value)
+        if inner is None or by <= 0:
             return None
         if not inner.terms:
-            value, by = inner.constant, int(e.args[1].value)
+            value = inner.constant
             return Linear((), value // by if e.name == "floordiv" else value % by)
         return Linear(((Op(e.name, (inner.expr(), e.args[1])), 1),), 0)
     return None
@@ -148,7 +148,7 @@ def _divided(e: Op, ranges: Ranges) -> Expr | None:
     limits = bounds(inner, ranges)
     if limits is not None and limits[0] // by == limits[1] // by:
         quotient = limits[0] // by
-        return Const(quotient) if e.name == "floordiv" else op("sub", inner, quotient * by)
+        return Const(quotient) if e.name == "floordiv" else Linear(form.terms, form.constant - quotient * by).expr()
     whole = Linear(tuple((a, c // by) for a, c in form.terms if c % by == 0), form.constant // by)
     rest = Linear(tuple((a, c) for a, c in form.terms if c % by), form.constant % by)
     left = bounds(rest.expr(), ranges)
@@ -158,7 +158,7 @@ def _divided(e: Op, ranges: Ranges) -> Expr | None:
         return _nested(e.name, rest.expr(), by)
     if e.name == "mod":
         return _nested("mod", rest.expr(), by)
-    return op("add", whole.expr(), _nested("floordiv", rest.expr(), by))
+    return _sum(whole, Linear(((_nested("floordiv", rest.expr(), by), 1),), 0), 1).expr()
 
 
 def _nested(name: str, inner: Expr, by: int) -> Expr:

@@ -20,7 +20,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import jsonschema
 
 from modelc.ir.layout import Layout
 
@@ -83,22 +87,39 @@ class Candidate:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Candidate:
         """Reads what to_json() gives. Raises ValueError where it does not fit candidate.schema.json."""
-        try:
-            blocks = {
-                name: BlockSchedule(
-                    b["at"],
-                    b["scope"],
-                    {i: tuple(t) for i, t in b["tiles"].items()},
-                    tuple(b["order"]),
-                    dict(b["tags"]),
-                    tuple(b["padded"]),
-                )
-                for name, b in data["blocks"].items()
-            }
-            stages = tuple(Stage(s["rule"], {k: v for k, v in s.items() if k != "rule"}) for s in data["stages"])
-            return Candidate(blocks, stages, {k: Layout.parse(v) for k, v in data["layouts"].items()})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a candidate: {error}") from None
+        validate_candidate(data)
+        blocks = {
+            name: BlockSchedule(
+                b["at"],
+                b["scope"],
+                {i: tuple(t) for i, t in b["tiles"].items()},
+                tuple(b["order"]),
+                dict(b["tags"]),
+                tuple(b["padded"]),
+            )
+            for name, b in data["blocks"].items()
+        }
+        stages = tuple(Stage(s["rule"], {k: v for k, v in s.items() if k != "rule"}) for s in data["stages"])
+        return Candidate(blocks, stages, {k: Layout.parse(v) for k, v in data["layouts"].items()})
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), indent=1)
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(Path(__file__).with_name("candidate.schema.json").read_text()))
+
+
+def validate_candidate(data: object) -> None:
+    """Checks plain data against candidate.schema.json, and its layouts. Raises ValueError with a sentence that names
+    the place; whether the candidate fits a Task is for space/ to say."""
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(data))
+    if error is not None:
+        place = ".".join(map(str, error.absolute_path)) or "the candidate"
+        raise ValueError(f"{place} does not fit candidate.schema.json: {error.message}")
+    for name, layout in data["layouts"].items():  # type: ignore[index]
+        try:
+            Layout.parse(layout)
+        except ValueError as wrong:
+            raise ValueError(f"layouts.{name}: {wrong}") from None

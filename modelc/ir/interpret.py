@@ -431,4 +431,4 @@ def _distinct(index: tuple[Array, ...]) -> bool:
     if not index:
         return False
     columns = np.stack([i.ravel() for i in index])
-    return columns.shape[1] < 2 or len(np.unique(columns, axis=1)[0]) == columns.shape[1]
+    return bool(columns.shape[1] < 2 or len(np.unique(columns, axis=1)[0]) == columns.shape[1])
