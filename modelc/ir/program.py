@@ -8,8 +8,8 @@
       run conv_relu_0(x0=X, x1=W, y0=Y)
       output cat
 
-A value is a root, with storage of its own, or a Region of one: an offset and strides. Every element of a root is written
-once, by one Task. What a Task computes does not depend on where its values live; how fast, does.
+A value is a root, with storage of its own, or a Region of one: an offset and strides. Every element of a root is
+written once, by one Task. What a Task computes does not depend on where its values live; how fast, does.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Program:
 
 
 def kind_of(task: Task) -> str:
-    """What a Task mostly does: "opaque", "contraction" (a sum of products of two reduced operands), "reduction", "map"."""
+    """What a Task mostly does: "opaque", "contraction" (it reduces over two operands at once), "reduction" or "map"."""
     found = "map"
     for block in task.blocks:
         if isinstance(block, OpaqueBlock):

@@ -1,6 +1,6 @@
 """Views: which values are Regions of others, without a copy.
 
-    moved        a Transpose, Reshape, Slice, Split, Expand... whose output is an offset and strides in its source's root
+    moved        a Transpose, Reshape, Slice, Split, Expand... whose output is an offset and strides in the source
     in place     a part of a Concat is written by its own Task where the Concat wants it
     adjacent     a Concat of parts that already lie side by side is a Region itself
     given away   a root of which a Concat's part (or an output) is a view that covers all of it is moved there instead
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from modelc.ir.affine import linear, simplify
@@ -81,8 +82,8 @@ def strides_of(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
 
 def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Layout, tuple[int, ...] | None]:
     """The canonical layout and physical strides (None: compact) of a strided Region: row-major if its strides fall,
-    else channels-last, else by falling strides. Dimensions of one element get the strides that change nothing; those that repeat elements
-    (stride 0) stay where they are."""
+    else channels-last, else by falling strides. Dimensions of one element get the strides that change nothing; those
+    that repeat elements (stride 0) stay where they are."""
     rank = len(shape)
     if not prod(shape):
         return Layout(), None
@@ -92,7 +93,7 @@ def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Layout, tu
         orders.append((0, *range(2, rank), 1))
     for order in orders:
         steps = [strides[d] for d in order if d in long]
-        if all(a >= b for a, b in zip(steps, steps[1:], strict=False)):
+        if all(a >= b for a, b in pairwise(steps)):
             break
     else:
         short = [d for d in range(rank) if d not in long]
