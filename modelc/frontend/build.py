@@ -128,4 +128,5 @@ class Builder:
 
     def reshape(self, node: OnnxNode, x: str, shape: Sequence[int], output: str | None = None) -> str:
         target = self.constant(np.asarray(shape, np.int64), f"{output or node.outputs[0]}_shape")
-        return self.emit(node, "Reshape", (x, target), outputs=(output,) if output else None)
+        attrs = {"allowzero": 1} if 0 in shape else {}
+        return self.emit(node, "Reshape", (x, target), attrs, (output,) if output else None)

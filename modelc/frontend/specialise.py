@@ -53,7 +53,7 @@ def input_values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
 def _dims(info: onnx.ValueInfoProto) -> Dims | None:
     if info.type.WhichOneof("value") != "tensor_type":
         kind = str(info.type.WhichOneof("value") or "no type").removesuffix("_type")
-        raise ModelError(f"input {info.name!r} is a {kind}; expected a tensor")
+        raise ModelError(f"input {info.name!r} is no tensor but of type {kind}")
     if not info.type.tensor_type.HasField("shape"):
         return None
     dims = info.type.tensor_type.shape.dim

@@ -225,7 +225,11 @@ class _Reader:
         name = self.name()
         source: tuple[str, ...] = (name,)
         if self.accept("from"):
-            source = tuple(self.items(self.name, "the end of the line")) if self.peek()[0] != "end" else ()
+            source = ()
+            while self.peek()[0] != "end":
+                source = (*source, self.name())
+                if self.peek()[0] != "end":
+                    self.expect(",")
         return Node(op, name, tuple(inputs), tuple(outputs), attrs, source)
 
 

@@ -50,7 +50,8 @@ def _same_resize(e: Editor, m: Match) -> str | None:
 
 
 def _reshape(e: Editor, x: str, shape: tuple[int, ...], base: str) -> str:
-    return e.add("Reshape", (x, e.constant(np.asarray(shape, np.int64), f"{base}_shape")))
+    target = e.constant(np.asarray(shape, np.int64), f"{base}_shape")
+    return e.add("Reshape", (x, target), {"allowzero": 1} if 0 in shape else {})
 
 
 def _reshaped_twice(e: Editor, m: Match) -> str | None:

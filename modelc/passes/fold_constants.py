@@ -35,7 +35,8 @@ class FoldConstants:
                 continue
             for name, data in zip(node.outputs, _computed(node, inputs), strict=False):
                 if name:
-                    value = Value(name, values[name].dtype, values[name].shape, np.ascontiguousarray(data))
+                    shape = values[name].shape
+                    value = Value(name, values[name].dtype, shape, np.ascontiguousarray(data).reshape(shape))
                     values[name] = value
                     folded.append(value)
         return graph.with_nodes(kept, folded) if folded else graph
