@@ -6,8 +6,8 @@ lane, float64 always does. float16 and bfloat16 are computed in float32. Bits of
 generator has no bfloat16 of its own.
 
 Every value used twice is bound by a Let, for TIR expressions are trees. Nothing depends on whether a*b+c is contracted
-to one rounding. Two of TVM's simplifications are wrong for NaN, and avoided: x != x is taken for false, not (a < b) for
-b <= a. What a NaN operand must reach is therefore said by the order of a select's arms or by bits.
+to one rounding. Three of TVM's readings are wrong for NaN, and avoided: a != b is false if either is NaN, x != x is
+always false, and not (a < b) is taken for b <= a. Where a NaN goes is said by the order of a select's arms.
 
 The polynomials: exp, log, tanh, sin, cos after S. Moshier's Cephes (expf.c, logf.c, tanhf.c, sinf.c); erf after
 N. Juffa's erff.
@@ -52,7 +52,7 @@ def lower_op(name: str, args: list[Expr], dtype: str, lanes: int) -> Expr:
 
 def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:
     """`x` of `from_dtype` converted to `dtype`. Floats go to integers by truncation (out of range: unspecified), to
-    bool by x != 0 (NaN is true); float64 goes to the 16-bit floats through float32, which may round twice."""
+    bool by not (x = 0), so that NaN is true; float64 goes to 16-bit floats through float32, which may round twice."""
     if dtype == from_dtype:
         return x
     if from_dtype == "bfloat16":
@@ -66,7 +66,7 @@ def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:
         code = _Code("float32", lanes)
         return code.wrapped(_to_bfloat16(code, code.let(x)))
     if dtype == "bool":
-        return tx.NE(x, _constant(0, from_dtype, lanes))
+        return _not(_Code("bool", lanes), tx.EQ(x, _constant(0, from_dtype, lanes)))
     if from_dtype == "bool":
         return tx.Select(x, _constant(1, dtype, lanes), _constant(0, dtype, lanes))
     return tx.Cast(_vector(dtype, lanes), x)
@@ -346,7 +346,7 @@ def _equal(code: _Code, a: Expr, b: Expr) -> Expr:
 
 
 def _differ(code: _Code, a: Expr, b: Expr) -> Expr:
-    return tx.isnan(a) if a.same_as(b) else tx.NE(a, b)
+    return tx.isnan(a) if a.same_as(b) else _not(code, tx.EQ(a, b))
 
 
 def _round(code: _Code, x: Expr) -> Expr:
