@@ -191,6 +191,16 @@ class _Fusion:
 
     # --- order ----------------------------------------------------------------------------------------------------
 
+    def anchor_first(self, members: list[int]) -> list[int]:
+        """The group's Pieces in order, the one that reduces as early as it can be."""
+        before: set[int] = set()
+        todo = [k for k in members if self.pieces[k].reduces]
+        while todo:
+            k = todo.pop()
+            before.add(k)
+            todo += self.needs[k] & set(members)
+        return sorted(members, key=lambda k: (k not in before, k))
+
     def ordered(self) -> list[list[int]]:
         """Groups in topological order; of those that can run, the one whose first Piece comes first."""
         needs = {
@@ -206,7 +216,7 @@ class _Fusion:
         result = []
         while ready:
             _, g = heappop(ready)
-            result.append(self.members[g])
+            result.append(self.anchor_first(self.members[g]))
             for user in users.get(g, ()):
                 waiting[user] -= 1
                 if not waiting[user]:

@@ -53,7 +53,7 @@ def _sunk(graph: Graph, pieces: list[Piece], values: dict[str, Value]) -> tuple[
             if source is None or source.name in kept or readers[source.name] > 1 or source.data is not None:
                 continue
             origin = writers.get(source.name)
-            if origin is None or origin in changed or len(pieces[origin].writes) > 1:
+            if origin is None or origin in changed or not _computed(source.name, pieces, writers):
                 continue
             swapped = _swapped(pieces[m], piece, name, source, values)
             if swapped is not None:
@@ -63,6 +63,19 @@ def _sunk(graph: Graph, pieces: list[Piece], values: dict[str, Value]) -> tuple[
                 break
     every = [x for k, p in enumerate(result) for x in ((p, after[k]) if k in after and p is not None else (p,))]
     return bool(changed), [p for p in every if p is not None]
+
+
+def _computed(name: str, pieces: list[Piece], writers: dict[str, int]) -> bool:
+    """Whether the value comes, through moves, from a Piece that a map can join."""
+    while name in writers:
+        piece = pieces[writers[name]]
+        if len(piece.writes) > 1 or not isinstance(piece.blocks[0], Block):
+            return False
+        read = moved(piece.blocks[0])
+        if read is None:
+            return True
+        name = read.buffer
+    return False
 
 
 def _bijection(move: Piece, values: dict[str, Value]) -> Value | None:

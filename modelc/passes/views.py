@@ -15,15 +15,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from modelc.ir.affine import linear, simplify
+import numpy as np
+
+from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.block import Block, compact_strides
 from modelc.ir.expr import Const, Expr, Load, Var, op
 from modelc.ir.graph import Graph
+from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout, reordered
 from modelc.passes.layout import Layouts, channels_last
 from modelc.passes.pieces import Piece, moved
 
 NARROW = 8  # of fewer channels than this, a view is good enough where channels-last is wanted: it is read row by row
+
+PROBES = 64  # points at which an index is looked at before it is evaluated everywhere
 
 
 @dataclass(frozen=True)
@@ -126,14 +131,34 @@ def region_of(block: Block, read: Load, source: Place) -> Place | None:
     flat: Expr = Const(source.offset)
     for index, stride in zip(read.indices, source.strides, strict=True):
         flat = op("add", flat, op("mul", index, stride))
-    form = linear(simplify(flat, {i.name: i.extent for i in block.iters}))
-    if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
+    flat = simplify(flat, block.ranges)
+    form = linear(flat)
+    if form is None:
+        return None
+    if not all(isinstance(atom, Var) for atom, _ in form.terms):
+        form = _probed(flat, block)
+    if form is None or form.constant < 0 or any(c < 0 for _, c in form.terms):
         return None
     (write,) = block.writes
     strides = tuple(form.coefficient(i) if isinstance(i, Var) else 0 for i in write.indices)
-    if form.constant < 0 or any(c < 0 for _, c in form.terms):
-        return None
     return Place(source.root, form.constant, strides)
+
+
+def _probed(flat: Expr, block: Block) -> Linear | None:
+    """The linear form of an index with divisions and remainders that add up to one, found by evaluating it: at the
+    corners, then at points across the grid, and if these agree, everywhere."""
+    long = [i for i in block.iters if i.extent > 1]
+    zero = {i.name: np.asarray(0) for i in block.iters}
+    base = int(evaluate(flat, zero, {}))
+    steps = {i.name: int(evaluate(flat, {**zero, i.name: np.asarray(1)}, {})) - base for i in long}
+    scattered = np.random.default_rng(0).integers(0, [i.extent for i in long], (PROBES, len(long)))
+    points = {i.name: scattered[:, k] for k, i in enumerate(long)}
+    grid = {i.name: g for i, g in zip(long, np.ogrid[tuple(slice(i.extent) for i in long)], strict=True)}
+    for env in (points, grid):
+        expected = base + sum(steps[n] * v for n, v in env.items())
+        if not (evaluate(flat, {**zero, **env}, {}) == expected).all():
+            return None
+    return Linear(tuple((Var(n), c) for n, c in steps.items() if c), base)
 
 
 def parts_of(piece: Piece) -> list[Part]:
