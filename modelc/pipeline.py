@@ -314,7 +314,7 @@ class Run:
             with self.stage("verify", f"{self.config.verify.samples} sample(s) against ONNX Runtime"):
                 report = self.check(folder)
             if not report.passed and not keep_unverified:
-                raise VerificationError(f"{output} was not written: it {report.sentence()}")
+                raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
             return report.to_json()
 
         self.progress("package", str(output))

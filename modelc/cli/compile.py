@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from rich.markup import escape
 
 from modelc.cli.output import err, json_option, out, print_json, size
 
@@ -67,7 +68,7 @@ def compile_(
     with err.status("starting") as status:
 
         def progress(stage: str, text: str) -> None:
-            status.update(f"[bold]{stage}[/bold] {text}")
+            status.update(f"[bold]{stage}[/bold] {escape(text)}")
             if not sys.stderr.isatty() and stage not in said:
                 err.print(f"{stage} {text}", markup=False)
             said.add(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,9 @@ from modelc.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-out = Console(soft_wrap=True, highlight=False)
+WIDTH = 160  # of tables that go into a file or a pipe
+
+out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 err = Console(stderr=True, highlight=False)
 
 

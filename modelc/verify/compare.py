@@ -49,10 +49,11 @@ def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: flo
         finite = np.isfinite(a) & np.isfinite(b)
         norm_a, norm_b = np.linalg.norm(a[finite]), np.linalg.norm(b[finite])
         cosine = 1.0 if norm_a == norm_b == 0 else float(a[finite] @ b[finite] / max(norm_a * norm_b, TINY))
+        norm_of_difference = float(np.linalg.norm(apart))
         return Distance(
             max_abs=float(apart.max(initial=0.0)),
             max_rel=float((apart / np.maximum(size, TINY)).max(initial=0.0)) if apart.any() else 0.0,
-            rms_rel=float(np.linalg.norm(apart) / max(norm_b, TINY)),
+            rms_rel=norm_of_difference / float(norm_b) if norm_b else norm_of_difference,
             cosine=cosine,
             passed=bool(passed.all()),
         )

@@ -11,7 +11,7 @@ from modelc.verify.compare import Conditioning, Distance
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One output, at its worst over all samples. `float64` is set where closeness alone did not decide."""
+    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide."""
 
     name: str
     distance: Distance
@@ -70,8 +70,8 @@ class Report:
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
         return (
-            f"{len(names)} of {len(self.outputs)} outputs differ from {self.reference}: {bad.name!r} has a relative "
-            f"RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
+            f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
+            f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
             f"(allowed: {self.atol:g} + {self.rtol:g} * |reference|)"
         )
 

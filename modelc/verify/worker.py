@@ -79,7 +79,7 @@ def open_openvino(path: str, threads: int) -> tuple[str, Run]:
         results = request.infer(inputs, share_inputs=True, share_outputs=True)
         return {port.get_any_name(): np.asarray(array) for port, array in results.items()}
 
-    return f"openvino {openvino.__version__}", run
+    return f"openvino {openvino.__version__.partition('-')[0]}", run
 
 
 ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {

@@ -1,0 +1,249 @@
+"""The stages end to end: what comes out, what stops them, that every key of a configuration does something."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_pipeline_model as small
+import yaml
+from onnx import helper
+
+import modelc
+from modelc import pipeline
+from modelc.choices import read_choices_file
+from modelc.config import load_config, parse_config
+from modelc.errors import ConfigError, ModelError, VerificationError
+from modelc.package import read_package
+from modelc.passes import SIMPLIFY
+
+DEFAULT = load_config()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def tree() -> dict:
+    return yaml.safe_load((Path(__file__).parent.parent / "configs/default.yaml").read_text())
+
+
+def test_a_package_has_variants_that_share_kernels_and_parameters_and_is_verified() -> None:
+    manifest = read_package(small.package(), check=True).manifest
+    assert [plan.inputs[0].shape for plan in manifest.variants] == [s["x"] for s in small.SHAPES]
+    assert manifest.verification is not None and manifest.verification["passed"]
+    params = [{a.offset for s in plan.steps for a in s.arguments if a.space == "params"} for plan in manifest.variants]
+    assert params[0] & params[1]
+    nodes = {node for step in manifest.variants[0].steps for node in step.nodes}
+    assert {"first", "relu", "second", "pool", "product"} <= nodes
+    assert all(step.bytes > 0 for plan in manifest.variants for step in plan.steps)
+
+
+def test_the_loader_runs_every_variant() -> None:
+    with modelc.load(small.package(), threads=2) as model:
+        for shapes in small.SHAPES:
+            assert model.run({"x": np.ones(shapes["x"], np.float32)})["y"].shape == (shapes["x"][0], 10)
+
+
+def test_flops_are_those_of_the_convolution() -> None:
+    first = read_package(small.package()).manifest.variants[0].steps[0]
+    macs = 20 * 24 * 8 * 27
+    assert 2 * macs <= first.flops <= 2.2 * macs and first.dtype == "float32"
+
+
+def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("something was scheduled")
+
+    monkeypatch.setattr(pipeline, "default_candidate", refuse)
+    again = tmp_path / "net.modelc"
+    modelc.compile(small.model(), output=again, choices=small.package() / "choices.json")
+    assert digests(again) == digests(small.package())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("model_sha256", "0" * 64, "the model of sha256 000"),
+        ("modelc", "9.9", "modelc 9.9"),
+        ("tasks", {}, "say nothing of the task"),
+        ("tasks", {"x": {}}, "no choices.json"),
+        ("shapes", 3, "no choices.json"),
+    ],
+)
+def test_choices_for_something_else_are_refused(tmp_path, key, value, sentence) -> None:
+    data = json.loads((small.package() / "choices.json").read_text())
+    (tmp_path / "choices.json").write_text(json.dumps({**data, key: value}))
+    with pytest.raises(ConfigError, match=sentence):
+        modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
+    assert not (tmp_path / "p").exists()
+
+
+def test_choices_for_another_target_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="the target"):
+        modelc.compile(small.model(), "raspberry-pi-5", tmp_path / "p", choices=small.package())
+
+
+def test_choices_read_back_equal() -> None:
+    chosen = read_choices_file(small.package())
+    assert chosen.to_json() == json.loads((small.package() / "choices.json").read_text())
+
+
+@pytest.mark.parametrize("stage", pipeline.STAGES[:5])
+def test_stop_after_a_stage_dumps_what_is_there_and_writes_no_package(tmp_path, stage) -> None:
+    result = modelc.compile(
+        small.model(), shapes=small.SHAPES[:1], output=tmp_path / "p", stop_after=stage, dump_dir=tmp_path / "dumps"
+    )
+    reached = pipeline.STAGES[: pipeline.STAGES.index(stage) + 1]
+    names = sorted(path.name for path in (tmp_path / "dumps").iterdir())
+    assert names == [f"{k + 1:02}-{name}.txt" for k, name in enumerate(reached)]
+    assert all((tmp_path / "dumps" / name).stat().st_size for name in names)
+    assert result.path is None and tuple(result.seconds) == reached and not (tmp_path / "p").exists()
+
+
+def test_an_unknown_stage_is_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="no stage 'link'"):
+        modelc.compile(small.model(), stop_after="link")
+
+
+def test_the_number_of_threads_does_not_change_a_byte(tmp_path) -> None:
+    result = modelc.compile(small.model(), output=tmp_path / "p", choices=small.package(), threads=1, verify=False)
+    assert result.threads == 1 and result.report is None
+    assert digests(tmp_path / "p")["libmodel.so"] == digests(small.package())["libmodel.so"]
+
+
+def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:
+    nodes = [helper.make_node("Nonsense", ["x"], ["a"], "n1"), helper.make_node("Gibberish", ["a"], ["y"], "n2")]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [3]}, {"y": [3]}, {})
+    stages: list[str] = []
+    with pytest.raises(ModelError, match=r"(?s)Nonsense.*Gibberish"):
+        modelc.compile(path, output=tmp_path / "p", progress=lambda stage, text: stages.append(stage))
+    assert set(stages) == {"import"} and os.listdir(tmp_path) == ["m.onnx"]
+
+
+def broken(monkeypatch) -> None:
+    """Every kernel from now on is compiled for a Nest whose reductions begin at 1."""
+    whole = pipeline.build_nest
+
+    def wrong(task, candidate):
+        def spoil(statement):
+            if hasattr(statement, "part") and statement.part == "init":
+                one = tuple(type(e)(1.0, e.dtype) for e in statement.body)
+                return replace(statement, body=one)
+            if hasattr(statement, "otherwise"):
+                changes = {key: tuple(map(spoil, getattr(statement, key))) for key in ("then", "otherwise")}
+                return replace(statement, **changes)
+            return (
+                replace(statement, body=tuple(map(spoil, statement.body)))
+                if hasattr(statement, "extent")
+                else statement
+            )
+
+        nest = whole(task, candidate)
+        return replace(nest, phases=tuple(tuple(map(spoil, phase)) for phase in nest.phases))
+
+    monkeypatch.setattr(pipeline, "build_nest", wrong)
+
+
+def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises(VerificationError, match="was not written, for it is wrong: it departs from onnxruntime"):
+        modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
+    assert os.listdir(tmp_path) == []
+    kept = modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1], keep_unverified=True)
+    assert kept.report is not None and not kept.report.passed
+    summary = read_package(tmp_path / "p.modelc").manifest.verification
+    assert summary is not None and not summary["passed"]
+    report = modelc.verify(tmp_path / "p.modelc", small.model(), per_layer=True)
+    assert report.first_departure is not None and report.first_departure.nodes[0] == "first"
+
+
+def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("compile_nest", "verify_outputs"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, place, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
+        assert os.listdir(tmp_path) == []
+
+
+# --- configuration ------------------------------------------------------------------------------------------------
+
+
+def test_the_default_configuration_has_the_passes_of_modelc_passes() -> None:
+    assert DEFAULT.simplify == SIMPLIFY
+
+
+def test_a_configuration_reads_back_equal() -> None:
+    assert parse_config(DEFAULT.to_json(), "again") == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tuning": 1}, "unknown key 'tuning'"),
+        ({"verify": {"rtol": 1, "atol": 1, "samples": 1}}, "verify lacks the key 'seed'"),
+        ({"verify": {"rtol": 1, "atol": 1, "samples": 1, "seed": 0, "x": 0}}, "verify has an unknown key 'x'"),
+        ({"verify": {"rtol": "1e-3", "atol": 1, "samples": 1, "seed": 0}}, "verify.rtol is 1e-3"),
+        ({"verify": {"rtol": 1, "atol": 1, "samples": 0, "seed": 0}}, "verify.samples is 0"),
+        ({"codegen": {"flush_denormals": "maybe"}}, "codegen.flush_denormals is maybe"),
+        ({"simplify": ["fold_everything"]}, "fold_everything"),
+        ({"simplify": "all"}, "simplify is all"),
+        ({"codegen": []}, "codegen is \\[\\]"),
+    ],
+)
+def test_what_a_configuration_cannot_say(change, sentence) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_config({**tree(), **change}, "file.yaml")
+
+
+def test_unknown_and_unreadable_configurations(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="'fast' is unknown; expected default"):
+        load_config("fast")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match="not YAML"):
+        load_config(tmp_path / "bad.yaml")
+
+
+def test_the_list_of_passes_is_what_is_run(tmp_path) -> None:
+    seen: list[str] = []
+    config = replace(DEFAULT, simplify=("eliminate_dead",))
+    modelc.compile(
+        small.model(),
+        shapes=small.SHAPES[:1],
+        config=config,
+        stop_after="simplify",
+        progress=lambda stage, text: seen.append(text),
+    )
+    assert any(text.startswith("eliminate_dead:") for text in seen) and not any("fold_" in text for text in seen)
+
+
+def test_flush_denormals_is_in_the_package_and_changes_what_is_computed(tmp_path) -> None:
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
+    tiny = np.full(64, 1e-41, np.float32)
+    for flush in (True, False):
+        config = replace(DEFAULT, flush_denormals=flush)
+        modelc.compile(path, output=tmp_path / "p", config=config, verify=False)
+        assert read_package(tmp_path / "p").manifest.flush_denormals is flush
+        with modelc.load(tmp_path / "p") as model:
+            assert (model.run({"x": tiny})["y"] == 0).all() == flush
+
+
+def test_the_tolerances_samples_and_seed_of_verification_are_used(tmp_path) -> None:
+    check = replace(DEFAULT.verify, rtol=0.5, atol=0.25, samples=2, seed=7)
+    result = modelc.compile(
+        small.model(), output=tmp_path / "p", shapes=small.SHAPES, config=replace(DEFAULT, verify=check)
+    )
+    report = result.report
+    assert report is not None
+    assert (report.rtol, report.atol, report.samples, report.seed) == (0.5, 0.25, 4, 7)

@@ -1,0 +1,291 @@
+"""Comparing: distances with NaNs and infinities, inputs that make sense, packages that are wrong in every way."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import test_pipeline_model as small
+from onnx import TensorProto, helper
+from test_package_model import NATIVE_TRIPLE, skip_without_tools
+
+import modelc
+from modelc.errors import InputError, ModelcError, PackageError
+from modelc.frontend.surgery import evaluate_float64, expose, table_rows
+from modelc.ir.layout import Layout, Primitive, reordered
+from modelc.package import TensorInfo, find_toolchain
+from modelc.verify import distance
+from modelc.verify.bench import bench
+from modelc.verify.compare import conditioning
+from modelc.verify.draw import draw_inputs
+from modelc.verify.engine import Engine
+from modelc.verify.layers import unpacked
+
+nan, inf = np.nan, np.inf
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+# --- distances ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference", "passed"),
+    [
+        (f32(1, 2), f32(1, 2), True),
+        (f32(1, 2.001), f32(1, 2), True),
+        (f32(1, 2.01), f32(1, 2), False),
+        (f32(nan, inf, -inf, 1), f32(nan, inf, -inf, 1), True),
+        (f32(nan, 1), f32(1, nan), False),
+        (f32(inf), f32(-inf), False),
+        (f32(inf), f32(3e38), False),
+        (f32(0), f32(nan), False),
+        (f32(), f32(), True),
+        (f32(1), f32(1, 1), False),
+        (np.array([3]), np.array([3]), True),
+        (np.array([10**6 + 1]), np.array([10**6]), False),
+        (np.array([True]), np.array([False]), False),
+    ],
+)
+def test_passed_is_near_everywhere(ours, reference, passed) -> None:
+    assert distance(ours, reference, 1e-3, 1e-4).passed is passed
+
+
+def test_the_figures_of_a_distance() -> None:
+    found = distance(f32(1, 0, 4), f32(1, 0, 5), 0, 0)
+    assert (found.max_abs, found.max_rel) == (1, 0.2)
+    assert found.rms_rel == pytest.approx(1 / 26**0.5) and found.cosine == pytest.approx(21 / (17 * 26) ** 0.5)
+    same = distance(f32(nan, 0), f32(nan, 0), 0, 0)
+    assert (same.max_abs, same.max_rel, same.rms_rel, same.cosine) == (0, 0, 0, 1)
+
+
+def test_conditioning_allows_four_times_the_error_of_the_reference() -> None:
+    truth = np.array([1.0, 2.0])
+    assert conditioning(truth + 3e-3, truth + 1e-3, truth).passed
+    assert not conditioning(truth + 5e-3, truth + 1e-3, truth).passed
+    assert not conditioning(truth + nan, truth + 1e-3, truth).passed
+
+
+# --- inputs -------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_inputs_are_of_their_kind_and_depend_on_seed_and_sample_alone() -> None:
+    tensors = [
+        TensorInfo("ids", "int64", (2, 50)),
+        TensorInfo("attention_mask", "int64", (2, 50)),
+        TensorInfo("image", "float32", (1, 3, 32, 40)),
+        TensorInfo("x", "float16", (5, 7)),
+        TensorInfo("q", "int8", (100,)),
+        TensorInfo("flag", "bool", ()),
+        TensorInfo("b", "bfloat16", (3,)),
+    ]
+    drawn = draw_inputs(tensors, {"ids": 9}, seed=1)
+    assert set(np.unique(drawn["ids"])) == set(range(9)) and (drawn["attention_mask"] == 1).all()
+    assert drawn["q"].min() < -50 and drawn["b"].dtype == np.uint16
+    for tensor in tensors:
+        assert drawn[tensor.name].shape == tensor.shape
+    again, other = draw_inputs(tensors, {"ids": 9}, seed=1), draw_inputs(tensors, {"ids": 9}, seed=1, sample=1)
+    assert all((again[name] == array).all() for name, array in drawn.items())
+    assert (other["image"] != drawn["image"]).any()
+    steps = np.abs(np.diff(drawn["image"])).mean()
+    assert steps < 0.6 * np.abs(np.diff(np.random.default_rng(0).standard_normal((1, 3, 32, 40)))).mean()
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "int32", "uint8", "int16"])
+def test_dtypes_are_kept(name: str) -> None:
+    assert draw_inputs([TensorInfo("x", name, (4,))], {}, 0)["x"].dtype == name
+
+
+def test_rows_of_the_tables_that_inputs_index(tmp_path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["words", "wide"], ["a"]),
+        helper.make_node("Gather", ["kinds", "kind"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    tables = {"words": np.zeros((30, 4), np.float32), "kinds": np.zeros((2, 4), np.float32)}
+    inputs = {"ids": ([5], TensorProto.INT32), "kind": ([5], TensorProto.INT64)}
+    path = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [5, 4]}, tables)
+    assert table_rows(path) == {"ids": 30, "kind": 2}
+
+
+# --- models made from models --------------------------------------------------------------------------------------
+
+
+def test_float64_is_what_float32_rounds_to() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 3, 20, 24)).astype(np.float32)
+    truth = evaluate_float64(small.model(), {"x": x})["y"]
+    with Engine("ort", small.model()) as engine:
+        found = engine.run({"x": x})["y"]
+    assert truth.dtype == np.float64 and 0 < np.abs(found - truth).max() < 1e-5
+
+
+def test_exposed_values_are_those_that_the_model_computes(tmp_path) -> None:
+    assert set(expose(small.model(), ["r1", "y", "nothing", "r1"], tmp_path / "m.onnx")) == {"r1", "y"}
+    with Engine("ort", tmp_path / "m.onnx") as engine:
+        assert engine.run({"x": np.zeros((1, 3, 8, 8), np.float32)})["r1"].shape == (1, 8, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        reordered(2, 0, 1),
+        Layout((Primitive("split", (1, 4)), Primitive("reorder", (0, 1, 3, 2)))),
+        Layout((Primitive("pad", (2, 1, 3)), Primitive("split", (2, 3)))),
+        Layout((Primitive("fuse", (0, 2)),)),
+        Layout((Primitive("unfold", (1, 4, 2)),)),
+        Layout((Primitive("store_at", (0, 2)),)),
+    ],
+)
+def test_unpacked_is_the_inverse_of_packing(layout: Layout) -> None:
+    from modelc.codegen.pack import pack_constant
+    from modelc.ir.block import Buffer
+
+    data = np.arange(3 * 8 * 5, dtype=np.int32).reshape(3, 8, 5)
+    packed = pack_constant(data, Buffer("b", "int32", data.shape), layout)
+    assert (unpacked(packed, layout, data.shape) == data).all()
+
+
+# --- packages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small.package(), tmp_path / "copy.modelc"))
+
+
+def test_a_right_package_is_found_right_layer_by_layer() -> None:
+    report = modelc.verify(small.package(), small.model(), samples=2, per_layer=True)
+    assert report.passed and report.samples == 4 and report.first_departure is None
+    values = [layer.value for layer in report.layers]
+    assert (values[0], values[-1]) == ("r1", "y")
+    assert report.outputs[0].distance.rms_rel < 1e-5 and "agrees with onnxruntime" in report.sentence()
+
+
+def test_given_inputs_are_used() -> None:
+    x = np.full((1, 3, 20, 24), nan, np.float32)
+    report = modelc.verify(small.package(), small.model(), {"x": x})
+    assert report.passed and report.samples == 1  # NaN on both sides
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"x": np.zeros((1, 3, 9, 9), np.float32)}, {"z": np.zeros(3)}, {"x": np.zeros((1, 3, 20, 24))}]
+)
+def test_inputs_that_do_not_fit_are_refused(inputs) -> None:
+    with pytest.raises(InputError, match="takes"):
+        modelc.verify(small.package(), small.model(), inputs)
+
+
+def test_a_damaged_package_is_refused(copy: Path) -> None:
+    data = bytearray((copy / "params.bin").read_bytes())
+    data[100] ^= 1
+    (copy / "params.bin").write_bytes(data)
+    with pytest.raises(PackageError, match=r"params\.bin is damaged"):
+        modelc.verify(copy, small.model())
+
+
+def test_a_package_of_another_model_is_found_wrong(tmp_path: Path) -> None:
+    other = onnx.load(small.model())
+    weights = next(t for t in other.graph.initializer if t.name == "w3")
+    weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) * 1.01, "w3"))
+    onnx.save(other, tmp_path / "other.onnx")
+    report = modelc.verify(small.package(), tmp_path / "other.onnx")
+    assert not report.passed and "departs from" in report.sentence()
+    with pytest.raises(ModelcError, match="was chosen for the model"):
+        modelc.verify(small.package(), tmp_path / "other.onnx", per_layer=True)
+
+
+def test_a_model_with_other_outputs_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["z"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": ["b", 3, "h", "w"]}, {"z": ["b", 3, "h", "w"]}, {})
+    with pytest.raises(ModelcError, match="compiled from another model"):
+        modelc.verify(small.package(), path)
+
+
+def package_of(source: str, path: Path) -> Path:
+    """A package for y = x whose kernel is this C."""
+    from modelc.package import Argument, PackageSpec, PackageTarget, Plan, Step, write_package
+
+    skip_without_tools(NATIVE_TRIPLE)
+    (path.parent / "k.c").write_text(source)
+    find_toolchain(NATIVE_TRIPLE).compile(["-fPIC", "-O1", "-c", "k.c"], path.parent)
+    x, y = TensorInfo("x", "float32", (4,)), TensorInfo("y", "float32", (4,))
+    step = Step("copy", "copy", (Argument("input"), Argument("output")))
+    objects = {"k": (path.parent / "k.o").read_bytes()}
+    write_package(PackageSpec("m", PackageTarget("any", NATIVE_TRIPLE), (Plan((x,), (y,), (step,)),), objects), path)
+    return path
+
+
+HEAD = "#include <stdint.h>\nvoid copy(float *x, float *y, uint8_t *s, int32_t begin, int32_t end) "
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("{ for (int i = 0; i < 4; i++) y[i] = x[i]; }", "agrees"),
+        ("{ for (int i = 0; i < 3; i++) y[i] = x[i]; y[3] = 0; }", "departs"),
+        ("{ *(volatile int *)16 = 1; }", "crashed \\(SIGSEGV\\)"),
+    ],
+)
+def test_kernels_that_are_wrong_or_crash(tmp_path: Path, body: str, sentence: str) -> None:
+    model = small.save(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, {})
+    report = modelc.verify(package_of(HEAD + body, tmp_path / "p.modelc"), model)
+    assert report.passed == (sentence == "agrees")
+    assert re.search(sentence, report.sentence())
+
+
+def test_small_garbage_does_not_hide_below_the_absolute_tolerance(tmp_path: Path) -> None:
+    model = small.save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Mul", ["x", "c"], ["y"])],
+        {"x": [4]},
+        {"y": [4]},
+        {"c": np.float32(1e-7)},
+    )
+    wrong = package_of(HEAD + "{ for (int i = 0; i < 4; i++) y[i] = 0; }", tmp_path / "p.modelc")
+    assert not modelc.verify(wrong, model).passed
+
+
+def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path) -> None:
+    skip_without_tools("aarch64-linux-gnu")
+    result = modelc.compile(small.model(), "raspberry-pi-5", tmp_path / "pi.modelc", small.SHAPES[:1])
+    assert result.report is not None and result.report.passed
+
+
+# --- speed --------------------------------------------------------------------------------------------------------
+
+
+def test_bench_compares_engines() -> None:
+    found = bench(small.package(), ["ort", "ort-daz"], small.model(), threads=1, seconds=0.2)
+    assert set(found["engines"]) == {"modelc", "ort", "ort-daz"} and set(found["ratio"]) == {"ort", "ort-daz"}
+    assert "denormals as zero" in found["engines"]["ort-daz"]["about"]
+    ours, ort = (found["engines"][name] for name in ("modelc", "ort"))
+    assert 0 < ours["p10_ms"] <= ours["median_ms"] <= ours["p90_ms"]
+    assert found["ratio"]["ort"] == pytest.approx(ort["median_ms"] / ours["median_ms"])
+
+
+def test_bench_refusals(monkeypatch) -> None:
+    with pytest.raises(InputError, match="cannot compare with 'tflite'"):
+        bench(small.package(), ["tflite"], small.model())
+    with pytest.raises(InputError, match="--model"):
+        bench(small.package(), ["ort"])
+
+
+def test_an_engine_that_cannot_open_says_so(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    with pytest.raises(ModelcError, match="ort cannot open"):
+        Engine("ort", tmp_path / "bad.onnx")
+
+
+def test_profile_says_what_every_kernel_takes() -> None:
+    found = modelc.profile(small.package())
+    assert len(found["kernels"]) == 4 and found["kernels"][0]["nodes"][0] == "first"
+    assert sum(row["share"] for row in found["kernels"]) == pytest.approx(1)
+    assert all(row["us"] > 0 for row in found["kernels"])
