@@ -164,5 +164,5 @@ def _show(stmt: Stmt, depth: int) -> list[str]:
     lines = [f"{pad}{stmt.part} {stmt.block}[{binding}] {stmt.aggregation}"]
     if stmt.where:
         lines.append(f"{pad}  where {show_conditions(stmt.where)}")
-    symbol = "=" if stmt.part == "init" else AGGREGATIONS[stmt.aggregation].symbol
+    symbol = AGGREGATIONS[stmt.aggregation].symbol if stmt.part == "update" else "="
     return lines + [f"{pad}  {show(w)} {symbol} {show(b)}" for w, b in zip(stmt.writes, stmt.body, strict=True)]

@@ -226,14 +226,14 @@ def _block(line: _Line) -> AnyBlock:
             iters.append(Iter(match[1], int(match[2]), reduce))
         else:
             line.fail(f"iterators such as 'h:56', not {word!r}")
-    where, writes, body = _statements(line, _symbol(line, head[3], "assign"))
+    where, writes, body = _statements(line, _symbol(line, head[3]))
     return Block(head[1], tuple(iters), writes, body, head[3], where)
 
 
-def _symbol(line: _Line, aggregation: str, part: str) -> str:
+def _symbol(line: _Line, aggregation: str) -> str:
     if aggregation not in AGGREGATIONS:
         line.fail(f"an aggregation of {', '.join(AGGREGATIONS)}")
-    return "=" if part == "init" else AGGREGATIONS[aggregation].symbol
+    return AGGREGATIONS[aggregation].symbol
 
 
 def _statements(line: _Line, symbol: str) -> tuple[tuple[Expr, ...], tuple[Load, ...], tuple[Expr, ...]]:
@@ -308,7 +308,8 @@ def _leaf(line: _Line, part: str) -> Leaf:
         return tuple((name, from_ast(node)) for name, node in _keywords(text))
 
     bound = line.read(binding, head[2])
-    where, writes, body = _statements(line, _symbol(line, head[3], part))
+    symbol = _symbol(line, head[3])
+    where, writes, body = _statements(line, symbol if part == "update" else "=")
     return Leaf(head[1], part, writes, body, head[3], where, bound)
 
 

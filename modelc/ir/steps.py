@@ -1,0 +1,234 @@
+"""A Nest as a list of Steps: every Leaf and Call with the loops, conditions and storage around it.
+
+Loops, tags, allocations, names and dtypes are checked on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from modelc.ir.block import AGGREGATIONS
+from modelc.ir.check import accesses, fail, identifiers, typed
+from modelc.ir.expr import Expr, Load, Op, Var, show, substitute
+from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+
+
+@dataclass(frozen=True)
+class Place:
+    """One piece of storage: a Region, and the loops outside of which it lives (0: shared by the phases)."""
+
+    region: Region
+    scope: str  # "param" or one of SCOPES
+    depth: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One Leaf or Call where it stands. Loop variables are renamed apart: one name, one loop."""
+
+    number: int
+    what: Leaf | Call
+    loops: tuple[Loop, ...]
+    branches: tuple[Expr, ...]
+    storage: Mapping[str, Place]
+    where: str
+
+    @property
+    def ranges(self) -> dict[str, int]:
+        return {x.var: x.extent for x in self.loops}
+
+    @property
+    def guards(self) -> tuple[Expr, ...]:
+        return (*self.branches, *(self.what.where if isinstance(self.what, Leaf) else ()))
+
+    def writes(self) -> tuple[Load, ...]:
+        return self.what.writes if isinstance(self.what, Leaf) else self._whole(self.what.outputs)
+
+    def reads(self) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+        """What is read, with the conditions under which it counts."""
+        if isinstance(self.what, Call):
+            yield from ((load, ()) for load in self._whole(self.what.inputs))
+            return
+        for e in (*self.branches, *self.what.where, *(i for w in self.what.writes for i in w.indices)):
+            yield from accesses(e)
+        for e in self.what.body:
+            yield from accesses(e, self.what.where)
+        if self.what.part == "update":
+            yield from ((w, self.what.where) for w in self.what.writes)
+
+    def _whole(self, names: Sequence[str]) -> tuple[Load, ...]:
+        """Accesses to every element: indices that are variables of their own."""
+        return tuple(
+            Load(name, tuple(Var(f"{name}.{d}") for d in range(len(self.storage[name].region.shape)))) for name in names
+        )
+
+    def grid(self) -> dict[str, int]:
+        """The loops, and the elements of what a Call takes and gives."""
+        if isinstance(self.what, Leaf):
+            return self.ranges
+        names = (*self.what.inputs, *self.what.outputs)
+        whole = {f"{name}.{d}": n for name in names for d, n in enumerate(self.storage[name].region.shape)}
+        return self.ranges | whole
+
+
+def steps_of(nest: Nest, where: str) -> list[Step]:
+    """The Leaves and Calls of a Nest in order. Raises InvalidIR where its tree is not well-formed."""
+    regions = [*nest.params, *nest.temporaries]
+    identifiers([r.name for r in regions], "region", where)
+    storage = {}
+    for k, region in enumerate(regions):
+        _region(region, where)
+        storage[region.name] = Place(region, "param" if k < len(nest.params) else "arena", 0, k)
+    return _Walk(where, storage).steps(nest)
+
+
+def _region(region: Region, where: str) -> None:
+    if region.strides is not None and len(region.strides) != len(region.shape):
+        fail(where, f"region {region.name} has {len(region.strides)} strides for {len(region.shape)} dimensions")
+
+
+def plain(e: Expr | str) -> str:
+    """The text of an expression with loops named as in the Nest."""
+    return re.sub(r"@\d+", "", e if isinstance(e, str) else show(e))
+
+
+# --- the tree -----------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """Flattens a Nest to Steps; checks loops, tags and allocations on the way."""
+
+    def __init__(self, where: str, storage: Mapping[str, Place]):
+        self.where, self.storage = where, storage
+        self.loops, self.places = 0, len(storage)
+        self.found: list[Step] = []
+
+    def steps(self, nest: Nest) -> list[Step]:
+        for k, phase in enumerate(nest.phases):
+            self.body(phase, (), {}, (), self.storage, f"{self.where}, phase {k}", outermost=True)
+        return self.found
+
+    def body(
+        self,
+        body: tuple[Stmt, ...],
+        loops: tuple[Loop, ...],
+        names: Mapping[str, Expr],
+        branches: tuple[Expr, ...],
+        storage: Mapping[str, Place],
+        where: str,
+        outermost: bool = False,
+    ) -> None:
+        for stmt in body:
+            if isinstance(stmt, Alloc):
+                storage = {**storage, stmt.region.name: self.allocated(stmt, loops, storage, where)}
+            elif isinstance(stmt, Loop):
+                self.loop(stmt, loops, names, branches, storage, where, outermost)
+            elif isinstance(stmt, Branch):
+                if any(x.tag == "vector" for x in loops):
+                    fail(where, f"'if {show(stmt.condition)}' is inside the vector loop {plain(loops[-1].var)}")
+                known = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
+                if typed(stmt.condition, names, known, where) != "bool":
+                    fail(where, f"the condition {show(stmt.condition)} is no bool")
+                condition = substitute(stmt.condition, names)
+                self.body(stmt.then, loops, names, (*branches, condition), storage, where)
+                self.body(stmt.otherwise, loops, names, (*branches, Op("not", (condition,))), storage, where)
+            else:
+                self.step(stmt, loops, names, branches, storage, where)
+
+    def allocated(self, stmt: Alloc, loops: tuple[Loop, ...], storage: Mapping[str, Place], where: str) -> Place:
+        name = stmt.region.name
+        if stmt.scope not in SCOPES:
+            fail(where, f"unknown scope {stmt.scope!r} of {name}; known are {', '.join(SCOPES)}")
+        if name in storage:
+            fail(where, f"{name} is allocated where a region of that name is in use")
+        identifiers([name], "region", where)
+        _region(stmt.region, where)
+        self.places += 1
+        return Place(stmt.region, stmt.scope, len(loops), self.places)
+
+    def loop(
+        self,
+        stmt: Loop,
+        loops: tuple[Loop, ...],
+        names: Mapping[str, Expr],
+        branches: tuple[Expr, ...],
+        storage: Mapping[str, Place],
+        where: str,
+        outermost: bool,
+    ) -> None:
+        identifiers([stmt.var], "loop", where)
+        if stmt.var in names:
+            fail(where, f"loop {stmt.var} is inside a loop of the same name")
+        if stmt.extent < 1:
+            fail(where, f"loop {stmt.var} has {stmt.extent} iterations, expected at least 1")
+        if stmt.tag not in TAGS:
+            fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {', '.join(TAGS)}")
+        if stmt.tag == "parallel" and not outermost:
+            fail(where, f"loop {stmt.var} is parallel, and is not the outermost of its phase")
+        vector = next((x for x in loops if x.tag == "vector"), None)
+        if vector and stmt.tag != "unroll":
+            fail(where, f"the {stmt.tag} loop {stmt.var} is inside the vector loop {plain(vector.var)}")
+        self.loops += 1
+        var = f"{stmt.var}@{self.loops}"
+        inner = (*loops, Loop(var, stmt.extent, (), stmt.tag))
+        self.body(stmt.body, inner, {**names, stmt.var: Var(var)}, branches, storage, where)
+
+    def step(
+        self,
+        stmt: Leaf | Call,
+        loops: tuple[Loop, ...],
+        names: Mapping[str, Expr],
+        branches: tuple[Expr, ...],
+        storage: Mapping[str, Place],
+        where: str,
+    ) -> None:
+        where = f"{where}, {stmt.part if isinstance(stmt, Leaf) else 'call'} {stmt.block}"
+        if isinstance(stmt, Leaf):
+            _leaf_types(stmt, names, {n: (p.region.dtype, p.region.shape) for n, p in storage.items()}, where)
+
+            def renamed(e: Expr) -> Expr:
+                return substitute(e, names)
+
+            writes = tuple(Load(w.buffer, tuple(map(renamed, w.indices))) for w in stmt.writes)
+            binding = tuple((name, renamed(e)) for name, e in stmt.binding)
+            body, conditions = tuple(map(renamed, stmt.body)), tuple(map(renamed, stmt.where))
+            stmt = replace(stmt, writes=writes, body=body, where=conditions, binding=binding)
+        else:
+            for name in (*stmt.inputs, *stmt.outputs):
+                if name not in storage:
+                    fail(where, f"unknown region {name!r}")
+        self.found.append(Step(len(self.found), stmt, loops, branches, storage, where))
+
+
+def _leaf_types(
+    leaf: Leaf, known: Mapping[str, Expr], stored: Mapping[str, tuple[str, tuple[int, ...]]], w: str
+) -> None:
+    if leaf.part not in ("assign", "init", "update"):
+        fail(w, f"unknown part {leaf.part!r}; known are assign, init, update")
+    if leaf.aggregation not in AGGREGATIONS:
+        fail(w, f"unknown aggregation {leaf.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
+    aggregation = AGGREGATIONS[leaf.aggregation]
+    if (len(leaf.writes), len(leaf.body)) != (aggregation.arity, aggregation.arity):
+        fail(
+            w,
+            f"{leaf.aggregation} has {aggregation.arity} writes, found {len(leaf.writes)} for {len(leaf.body)} values",
+        )
+    for _, e in leaf.binding:
+        if typed(e, known, stored, w) != "int64":
+            fail(w, f"binding {show(e)} is no int64")
+    for condition in leaf.where:
+        if typed(condition, known, stored, w) != "bool":
+            fail(w, f"condition {show(condition)} is no bool")
+    for write, value in zip(leaf.writes, leaf.body, strict=True):
+        kept, found = typed(write, known, stored, w), typed(value, known, stored, w)
+        if kept != found:
+            fail(w, f"{found} is written to {write.buffer}, which is {kept}")
+    if leaf.part == "init":
+        identity = aggregation.identity(tuple(stored[write.buffer][0] for write in leaf.writes))
+        if leaf.body != identity:
+            fail(w, f"{', '.join(map(show, leaf.body))} is not the identity of {leaf.aggregation}")
+    if leaf.part == "update" and leaf.aggregation == "assign":
+        fail(w, "an assign has no update")
