@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from modelc.ir.graph import Node, Value
 from modelc.ops import operator_of
 
 Array = NDArray[Any]
+LARGEST = 1 << 36  # elements of a value, at most
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Builder:
         new = Node(op, self._node_name(node.name, op), tuple(trimmed), names, dict(attrs or {}), (node.source,))
         types = operator_of(new).infer(new, tuple(self.values[x] if x else None for x in trimmed))
         for name, (dtype, shape) in zip(names, types, strict=False):
+            if prod(shape) > LARGEST:
+                raise node.fail(f"its result {name!r} has {prod(shape)} elements; expected at most {LARGEST}")
             if name:
                 self.values[name] = Value(name, dtype, tuple(int(d) for d in shape))
         self.nodes.append(new)

@@ -42,8 +42,18 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         raise ModelError(f"{path} is not an ONNX file, or it is truncated: its protobuf cannot be read") from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
+    _check_text(path, model.graph)
     _check_versions(path, model)
     return model
+
+
+def _check_text(path: Path, graph: onnx.GraphProto) -> None:
+    """Protobuf hands over text that is no UTF-8 as bytes."""
+    words = [w for n in graph.node for w in (n.op_type, n.domain, n.name, *n.input, *n.output)]
+    words += [a.name for n in graph.node for a in n.attribute]
+    words += [x.name for part in (graph.input, graph.output, graph.initializer) for x in part]
+    if any(isinstance(w, bytes) for w in words):
+        raise ModelError(f"{path} is damaged: it has names that are not UTF-8 text")
 
 
 def _check_versions(path: Path, model: onnx.ModelProto) -> None:

@@ -58,7 +58,8 @@ def _moved_to_inputs(*attrs: tuple[int, str, str]) -> Normaliser:
             if name in n.attrs and not n.input(k):
                 inputs += [""] * (k + 1 - len(inputs))
                 kind = b.value(n.inputs[0]).dtype if dtype == "like" else dtype
-                inputs[k] = b.constant(np.asarray(n.attrs[name]).astype(DTYPES[kind]), f"{n.outputs[0]}_{name}")
+                data = np.asarray(n.attrs[name]).astype(DTYPES[kind])
+                inputs[k] = b.constant(data if dtype == "like" else data.reshape(-1), f"{n.outputs[0]}_{name}")
         b.emit(n, n.op, inputs, _without(n, *(name for _, name, _ in attrs)), n.outputs)
 
     return normalise

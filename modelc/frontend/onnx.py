@@ -153,6 +153,14 @@ class Importer:
 
     def visit(self, proto: onnx.NodeProto, name: str, source: str, scope: Scope) -> None:
         """Imports one node; `source` is the node of the model's graph that it belongs to."""
+        try:
+            self._visit(proto, name, source, scope)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            if sentence := malformed(proto, scope.versions):
+                raise ModelError(f"node {name!r} ({proto.op_type}): {sentence}") from error
+            raise
+
+    def _visit(self, proto: onnx.NodeProto, name: str, source: str, scope: Scope) -> None:
         proto = resolved(proto, scope.attrs)
         domain = domain_of(proto)
         inputs = tuple(scope.find(x) if x else "" for x in proto.input)
@@ -308,6 +316,17 @@ class Importer:
                 b.emit(node, "Identity", (held,), outputs=(name,))
         graph = Graph(proto.name or path.stem, tuple(v.name for v in inputs), outputs, b.values, ())
         return graph.with_nodes(b.nodes)
+
+
+def malformed(proto: onnx.NodeProto, versions: Mapping[str, int]) -> str:
+    """What ONNX's own checker says against a node, in one line; empty if it has nothing to say."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = onnx.IR_VERSION, dict(versions)
+    try:
+        onnx.checker.check_node(proto, context)
+    except onnx.checker.ValidationError as error:
+        return str(error).strip().splitlines()[0]
+    return ""
 
 
 def scope_names(scope: Scope) -> set[str]:
