@@ -94,17 +94,17 @@ class CompileResult:
 
 
 def compile(
-    model: str | os.PathLike[str],
-    target: str | os.PathLike[str] | Target | None = None,
-    output: str | os.PathLike[str] | None = None,
+    model: str | Path,
+    target: str | Path | Target | None = None,
+    output: str | Path | None = None,
     shapes: Sequence[Shapes] = (),
-    config: str | os.PathLike[str] | Config | None = None,
+    config: str | Path | Config | None = None,
     threads: int | None = None,
     verify: bool = True,
     keep_unverified: bool = False,
     stop_after: str | None = None,
-    dump_dir: str | os.PathLike[str] | None = None,
-    choices: str | os.PathLike[str] | None = None,
+    dump_dir: str | Path | None = None,
+    choices: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
@@ -334,8 +334,8 @@ class Run:
 
 
 def verify(
-    package: str | os.PathLike[str],
-    model: str | os.PathLike[str],
+    package: str | Path,
+    model: str | Path,
     inputs: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
     samples: int = 1,

@@ -33,7 +33,8 @@ class _Room(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
         from modelc import verify_package
 
-        return verify_package(*args, **kwargs)
+        report: Report = verify_package(*args, **kwargs)
+        return report
 
 
 sys.modules[__name__].__class__ = _Room

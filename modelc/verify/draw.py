@@ -58,4 +58,5 @@ def _stretched(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
     low = np.minimum(at.astype(int), x.shape[axis] - 1)
     high = np.minimum(low + 1, x.shape[axis] - 1)
     share = (at - low).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
-    return np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
+    stretched: NDArray[Any] = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
+    return stretched

@@ -102,7 +102,7 @@ class Report:
             {"kernel": x.kernel, "value": x.value, "nodes": list(x.nodes), **asdict(x.distance)} for x in self.layers
         ]
         first = self.first_departure
-        whole = {"summary": summary, "outputs": outputs, "layers": layers}
+        whole: dict[str, Any] = {"summary": summary, "outputs": outputs, "layers": layers}
         if self.layers:
             whole["first_departure"] = first and {"kernel": first.kernel, "value": first.value}
         plain: dict[str, Any] = finite(whole)

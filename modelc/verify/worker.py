@@ -26,8 +26,8 @@ Run = Callable[[Arrays], Arrays]
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """An npz whose members are numbers, with the names beside: a tensor's name can be anything."""
-    names = np.array(json.dumps(list(arrays)))
-    np.savez(path, names=names, **{f"a{k}": array for k, array in enumerate(arrays.values())})
+    members: dict[str, Any] = {f"a{k}": array for k, array in enumerate(arrays.values())}
+    np.savez(path, names=np.array(json.dumps(list(arrays))), **members)
 
 
 def read_arrays(path: str) -> Arrays:

@@ -1,0 +1,233 @@
+"""Every verb: what it prints, as text and as JSON, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_pipeline_model as small
+import yaml
+from onnx import helper
+
+import modelc
+from modelc.cli import VERBS, main
+from modelc.cli.compile import shape_sets
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs a command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return int(stop.value.code or 0), said.out, said.err
+
+    return call
+
+
+# --- compile ------------------------------------------------------------------------------------------------------
+
+
+def test_compile_prints_a_summary(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli("compile", small.model(), "--shape", "x=1,3,20,24")
+    assert code == 0 and (tmp_path / "net.modelc" / "manifest.json").is_file()
+    for word in ("kernels", "arena", "parameters", "library", "compile time", "agrees with onnxruntime"):
+        assert word in out
+    assert [line.split()[0] for line in err.splitlines()] == list(modelc.pipeline.STAGES)
+
+
+def test_compile_json(cli, tmp_path) -> None:
+    options = ["--shape", "x=1,3,20,24", "--shape", "x=2,3,12,12", "-o", tmp_path / "p", "--threads", 1, "--no-verify"]
+    code, out, _ = cli("compile", small.model(), "--json", *options)
+    found = json.loads(out)
+    assert code == 0 and found["threads"] == 1 and found["verification"] is None and found["params_bytes"] > 0
+    assert len(modelc.inspect(tmp_path / "p")["variants"]) == 2
+
+
+def test_compile_from_choices_for_a_target_of_a_file(cli, tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(json.loads((small.package() / "choices.json").read_text())["target"])
+    options = ["--choices", small.package() / "choices.json", "--target", tmp_path / "t.yaml", "-o", tmp_path / "p"]
+    code, _, _ = cli("compile", small.model(), *options)
+    assert code == 0
+    assert (tmp_path / "p/libmodel.so").read_bytes() == (small.package() / "libmodel.so").read_bytes()
+
+
+def test_compile_stops_and_dumps(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--shape", "x=1,3,20,24", "--stop-after", "partition", "--dump-dir", "d"]
+    code, out, _ = cli("compile", small.model(), *options)
+    assert code == 0 and "stopped after partition" in out and os.listdir(tmp_path) == ["d"]
+    assert (tmp_path / "d/03-partition.txt").read_text().startswith("program")
+
+
+def test_compile_with_tolerances_of_zero_is_decided_by_float64(cli, tmp_path) -> None:
+    tree = yaml.safe_load((ROOT / "configs/default.yaml").read_text())
+    tree["verify"] |= {"rtol": 0, "atol": 0}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [999]}, {"y": [999]}, {})
+    options = ["--config", tmp_path / "c.yaml", "-o", tmp_path / "p"]
+    code, _, err = cli("compile", path, *options)  # as near to float64 as ONNX Runtime: right all the same
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> None:
+    from test_pipeline import broken
+
+    broken(monkeypatch)
+    options = ["--shape", "x=1,3,20,24", "-o", tmp_path / "p", *["--keep-unverified"] * keep]
+    code, _, err = cli("compile", small.model(), *options)
+    assert code == 1 and (tmp_path / "p").exists() == keep
+    assert keep or "was not written, for it is wrong" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["none.onnx"], "none.onnx cannot be read"),
+        ([small.model()], "--shape x=?,3,?,?"),
+        ([small.model(), "--target", "cray"], "target 'cray' is unknown"),
+        ([small.model(), "--config", "fast"], "configuration 'fast' is unknown"),
+        ([small.model(), "--choices", "none.json"], "none.json cannot be read"),
+        ([small.model(), "--stop-after", "lunch"], "no stage 'lunch'"),
+        ([small.model(), "--shape", "z=1"], "'z', which is no input"),
+        ([small.model(), "--shape", "x"], "expected NAME=1,3,224,224"),
+        ([small.model(), "--threads", "0"], "--threads"),
+        ([small.model(), "--turbo"], "No such option"),
+        ([small.model(), "--shape", "x=1,3,20,24", "-o", "/proc/none/p"], "cannot write in /proc/none"),
+    ],
+)
+def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
+    code, out, err = cli("compile", *arguments)
+    assert code == 2 and out == "" and sentence in err
+
+
+def test_a_name_given_again_begins_another_set_of_shapes() -> None:
+    assert shape_sets(("a=1,2", "b=3", "a=4,5", "b=6")) == [{"a": (1, 2), "b": (3,)}, {"a": (4, 5), "b": (6,)}]
+    assert shape_sets(("a=",)) == [{"a": ()}]
+
+
+# --- the other verbs ----------------------------------------------------------------------------------------------
+
+
+def test_verify(cli, tmp_path) -> None:
+    options = ["--seed", 3, "--samples", 2, "--rtol", 0.01, "--atol", 0.5, "--json"]
+    code, out, _ = cli("verify", small.package(), "--against", small.model(), *options)
+    summary = json.loads(out)["summary"]
+    assert code == 0 and summary["passed"]
+    assert [summary[k] for k in ("seed", "samples", "rtol", "atol")] == [3, 4, 0.01, 0.5]
+    code, out, _ = cli("verify", small.package(), "--against", small.model(), "--per-layer")
+    assert code == 0 and "first kernel that departs: none" in out and "r1" in out
+
+
+def test_verify_on_given_inputs(cli, tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 3, 12, 12), np.float32))
+    options = ["--against", small.model(), "--inputs", tmp_path / "in.npz"]
+    code, out, _ = cli("verify", small.package(), *options, "--json")
+    assert code == 0 and json.loads(out)["summary"]["samples"] == 1
+    np.savez(tmp_path / "in.npz", x=np.array([object()]))
+    code, _, err = cli("verify", small.package(), *options)
+    assert code == 2 and "in.npz is no .npz file of numbers" in err
+
+
+def test_bench(cli) -> None:
+    options = ["--against", "ort", "--model", small.model(), "--seconds", 0.2]
+    code, out, _ = cli("bench", small.package(), *options, "--threads", 2, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["threads"] == 2 and found["engines"]["modelc"]["median_ms"] > 0 and found["ratio"]["ort"]
+    code, out, _ = cli("bench", small.package(), *options)
+    assert code == 0 and "onnxruntime" in out and "median ms" in out
+    code, _, err = cli("bench", small.package(), "--against", "ort")
+    assert code == 2 and "--model" in err
+
+
+def test_profile(cli) -> None:
+    code, out, _ = cli("profile", small.package(), "--json")
+    found = json.loads(out)
+    assert code == 0 and found["kernels"][0]["flops"] > 0 and found["peak_gflops"]["float32"] > 0
+    code, out, _ = cli("profile", small.package(), "--threads", 2)
+    assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out
+
+
+def test_run(cli, tmp_path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 3, 20, 24)).astype(np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    paths = ["--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz"]
+    code, out, _ = cli("run", small.package(), *paths, "--json")
+    assert code == 0 and json.loads(out) == {"outputs": {"y": {"dtype": "float32", "shape": [1, 10]}}}
+    with modelc.load(small.package()) as model:
+        assert (np.load(tmp_path / "out.npz")["y"] == model.run({"x": x})["y"]).all()
+    np.savez(tmp_path / "in.npz", x=x[:, :2])
+    code, _, err = cli("run", small.package(), *paths)
+    assert code == 2 and "it was compiled for" in err
+
+
+def test_inspect_a_model(cli, tmp_path) -> None:
+    code, out, _ = cli("inspect", small.model(), "--json")
+    found = json.loads(out)
+    assert code == 0 and found["operators"]["Conv"] == 2 and found["supported"]
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 3, "h", "w"]}]
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Nonsense", ["x"], ["y"])], {"x": [3]}, {"y": [3]}, {})
+    code, out, _ = cli("inspect", path)
+    assert code == 0 and "cannot compile Nonsense" in out
+
+
+def test_inspect_a_package(cli) -> None:
+    code, out, _ = cli("inspect", small.package(), "--json")
+    found = json.loads(out)
+    assert code == 0 and found["verification"]["passed"] and found["steps"] == 4 and len(found["variants"]) == 2
+    code, out, _ = cli("inspect", small.package())
+    assert code == 0 and "checksum is right" in out
+
+
+def test_inspect_what_is_neither(cli, tmp_path) -> None:
+    code, _, err = cli("inspect", tmp_path)
+    assert code == 2 and "is not a package" in err
+    (tmp_path / "x.onnx").write_text("hello")
+    assert cli("inspect", tmp_path / "x.onnx")[0] == 2
+
+
+def test_targets(cli, tmp_path) -> None:
+    code, out, _ = cli("targets", "list", "--json")
+    assert code == 0 and {"native", "x86-64-v4", "raspberry-pi-5"} <= set(json.loads(out))
+    code, out, _ = cli("targets", "show", "raspberry-pi-5")
+    assert code == 0 and yaml.safe_load(out)["triple"].startswith("aarch64")
+    code, out, _ = cli("targets", "probe", "-o", tmp_path / "here.yaml", "--json")
+    assert code == 0 and json.loads(out)["peak"]["float32"] > 0
+    assert cli("targets", "show", tmp_path / "here.yaml")[0] == 0
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_has_help(cli, verb) -> None:
+    code, out, _ = cli(verb, "--help")
+    assert code == 0 and out.startswith("Usage: modelc")
+
+
+def test_no_verb_and_the_version(cli) -> None:
+    assert cli()[0] == 2
+    assert cli("--version")[1].strip() == f"modelc, version {modelc.__version__}"
+
+
+def test_every_verb_but_targets_takes_json() -> None:
+    for verb in VERBS:
+        commands = verb.commands.values() if hasattr(verb, "commands") else [verb]
+        for command in commands:
+            assert "--json" in {option for p in command.params for option in p.opts}, command.name
+
+
+def test_the_command_line_starts_without_tvm_and_onnx() -> None:
+    program = "import sys, modelc.cli; print({'tvm', 'onnx', 'onnxruntime'} & set(sys.modules))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.stdout == "set()\n", done.stderr

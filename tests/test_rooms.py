@@ -1,0 +1,87 @@
+"""The house keeps its order: a room imports only from rooms above it, and some libraries belong to one room."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HOUSE = ROOT / "modelc"
+
+ROOMS = (  # from the top
+    "errors",
+    "ir",
+    "target",
+    "ops",
+    "frontend",
+    "passes",
+    "space",
+    "search",
+    "codegen",
+    "runtime",
+    "measure",
+    "package",
+    "verify",
+    "config",
+    "choices",
+    "pipeline",
+    "describe",
+    "cli",
+)
+EXCEPTIONS = {  # what a room may take from below, and why
+    ("codegen", "package"): "the plan is made of the package's own dataclasses",
+}
+OWNERS = {"onnx": "frontend", "tvm": "codegen", "onnxruntime": "verify", "openvino": "verify"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+FILES = sorted(p for p in HOUSE.rglob("*.py") if p != HOUSE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(HOUSE)))
+def test_imports_come_from_above(path: Path) -> None:
+    room = room_of(path)
+    assert room in ROOMS, f"{room} has no place in the house"
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "modelc" and len(parts) > 1 and parts[1] in ROOMS:
+            above = ROOMS.index(parts[1]) <= ROOMS.index(room)
+            assert above or (room, parts[1]) in EXCEPTIONS, f"{path.name} of {room} imports {module}"
+        assert OWNERS.get(parts[0], room) == room, f"{path.name} of {room} imports {parts[0]}"
+
+
+@pytest.mark.parametrize("path", sorted((HOUSE / "runtime").glob("*.py")), ids=lambda p: p.name)
+def test_the_runtime_imports_the_standard_library_and_numpy_alone(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, "numpy"}
+    assert all(m.split(".")[0] in allowed or m.startswith("modelc.runtime") for m in imports(path))
+
+
+def test_importing_the_runtime_loads_nothing_else() -> None:
+    program = (
+        "import sys, modelc.runtime\n"
+        "known = {*sys.stdlib_module_names, 'numpy', 'modelc'}\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('tvm', 'onnx', 'yaml', 'click', 'scipy')))\n"
+        "print(sorted(m for m in sys.modules if m.startswith('modelc')))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.stdout.splitlines() == ["[]", "['modelc', 'modelc.runtime', 'modelc.runtime.loader']"], done.stderr
