@@ -73,5 +73,6 @@ def assert_same(expected: list[np.ndarray], found: list[np.ndarray], rtol: float
     assert len(expected) == len(found)
     for a, b in zip(expected, found, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        scale = float(np.max(np.abs(a.astype(np.float64)), initial=0.0)) or 1.0
+        finite = np.abs(a.astype(np.float64))[np.isfinite(a.astype(np.float64))]
+        scale = float(np.max(finite, initial=0.0)) or 1.0
         np.testing.assert_allclose(b.astype(np.float64), a.astype(np.float64), rtol=rtol, atol=atol * scale)

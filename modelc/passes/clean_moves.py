@@ -106,14 +106,14 @@ def _padded_window(e: Editor, m: Match) -> str | None:
         return None
     own = tuple(node.attrs.get("pads") or (0,) * len(pads))
     attrs: dict[str, Any] = {"pads": tuple(a + b for a, b in zip(own, pads, strict=True))}
+    if node.op != "Conv" and (node.attrs.get("ceil_mode", 0) or not _touches_data(node, attrs["pads"])):
+        return None
     if node.op == "AveragePool":
-        if value != 0 or node.attrs.get("ceil_mode", 0) or (any(own) and not node.attrs.get("count_include_pad", 0)):
+        if value != 0 or (any(own) and not node.attrs.get("count_include_pad", 0)):
             return None
         attrs["count_include_pad"] = 1
     elif node.op == "MaxPool":
         if not _below(e, m["x"], value):
-            return None
-        if not _touches_data(node, attrs["pads"]) or node.attrs.get("ceil_mode", 0):
             return None
     elif value != 0:
         return None
@@ -140,7 +140,14 @@ def _touches_data(node: Node, pads: tuple[int, ...]) -> bool:
     return all(d == 1 for d in dilations) and all(p < k for p, k in zip(pads, kernel * 2, strict=True))
 
 
-# --- gathers ------------------------------------------------------------------------------------------------------
+# --- broadcasts and gathers ---------------------------------------------------------------------------------------
+
+
+def _broadcast_anyway(e: Editor, m: Match) -> str | None:
+    """Arithmetic broadcasts its operands itself."""
+    inputs = tuple(m["x"] if name == m["expanded"] else name for name in m.root.inputs)
+    same = np.broadcast_shapes(*(e.shape(name) for name in inputs)) == e.shape(m.root.outputs[0])
+    return e.again(m.root, inputs) if same else None
 
 
 def _regular_gather(e: Editor, m: Match) -> str | None:
@@ -162,6 +169,9 @@ def _regular_gather(e: Editor, m: Match) -> str | None:
     return sliced if e.shape(out) == e.shape(sliced) else _reshape(e, sliced, e.shape(out), out)
 
 
+BROADCASTING = "Add|Sub|Mul|Div|Pow|Equal|Less|LessOrEqual|Greater|GreaterOrEqual|And|Or|Xor"
+EXPANDED = Op("Expand", X, Bind("shape"), name="expanded")
+
 RULES = (
     Rule(Op("Identity|Cast|CastLike|Reshape|Expand|Tile", X, more=True), _same, private=False),
     Rule(Op("Concat|Sum|Mean|Max|Min", X), _same, private=False),
@@ -176,5 +186,7 @@ RULES = (
         Op("Conv|MaxPool|AveragePool", Op("Pad", X, name="padded", more=True), more=True),
         _padded_window,
     ),
+    Rule(Op(BROADCASTING, EXPANDED, Bind("y")), _broadcast_anyway, private=False),
+    Rule(Op(BROADCASTING, Bind("y"), EXPANDED), _broadcast_anyway, private=False),
     Rule(Op("Gather", X, Constant("indices")), _regular_gather, private=False),
 )

@@ -1,0 +1,85 @@
+"""ONNX's own node tests: what the import and the passes make of every model has the outputs that the test expects."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from graph_to_onnx import assert_same, run_onnx, to_onnx
+from onnx import numpy_helper
+
+from modelc.errors import ModelError
+from modelc.frontend.onnx import import_model, unsupported
+from modelc.ir.graph_text import parse_graph, show_graph
+from modelc.ir.verify_graph import verify_graph
+from modelc.passes import infer, run_passes
+
+# Inputs of the test models that steer shapes, and which real models carry as initialisers.
+STEERING = {
+    "Reshape": [1], "Expand": [1], "Tile": [1], "Slice": [1, 2, 3, 4], "Pad": [1, 2, 3], "Squeeze": [1],
+    "Unsqueeze": [1], "Split": [1], "TopK": [1], "OneHot": [1], "Range": [0, 1, 2], "ConstantOfShape": [0],
+    "CumSum": [1], "Resize": [1, 2, 3], "Upsample": [1], "Trilu": [1], "CenterCropPad": [1], "Dropout": [1, 2],
+}  # fmt: skip
+# ONNX Runtime, which runs the imported Graph here, differs from ONNX in these.
+DIFFERENT = ("resize_downsample_scales_linear_align_corners", "resize_downsample_scales_cubic_align_corners")
+
+
+def tested_models():
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_model_tests(kind="node")
+
+
+def specialised(case):
+    """The model with its steering inputs as initialisers, what is fed to it, and what it has to give."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    inputs, expected = case.data_sets[0]
+    feeds = {i.name: x for i, x in zip(model.graph.input, inputs, strict=False)}
+    for node in model.graph.node:
+        steering = [1] if node.op_type.startswith("Reduce") else STEERING.get(node.op_type, [])
+        for k in steering:
+            if k < len(node.input) and isinstance(feeds.get(node.input[k]), np.ndarray):
+                model.graph.initializer.append(numpy_helper.from_array(feeds.pop(node.input[k]), node.input[k]))
+    return model, feeds, list(expected)
+
+
+def examine(case, path) -> str:
+    """What became of a test: "same", "refused", or "not run" by ONNX Runtime. Anything else is an exception."""
+    model, feeds, expected = specialised(case)
+    path.write_bytes(model.SerializeToString())
+    try:
+        lacking = unsupported(path)
+        graph = import_model(path, {k: x.shape for k, x in feeds.items() if isinstance(x, np.ndarray)})
+    except ModelError as error:
+        assert str(error)
+        return "refused"
+    assert not lacking
+    verify_graph(graph, "import", infer)
+    assert parse_graph(show_graph(graph)) == graph
+    simplified = run_passes(graph)
+    if any(not isinstance(x, np.ndarray) for x in expected) or case.name.removeprefix("test_") in DIFFERENT:
+        return "not run"
+    for candidate in (graph, simplified):
+        try:
+            found = run_onnx(to_onnx(candidate), feeds)
+        except Exception:
+            return "not run"
+        assert_same(expected, found, 1e-3, 1e-4)
+    return "same"
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
+def test_node_tests(tmp_path, part):
+    cases = tested_models()[part::8]
+    found: dict[str, list[str]] = {"same": [], "refused": [], "not run": []}
+    wrong = []
+    for case in cases:
+        try:
+            found[examine(case, tmp_path / "m.onnx")].append(case.name)
+        except Exception as error:
+            wrong.append(f"{case.name}: {type(error).__name__} {error}"[:300])
+    assert not wrong, "\n".join(wrong)
+    assert len(found["same"]) > 0.65 * len(cases), {k: len(v) for k, v in found.items()}
