@@ -20,9 +20,14 @@ class Place:
     """One piece of storage: a Region, and the loops outside of which it lives (0: shared by the phases)."""
 
     region: Region
-    scope: str  # "param" or one of SCOPES
+    scope: str  # "param", "temporary", or an Alloc's
     depth: int
     number: int
+
+    @property
+    def allocated(self) -> bool:
+        """Whether it lives inside a phase."""
+        return self.scope not in ("param", "temporary")
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def steps_of(nest: Nest, where: str) -> list[Step]:
     storage = {}
     for k, region in enumerate(regions):
         _region(region, where)
-        storage[region.name] = Place(region, "param" if k < len(nest.params) else "arena", 0, k)
+        storage[region.name] = Place(region, "param" if k < len(nest.params) else "temporary", 0, k)
     return _Walk(where, storage).steps(nest)
 
 
@@ -142,8 +147,8 @@ class _Walk:
         name = stmt.region.name
         if stmt.scope not in SCOPES:
             fail(where, f"unknown scope {stmt.scope!r} of {name}; known are {', '.join(SCOPES)}")
-        if name in storage:
-            fail(where, f"{name} is allocated where a region of that name is in use")
+        if name in storage and not storage[name].allocated:
+            fail(where, f"{name} is allocated where it names a {storage[name].scope}")
         identifiers([name], "region", where)
         _region(stmt.region, where)
         self.places += 1

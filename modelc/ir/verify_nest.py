@@ -70,17 +70,14 @@ def _parallel(step: Step) -> None:
         if step.storage[write.buffer].depth > 0 or any(loads(i) for i in write.indices):
             continue
         shown = plain(write)
-        if isinstance(step.what, Call) or loop.var not in variables(write):
-            fail(step.where, f"every iteration of the parallel loop {plain(loop.var)} writes {shown}")
         try:
-            found = image([Var(loop.var), *write.indices], step.ranges, static(step.guards))
-            alone = image(write.indices, step.ranges, static(step.guards))
+            found = image([Var(loop.var), *write.indices], step.grid(), static(step.guards))
+            alone = image(write.indices, step.grid(), static(step.guards))
         except TooLarge:
             continue
-        if found.empty:
-            continue
-        if _count(found) != _count(alone):
-            fail(step.where, f"two iterations of the parallel loop {plain(loop.var)} write one element of {shown}")
+        if not found.empty and _count(found) != _count(alone):
+            times = "two iterations" if loop.var in variables(write) else "all iterations"
+            fail(step.where, f"{times} of the parallel loop {plain(loop.var)} write one element of {shown}")
 
 
 def _count(i: Image) -> int:
@@ -214,7 +211,9 @@ def _part(step: Step, leaf: Leaf, block: Block) -> None:
 def _once(steps: Sequence[Step], block: Block, task: Task, where: str) -> None:
     """Bindings of a Block's leaves over one place: independent, in the domain, each point exactly once. Where the place
     is allocated inside loops, for each of their iterations: the elements are those that `init` reaches there."""
-    depth = min(steps[0].storage[w.buffer].depth for w in steps[0].writes())
+    places = [steps[0].storage[w.buffer] for w in steps[0].writes()]
+    depth, allocated = min(p.depth for p in places), all(p.allocated for p in places)
+    expected = ("init", "update") if block.reduction else ("assign",)
     outer = steps[0].loops[:depth]
     spatial, reduction = [i.name for i in block.spatial], [i.name for i in block.reduction]
     parts = {part: [s for s in steps if isinstance(s.what, Leaf) and s.what.part == part] for part in _PARTS}
@@ -222,15 +221,13 @@ def _once(steps: Sequence[Step], block: Block, task: Task, where: str) -> None:
         iters = spatial if part == "init" else [*spatial, *reduction]
         images = [_points(s, outer, iters, block, part) for s in own]
         for s, found in zip(own, images, strict=True):
-            _domain(s, found, iters, block, depth)
-        if part == "update":
-            if not parts["init"]:
-                fail(where, "is updated without an init")
-            images += [_reduced(s, outer, spatial, block) for s in parts["init"]] if depth else []
-        if not own:
-            continue
-        if not depth:
+            _domain(s, found, iters, block, depth, allocated)
+        if part == "update" and allocated:
+            images += [_reduced(s, outer, spatial, block) for s in parts["init"]]
+        if not allocated and (own or part in expected):
             images.append(_whole(iters, block, task, part))
+        if not images:
+            continue
         columns = len(outer) + len(iters)
         frame, found_boxes = boxes(images, columns)
         done, wanted = found_boxes[: len(own)], found_boxes[len(own) :]
@@ -260,12 +257,12 @@ def _points(step: Step, outer: Sequence[Loop], iters: Sequence[str], block: Bloc
     return found
 
 
-def _domain(step: Step, found: Image, iters: Sequence[str], block: Block, depth: int) -> None:
+def _domain(step: Step, found: Image, iters: Sequence[str], block: Block, depth: int, allocated: bool) -> None:
     """Bound values stay in the Block's domain; those of spatial iterators may leave it for storage allocated inside."""
     for k, name in enumerate(iters):
-        if found.empty or (depth and name in {i.name for i in block.spatial}):
+        if found.empty or (allocated and name in {i.name for i in block.spatial}):
             continue
-        low, high = found.limits(len(step.loops[:depth]) + k)
+        low, high = found.limits(depth + k)
         if low < 0 or high >= block.ranges[name]:
             assert isinstance(step.what, Leaf)
             value = plain(dict(step.what.binding)[name])
