@@ -319,7 +319,8 @@ class _Placer:
 
     def concatenated(self, target: str) -> None:
         parts = self.parts[target]
-        if target not in self.roots and target not in self.pinned and self.side_by_side(parts):
+        placed = target in self.roots or target in self.pinned or target in self.given
+        if not placed and self.side_by_side(parts):
             self.adjacent[target] = max(parts, key=lambda p: prod(self.shapes[p.source]))
             self.forget(target)
             return
