@@ -26,6 +26,7 @@ from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
 from modelc.frontend.specialise import input_values
 from modelc.frontend.structure import (
+    FUNCTION_DEPTH,
     Functions,
     Lack,
     Unsupported,
@@ -35,8 +36,6 @@ from modelc.frontend.structure import (
     reason,
 )
 from modelc.ir.graph import Graph, Node, Value
-
-FUNCTION_DEPTH = 32
 
 
 def unsupported(path: str | Path) -> list[tuple[str, str, str, str]]:
@@ -59,11 +58,7 @@ def import_model(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None 
     _refuse(path, _lacking(model, nodes))
     importer = Importer(path.parent, _functions(model))
     inputs = input_values(model.graph, shapes or {})
-    names = [node_name for node_name, _ in nodes]
-    importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)} | {
-        o.name for o in model.graph.output
-    }
-    importer.builder.reserved |= {v.name for v in inputs} | set(names)
+    importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)}
     scope = Scope(operator_sets(model))
     importer.inputs(inputs, scope)
     importer.initialisers(model.graph, scope)

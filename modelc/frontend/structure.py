@@ -15,6 +15,8 @@ from modelc.frontend.normalise import NORMALISERS
 from modelc.ops import OPERATORS, REFUSED
 
 Functions = Mapping[tuple[str, str], onnx.FunctionProto]
+FUNCTION_DEPTH = 32  # functions calling functions
+NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "If"}
 SEQUENCES = (
     "SequenceConstruct",
@@ -166,18 +168,11 @@ class Lack:
         and needs no support."""
         for name, node in nodes:
             domain, op = domain_of(node), node.op_type
-            known = all(x in constants for x in reads(node)) and op not in RANDOM
-            if op in ("Constant", "Shape", "Size") or (known and op not in KEPT and op not in ("Loop", "Scan")):
+            known = op not in NEVER_FOLDED and all(x in constants for x in reads(node))
+            if known or (domain == "" and op in ("Constant", "Shape", "Size")):
                 constants |= set(node.output)
-            if (
-                known
-                and op != "If"
-                and (domain, op) not in self.functions
-                and domain == ""
-                and op not in ("Loop", "Scan")
-            ):
-                continue
-            self._look_at(name, node, domain, versions, constants, depth)
+            if not (known and domain == "" and op != "If" and (domain, op) not in self.functions):
+                self._look_at(name, node, domain, versions, constants, depth)
 
     def _look_at(
         self, name: str, node: onnx.NodeProto, domain: str, versions: Mapping[str, int], constants: set[str], depth: int
@@ -185,7 +180,7 @@ class Lack:
         op, version = node.op_type, versions.get(domain, 1)
         function = self.functions.get((domain, op))
         if function is not None:
-            if depth > 32:
+            if depth > FUNCTION_DEPTH:
                 self.found.append(Unsupported(name, op, domain, "the model's functions call each other in a circle"))
                 return
             inner = {a for a, given in zip(function.input, node.input, strict=False) if given in constants}
