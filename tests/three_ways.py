@@ -9,6 +9,7 @@ the same bits.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import mmap
 import os
 import signal
@@ -34,6 +35,7 @@ from modelc.ir.graph import Node, Value
 from modelc.ir.interpret import evaluate, run_nest
 from modelc.ir.layout import Layout, reordered
 from modelc.ir.nest import Nest
+from modelc.ir.verify_nest import verify_nest
 from modelc.ops import OPERATORS, run_blocks
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
@@ -43,7 +45,7 @@ from modelc.target import Target, list_targets, load_target
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 PAGE = mmap.PAGESIZE
-SECONDS = 60  # that a kernel may run
+SECONDS = 20  # that a kernel may run
 PLACEMENTS = ("low", "high", "odd")
 
 
@@ -368,6 +370,7 @@ def _in_child(body: Callable[[], None]) -> None:
         child = os.fork()
     if child == 0:
         try:
+            faulthandler.disable()
             signal.alarm(SECONDS)
             body()
         except BaseException:
@@ -395,7 +398,7 @@ def check(example: Example | Task, candidate: Candidate | None = None, target: T
     built = build(task, candidate, target)
     opaque = any(isinstance(b, OpaqueBlock) for b in task.blocks)
     if not opaque:
-        _verified(built)
+        verify_nest(built.nest, derive(task, built.candidate.stages))
         for name, value in run_tree(task, built.candidate, built.nest, inputs).items():
             close(value, wanted[name], example, f"Nest and Blocks, {name}")
     found = run_kernel(built, inputs)
@@ -408,14 +411,6 @@ def check(example: Example | Task, candidate: Candidate | None = None, target: T
         for name, value in again.items():
             assert value.tobytes() == found[name].tobytes(), f"{name} differs with {placement} buffers in {cuts} ranges"
     return built
-
-
-def _verified(built: Built) -> None:
-    try:
-        from modelc.ir.verify import verify_nest
-    except ImportError:
-        return
-    verify_nest(built.nest)
 
 
 def close(found: Array, wanted: Array, example: Example, what: str) -> None:

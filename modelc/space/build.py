@@ -14,7 +14,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
 from modelc.space.stages import derive
@@ -157,7 +157,7 @@ class _Builder:
 
         if tag == "parallel" and rest and full:
             then = body(Var(var), full + 1, tile)
-            otherwise = body(Const(full), 1, rest)
+            otherwise = body(Const(full), full + 1, rest)
             return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
         full, limit = (full, full) if part == "init" else self.clipped(name, full, tile, domain, where)
         result: list[Stmt] = []
@@ -277,8 +277,20 @@ class _Builder:
         if part == "init":
             dtypes = tuple(self.task.buffer(w.buffer).dtype for w in block.writes)
             body = AGGREGATIONS[block.aggregation].identity(dtypes)
+            conditions = [physical(c) for w in block.writes for c in self.existing(w, values, ranges)]
         assert all(isinstance(w, Load) for w in writes)
         return [Leaf(block.name, part, writes, body, block.aggregation, tuple(conditions), binding)]  # type: ignore[arg-type]
+
+    def existing(self, write: Load, values: Mapping[str, Expr], ranges: Mapping[str, int]) -> list[Expr]:
+        """The conditions under which `write` names an element: only those that the ranges do not imply."""
+        conditions = []
+        for index, extent in zip(write.indices, self.task.buffer(write.buffer).shape, strict=True):
+            if not isinstance(index, Var) and not loads(index):
+                index = simplify(substitute(index, values), ranges)
+                limits = bounds(index, ranges)
+                if limits is None or limits[1] >= extent:
+                    conditions.append(op("lt", index, extent))
+        return conditions
 
     def physical(self, e: Expr, storage: Mapping[str, Storage], ranges: Mapping[str, int]) -> Expr:
         """`e` with each Load's logical indices rewritten to where the element is stored: S_X(S_Y^-1(L')) of ALT."""
@@ -377,7 +389,7 @@ def _extent(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -
             limits = bounds(atom, {name: s.extent for name, s in domain.items()})
             if not _mentions(atom, free):
                 span = Span(simplify(substitute(atom, values), ranges), 1)
-            elif limits is not None and all(domain[n].base == Const(0) for n in free if _mentions(atom, {n})):
+            elif limits is not None and all(s.base == Const(0) for n, s in domain.items() if _mentions(atom, {n})):
                 span = Span(Const(limits[0]), limits[1] - limits[0] + 1)
             else:
                 return Span(Const(0), size)

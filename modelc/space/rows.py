@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from modelc.ir.block import Block, Task
+from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Var, variables
+from modelc.ir.expr import Const, Var, variables
 from modelc.space.access import accesses
 from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator
 from modelc.space.stages import DoesNotApply
@@ -27,7 +27,7 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
     owner = task.block(owner_name)
     assert isinstance(owner, Block)
     rows = row_iterators(task, owner)
-    if not rows or owner.reduction:
+    if not rows or owner.reduction or not all(map(_placeable, task.blocks[:-1])):
         return Candidate({b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages))
     _, writes = accesses(task, owner)
     vector = vector_iterator(owner, writes)
@@ -79,6 +79,11 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
     found = [{i.name for i in r.indices if isinstance(i, Var)} for r in owner.reads if r.buffer in per_row]
     rows = set.intersection(*found) if found else set()
     return {n for n in rows if owner.ranges[n] > 1}
+
+
+def _placeable(block: AnyBlock) -> bool:
+    """Whether a Block can compute just the part of its result that one row needs."""
+    return isinstance(block, Block) and all(isinstance(i, (Var, Const)) for w in block.writes for i in w.indices)
 
 
 def lanes_split(task: Task, target: Target, stages: list[Stage]) -> Task:

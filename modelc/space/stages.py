@@ -185,7 +185,12 @@ def cache_write_rule(task: Task, block: str) -> Task:
     name = _fresh(task, f"{write.buffer}_acc")
     spatial = writer.spatial
     local = Load(name, tuple(Var(i.name) for i in spatial))
-    copy = Block(_fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,))
+    inside = [
+        op("lt", i, n)
+        for i, n in zip(write.indices, target.shape, strict=True)
+        if (limits := bounds(i, writer.ranges)) is None or limits[1] >= n
+    ]
+    copy = Block(_fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,), "assign", tuple(inside))
     blocks = [x for b in task.blocks for x in ([replace(writer, writes=(local,)), copy] if b is writer else [b])]
     return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
 

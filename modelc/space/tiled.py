@@ -48,6 +48,8 @@ def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidat
     task = inlined(task, stages)
     anchor = reduction_of(task)
     consumers = consumers_of(task, anchor)
+    if len(anchor.writes) > 1:
+        return rows_candidate(task, target, stages)
     if not consumers:
         task = applied(task, stages, "cache_write", block=anchor.name)
     task = factored(task, stages)
