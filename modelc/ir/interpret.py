@@ -276,7 +276,7 @@ def garbage(shape: tuple[int, ...], dtype: str) -> Array:
 def run_task(task: Task, buffers: Buffers, opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
     """Executes a Task's Blocks in order over arrays of logical shapes; what `buffers` lacks is made, full of garbage.
 
-    `opaque_meanings` are called with the attributes and the inputs, and give the outputs.
+    `opaque_meanings` are called with the attributes and the inputs, and give the outputs (those that nobody names last).
     """
     for b in task.buffers:
         if b.name not in buffers:
@@ -297,7 +297,7 @@ def _call(
     meanings: Mapping[str, Meaning],
 ) -> None:
     results = meanings[meaning](dict(attrs), *(buffers[name] for name in inputs))
-    for name, result in zip(outputs, results, strict=True):
+    for name, result in zip(outputs, results, strict=False):
         buffers[name][...] = result
 
 
