@@ -276,7 +276,7 @@ def garbage(shape: tuple[int, ...], dtype: str) -> Array:
 def run_task(task: Task, buffers: Buffers, opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
     """Executes a Task's Blocks in order over arrays of logical shapes; what `buffers` lacks is made, full of garbage.
 
-    `opaque_meanings` are called with the attributes and the inputs, and give the outputs (those that nobody names last).
+    `opaque_meanings` are called with the attributes and inputs, and give the outputs (perhaps more than are named).
     """
     for b in task.buffers:
         if b.name not in buffers:
