@@ -149,14 +149,14 @@ class _Builder:
                 full, rest = full + 1, 0
         var = _unused(schedule.order[k], ranges)
 
-        def body(index: Expr, count: int, extent: int) -> tuple[Stmt, ...]:
-            inner = {**ranges, var: count} if count > 1 else dict(ranges)
+        def body(index: Expr, count: int, extent: int, reserved: bool = False) -> tuple[Stmt, ...]:
+            inner = {**ranges, var: count} if count > 1 or reserved else dict(ranges)
             base = simplify(op("add", span.base, op("mul", index, tile)), inner)
             narrowed = {**domain, name: Span(base, extent)}
             return tuple(self.place(block, k, narrowed, inner, storage, where, part))
 
         if tag == "parallel" and rest and full:
-            then = body(Var(var), full + 1, tile)
+            then = body(Var(var), full, tile, reserved=True)
             otherwise = body(Const(full), full + 1, rest)
             return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
         full, limit = (full, full) if part == "init" else self.clipped(name, full, tile, domain, where)
@@ -234,7 +234,8 @@ class _Builder:
                 allocs.append(Alloc(scoped[write.buffer].region, self.scope(write.buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
-            stmts += self.descend(b, 0, domains[b.name], ranges, scoped, b.where, "assign")
+            where_ = (*b.where, *self.inside(b, domains[b.name], ranges))
+            stmts += self.descend(b, 0, domains[b.name], ranges, scoped, where_, "assign")
         stmts += self.descend(block, k + 1, domain, ranges, scoped, where, part)
         for b in after:
             stmts += self.descend(b, 0, domains[b.name], ranges, scoped, b.where, "assign")
@@ -337,10 +338,24 @@ class _Builder:
         domain = {i.name: Span(Const(0), i.extent) for i in producer.iters}
         for index, span in zip(producer.writes[0].indices, box, strict=True):
             if isinstance(index, Var):
-                domain[index.name] = span
+                extent = domain[index.name].extent
+                fixed = isinstance(span.base, Const)
+                domain[index.name] = Span(span.base, min(span.extent, extent - int(span.base.value))) if fixed else span
             elif not isinstance(index, Const):
                 raise InvalidIR(f"block {producer.name} cannot be placed in a loop: it writes at {index}")
         return domain
+
+    def inside(self, block: Block, domain: Domain, ranges: Mapping[str, int]) -> list[Expr]:
+        """Conditions that keep `block` to its own iteration space where `domain` may reach beyond it."""
+        conditions = []
+        for i in block.iters:
+            span = domain[i.name]
+            limits = bounds(span.base, ranges)
+            if limits is None or limits[0] < 0:
+                conditions.append(op("ge", Var(i.name), 0))
+            if limits is None or limits[1] + span.extent > i.extent:
+                conditions.append(op("lt", Var(i.name), i.extent))
+        return conditions
 
     def consumer_domain(self, consumer: Block, boxes: Mapping[str, Box]) -> Domain:
         domain = {i.name: Span(Const(0), i.extent) for i in consumer.iters}
