@@ -9,8 +9,9 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -89,6 +90,7 @@ class _Lowering:
         self.declared: list[Any] = []
         self.loop_vars: dict[str, Any] = {}
         self.scratch_buffers: dict[str, Any] = {}
+        self.bindings: list[Any] | None = None  # statements that name values used twice, before the current store
         self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
 
     def phase(self) -> Phase:
@@ -195,11 +197,13 @@ class _Lowering:
 
     def leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
         """One execution of a leaf on scalars."""
+        return self.guarded(leaf, self.with_bindings(lambda: self.scalar_stores(leaf, scope)), scope)
+
+    def scalar_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
         values = [self.value(b, scope)[0] for b in leaf.body]
         if leaf.part == "update":
             values = self.combined(leaf, values, scope)
-        stores = [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
-        return self.guarded(leaf, stores, scope)
+        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
 
     def guarded(self, leaf: Leaf, stores: list[Any], scope: _Scope) -> list[Any]:
         if not leaf.where:
@@ -214,7 +218,7 @@ class _Lowering:
         held = [self.load(w, scope) for w in leaf.writes]
         current = [_widen(v, n, lanes) for v, n in held]
         names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
-        known = dict(zip((*names[0], *names[1]), (*current, *values), strict=True))
+        known = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
         combined = AGGREGATIONS[leaf.aggregation].combine(
             tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
         )
@@ -240,13 +244,30 @@ class _Lowering:
             return self.split_guards(leaf, guards, scope)
         if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
+        if len(leaf.body) == 1 and (guarded := _guarded_value(leaf.body[0])) is not None:
+            return self.branch(leaf, *guarded, scope)
+        return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
+
+    def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: _Scope) -> list[Any]:
+        """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
+        condition = self.value(conditions[0], scope)[0]
+        for c in conditions[1:]:
+            condition = tx.And(condition, self.value(c, scope)[0])
+        sides = [
+            _sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)
+        ]
+        return [tx.IfThenElse(condition, *sides)]
+
+    def vector_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+        assert scope.vector is not None
+        var, lanes = scope.vector
         values = [self.value(b, scope) for b in leaf.body]
         if leaf.part == "update" and not any(_depends(w, var) for w in leaf.writes):
             return self.across_lanes(leaf, values, scope)
         wide = [_widen(v, n, lanes) for v, n in values]
         if leaf.part == "update":
             wide = self.combined(leaf, wide, scope, lanes)
-        return self.guarded(leaf, [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)], scope)
+        return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
 
     def lane_by_lane(self, leaf: Leaf, scope: _Scope) -> list[Any]:
         assert scope.vector is not None
@@ -268,8 +289,7 @@ class _Lowering:
         for e in ends[1:]:
             inside = tx.And(inside, e)
         body = tuple(_taken(b, guards) for b in leaf.body)
-        whole = Leaf(leaf.block, leaf.part, leaf.writes, body, leaf.aggregation, leaf.where, leaf.binding)
-        then = self.vector_leaf(whole, scope)
+        then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, _sequence(then), _sequence(self.lane_by_lane(leaf, scope)))]
 
     def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: _Scope) -> list[Any]:
@@ -281,6 +301,7 @@ class _Lowering:
         dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
         rest: list[list[Any]] = []
         while lanes > 1:
+            wide = [self.bound(v) for v in wide]
             if lanes % 2:
                 rest.append([_lanes(v, range(lanes - 1, lanes), lanes) for v in wide])
                 wide = [_lanes(v, range(lanes - 1), lanes) for v in wide]
@@ -292,14 +313,14 @@ class _Lowering:
         for extra in rest:
             wide = self.combine_values(combine, wide, extra, dtypes, 1)
         wide = self.combined(leaf, wide, scope)
-        return self.guarded(leaf, [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)], scope)
+        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)]
 
     def combine_values(
         self, combine: Callable[..., tuple[Expr, ...]], a: list[Any], b: list[Any], dtypes: list[str], lanes: int
     ) -> list[Any]:
         left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
         exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
-        known = dict(zip((*left, *right), (*a, *b), strict=True))
+        known = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
         kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
         return [self.known_value(e, known, kinds, lanes) for e in exprs]
 
@@ -311,13 +332,15 @@ class _Lowering:
             return _constant(e), 1
         if isinstance(e, Var):
             index = self.index(e, scope)
-            return (tx.Cast("int64", index), 1) if _lanes_of(index) == 1 else (lower_cast("int64", index, "int32", _lanes_of(index)), _lanes_of(index))
+            if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
+                return tx.IntImm("int64", int(index.value)), 1
+            return lower_cast("int64", index, "int32", _lanes_of(index)), _lanes_of(index)
         if isinstance(e, Load):
             return self.load(e, scope)
         if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
             sides = [self.index(a, scope) for a in e.args]
             lanes = max(map(_lanes_of, sides))
-            return self.operate(e.name, [_widen(s, _lanes_of(s), lanes) for s in sides], "int32", lanes), lanes
+            return _INDEX_OPS[e.name](*(_widen(s, _lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
             return self.select(e, scope)
         parts = [self.value(a, scope) for a in e.args]
@@ -326,20 +349,46 @@ class _Lowering:
         dtype = dtype_of(e.args[0], self.dtypes)
         if e.name == "cast":
             assert e.dtype is not None
-            return lower_cast(e.dtype, args[0], dtype, lanes), lanes
+            return self.named(lower_cast(e.dtype, args[0], dtype, lanes)), lanes
         return self.operate(e.name, args, dtype, lanes), lanes
 
     def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
-        if name == "select":
-            return tx.Select(args[0], args[1], args[2])
-        return lower_op(name, args, dtype, lanes)
+        return self.named(lower_op(name, args, dtype, lanes))
+
+    def named(self, value: Any) -> Any:
+        """`value` with its Lets as statements before the current store, where that is a place to compute them."""
+        while self.bindings is not None and isinstance(value, tx.Let):
+            self.bindings.append(tx.Bind(value.var, value.value))
+            value = value.body
+        return value
+
+    def bound(self, value: Any) -> Any:
+        """`value` under a name, so that using it twice does not compute it twice."""
+        if self.bindings is None or isinstance(value, tx.Var):
+            return value
+        dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
+        if dtype.startswith("bool"):
+            return value
+        var = tx.Var("part", dtype)
+        self.bindings.append(tx.Bind(var, value))
+        return var
+
+    def with_bindings(self, stores: Callable[[], list[Any]]) -> list[Any]:
+        """The statements of `stores`, after the values that they name."""
+        outer, self.bindings = self.bindings, []
+        made = stores()
+        found, self.bindings = self.bindings, outer
+        return [*found, *made]
 
     def is_index(self, e: Expr) -> bool:
         return linear(e) is not None
 
     def select(self, e: Op, scope: _Scope) -> tuple[Any, int]:
         """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
-        parts = [self.value(a, scope) for a in e.args]
+        condition = self.value(e.args[0], scope)
+        outer, self.bindings = self.bindings, None  # a side that is not taken must not be computed
+        parts = [condition, *(self.value(a, scope) for a in e.args[1:])]
+        self.bindings = outer
         lanes = max(n for _, n in parts)
         condition, then, otherwise = (v for v, _ in parts)
         if parts[0][1] == 1:
@@ -449,7 +498,25 @@ class _Lowering:
             return tx.Cast("int32", value)
         args = [self.index_of(a, scope) for a in e.args]
         lanes = max(map(_lanes_of, args))
-        return lower_op(e.name, [_widen(a, _lanes_of(a), lanes) for a in args], "int32", lanes)
+        wide = [_widen(a, _lanes_of(a), lanes) for a in args]
+        return _INDEX_OPS[e.name](*wide) if e.name in _INDEX_OPS else lower_op(e.name, wide, "int32", lanes)
+
+
+_INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": tx.FloorDiv,
+    "mod": tx.FloorMod,
+    "min": tx.Min,
+    "max": tx.Max,
+    "lt": tx.LT,
+    "le": tx.LE,
+    "gt": tx.GT,
+    "ge": tx.GE,
+    "eq": tx.EQ,
+    "ne": tx.NE,
+}
 
 
 def _sequence(stmts: list[Any]) -> Any:
@@ -516,6 +583,16 @@ def _vector_guards(e: Expr, var: str) -> list[Expr]:
         and x.args[0].name in ("lt", "le", "gt", "ge")
         and all(linear(a) is not None for a in x.args[0].args)
     ]
+
+
+def _guarded_value(e: Expr) -> tuple[list[Expr], Expr, Expr] | None:
+    """`select(a, select(b, x, fill), fill)` as ([a, b], x, fill)."""
+    conditions: list[Expr] = []
+    fill: Expr | None = None
+    while isinstance(e, Op) and e.name == "select" and (fill is None or e.args[2] == fill):
+        conditions.append(e.args[0])
+        fill, e = e.args[2], e.args[1]
+    return None if fill is None else (conditions, e, fill)
 
 
 def _taken(e: Expr, guards: list[Expr]) -> Expr:
