@@ -358,19 +358,17 @@ class _Lowering:
     def named(self, value: Any) -> Any:
         """`value` with its Lets as statements before the current store, where that is a place to compute them."""
         while self.bindings is not None and isinstance(value, tx.Let):
-            self.bindings.append(tx.Bind(value.var, value.value))
+            self.bindings += _held(value.var, value.value)
             value = value.body
         return value
 
     def bound(self, value: Any) -> Any:
         """`value` under a name, so that using it twice does not compute it twice."""
-        if self.bindings is None or isinstance(value, tx.Var):
-            return value
         dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
-        if dtype.startswith("bool"):
+        if self.bindings is None or isinstance(value, tx.Var) or dtype.startswith("bool"):
             return value
         var = tx.Var("part", dtype)
-        self.bindings.append(tx.Bind(var, value))
+        self.bindings += _held(var, value)
         return var
 
     def with_bindings(self, stores: Callable[[], list[Any]]) -> list[Any]:
@@ -538,6 +536,15 @@ def _constant(e: Const) -> Any:
 def _lanes_of(value: Any) -> int:
     dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
     return tvm.runtime.DataType(dtype).lanes if not hasattr(dtype, "lanes") else dtype.lanes
+
+
+def _held(var: Any, value: Any) -> list[Any]:
+    """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
+    substitute a bound value into whatever uses it, again and again."""
+    dtype, lanes = str(var.dtype if hasattr(var, "dtype") else var.ty.dtype), _lanes_of(var)
+    slot = tx.decl_buffer((lanes,), dtype.split("x")[0] if lanes > 1 else dtype, var.name, scope="local")
+    at = [tx.Ramp(_int(0), _int(1), lanes) if lanes > 1 else _int(0)]
+    return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
 
 
 def _widen(value: Any, lanes: int, wanted: int) -> Any:

@@ -46,7 +46,7 @@ def lower_op(name: str, args: list[Expr], dtype: str, lanes: int) -> Expr:
     table = _BOOLS if dtype == "bool" else _FLOATS if dtype in FLOATS else _INTEGERS
     if name not in table:
         raise InvalidIR(f"operation {name!r} is not defined on {dtype}")
-    result = code.wrapped(table[name](code, *[code.let(a) for a in args]))
+    result = code.wrapped(table[name](code, *args))
     return lower_cast(dtype, result, "float32", lanes) if dtype in HALVES and name not in _PREDICATES else result
 
 
@@ -64,7 +64,7 @@ def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:
         return lower_cast(dtype, lower_cast("float32", x, from_dtype, lanes), "float32", lanes)
     if dtype == "bfloat16":
         code = _Code("float32", lanes)
-        return code.wrapped(_to_bfloat16(code, code.let(x)))
+        return code.wrapped(_to_bfloat16(code, x))
     if dtype == "bool":
         return _not(_Code("bool", lanes), tx.EQ(x, _constant(0, from_dtype, lanes)))
     if from_dtype == "bool":
@@ -90,13 +90,18 @@ class _Code:
         return _constant(value, dtype or self.dtype, self.lanes)
 
     def let(self, value: Expr) -> Expr:
-        """A variable with this value. Constants and variables stand for themselves, and so do comparisons, which TVM's
-        simplifier cannot bind (it has no vector of bool constants)."""
+        """A variable with this value. Constants and variables stand for themselves, and so do comparisons, which are
+        cheap to repeat. The value passes through max(bits, least integer), which LLVM folds away but which TVM takes
+        for impure: a pure one would be substituted in its passes' analyses, in time exponential in a chain's length."""
         dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
         if isinstance(value, tx.Var) or _constant_value(value) is not None or dtype.startswith("bool"):
             return value
+        scalar = dtype.partition("x")[0]
+        held = "int" + "".join(c for c in scalar if c.isdigit())
+        least = self.const(-(2 ** (int(held[3:]) - 1)), held)
+        kept = tx.call_llvm_intrin(self.type(held), "llvm.smax", tx.reinterpret(self.type(held), value), least)
         var = tx.Var("t", dtype)
-        self.lets.append((var, value))
+        self.lets.append((var, tx.reinterpret(dtype, kept)))
         return var
 
     def wrapped(self, result: Expr) -> Expr:
@@ -164,6 +169,11 @@ def _is_arm32() -> bool:
     return _target_arch().startswith("armv7") or _target_arch() == "arm"
 
 
+def _bound(function: Callable[..., Expr]) -> Callable[..., Expr]:
+    """For an operation that uses an operand more than once: its operands become variables."""
+    return lambda code, *args: function(code, *[code.let(a) for a in args])
+
+
 # --- bools --------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +181,7 @@ def _not(code: _Code, a: Expr) -> Expr:
     return tx.Select(a, code.const(False, "bool"), code.const(True, "bool"))
 
 
+@_bound
 def _xor(code: _Code, a: Expr, b: Expr) -> Expr:
     return tx.Select(a, _not(code, b), b)
 
@@ -209,12 +220,19 @@ _BOOLS: dict[str, Callable[..., Expr]] = {
 # --- integers -----------------------------------------------------------------------------------------------------
 
 
+@_bound
 def _integer_sign(code: _Code, x: Expr) -> Expr:
     zero, one = code.const(0), code.const(1)
     least = zero if code.dtype.startswith("u") else tx.Select(x < zero, code.const(-1), zero)
     return tx.Select(x > zero, one, least)
 
 
+@_bound
+def _integer_abs(code: _Code, x: Expr) -> Expr:
+    return x if code.dtype.startswith("u") else tx.Select(x < code.const(0), code.const(0) - x, x)
+
+
+@_bound
 def _shift_left(code: _Code, a: Expr, b: Expr) -> Expr:
     """As NumPy: a shift by the width or more gives 0, where the machine takes it modulo the width."""
     width = code.const(code.bits)
@@ -223,11 +241,13 @@ def _shift_left(code: _Code, a: Expr, b: Expr) -> Expr:
     return tx.Select(b < width, tx.shift_left(a, tx.Min(b, width - code.const(1))), code.const(0))
 
 
+@_bound
 def _shift_right(code: _Code, a: Expr, b: Expr) -> Expr:
     shifted = tx.shift_right(a, tx.Min(b, code.const(code.bits - 1)))
     return tx.Select(b < code.const(code.bits), shifted, code.const(0)) if code.dtype.startswith("u") else shifted
 
 
+@_bound
 def _integer_power(code: _Code, base: Expr, exponent: Expr) -> Expr:
     """By repeated squaring over all bits of the exponent (modulo 2**bits, as NumPy); a negative exponent truncates the
     quotient: 0, or +-1 for a base of +-1."""
@@ -288,7 +308,7 @@ _INTEGERS: dict[str, Callable[..., Expr]] = {
     "shl": _shift_left,
     "shr": _shift_right,
     "neg": lambda code, a: code.const(0) - a,
-    "abs": lambda code, a: a if code.dtype.startswith("u") else tx.Select(a < code.const(0), code.const(0) - a, a),
+    "abs": _integer_abs,
     "sign": _integer_sign,
     "floor": lambda code, a: a,
     "ceil": lambda code, a: a,
@@ -309,6 +329,7 @@ def _abs(code: _Code, x: Expr) -> Expr:
     return code.intrinsic("fabs", x)
 
 
+@_bound
 def _maximum(code: _Code, a: Expr, b: Expr) -> Expr:
     """One instruction on Arm. x86's max returns its second operand if either is NaN: of max(a, b) and max(b, a) one
     then is the NaN, whose bits absorb the other's; otherwise they are equal. Three instructions, no mask."""
@@ -317,6 +338,7 @@ def _maximum(code: _Code, a: Expr, b: Expr) -> Expr:
     return _either(code, tx.Select(a > b, a, b), tx.Select(b > a, b, a))
 
 
+@_bound
 def _minimum(code: _Code, a: Expr, b: Expr) -> Expr:
     if _target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
         return code.intrinsic("minimum", a, b)
@@ -336,6 +358,7 @@ def _at_most(code: _Code, x: Expr, bound: float) -> Expr:
     return code.let(tx.Select(code.const(bound) < x, code.const(bound), x))
 
 
+@_bound
 def _sign(code: _Code, x: Expr) -> Expr:
     zero = code.const(0)
     return tx.Select(x > zero, code.const(1), tx.Select(x < zero, code.const(-1), x))
@@ -349,6 +372,7 @@ def _differ(code: _Code, a: Expr, b: Expr) -> Expr:
     return tx.isnan(a) if a.same_as(b) else _not(code, tx.EQ(a, b))
 
 
+@_bound
 def _round(code: _Code, x: Expr) -> Expr:
     """To the nearest integer, halves to the even one. 32-bit Arm's vectors have no such instruction: there, 2**23 is
     added and taken away from the magnitude."""
@@ -360,6 +384,7 @@ def _round(code: _Code, x: Expr) -> Expr:
     return tx.Select(magnitude < code.const(2.0**23), rounded, x)
 
 
+@_bound
 def _floor(code: _Code, x: Expr) -> Expr:
     if not (_is_arm32() and code.dtype == "float32"):
         return code.intrinsic("floor", x)
@@ -367,6 +392,7 @@ def _floor(code: _Code, x: Expr) -> Expr:
     return code.intrinsic("copysign", tx.Select(rounded > x, rounded - code.const(1), rounded), x)
 
 
+@_bound
 def _ceil(code: _Code, x: Expr) -> Expr:
     if not (_is_arm32() and code.dtype == "float32"):
         return code.intrinsic("ceil", x)
@@ -390,6 +416,7 @@ def _floor_and_modulus(code: _Code, a: Expr, b: Expr) -> tuple[Expr, Expr]:
 # --- float32 polynomials ------------------------------------------------------------------------------------------
 
 
+@_bound
 def _to_bfloat16(code: _Code, x: Expr) -> Expr:
     """The upper half of the bits, rounded to nearest even; a NaN keeps its sign and becomes quiet."""
     bits = code.let(tx.reinterpret(code.type("uint32"), x))
@@ -419,6 +446,7 @@ def _scaled_exp(code: _Code, x: Expr) -> Expr:
     return code.as_float(code.as_int(power) + (code.as_int(shifted) << code.int(23)))
 
 
+@_bound
 def _exp(code: _Code, x: Expr) -> Expr:
     """Results below 2**-126 are 0."""
     scaled = tx.Select(x < code.const(-87.33654), code.const(0), _scaled_exp(code, x))
@@ -446,6 +474,7 @@ def _log1p_fraction(code: _Code, f: Expr, e: Expr) -> Expr:
     return f + y + e * code.const(0.693359375)
 
 
+@_bound
 def _log(code: _Code, x: Expr) -> Expr:
     """x = 2**e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), taken from the bits; subnormals are scaled first."""
     small = code.let(x < code.const(2.0**-126))
@@ -460,10 +489,12 @@ def _log(code: _Code, x: Expr) -> Expr:
     return tx.Select(tx.EQ(x, code.const(0)), code.const(-math.inf), result)
 
 
+@_bound
 def _sigmoid(code: _Code, x: Expr) -> Expr:
     return code.const(1) / (code.const(1) + _exp(code, code.let(-x)))
 
 
+@_bound
 def _tanh(code: _Code, x: Expr) -> Expr:
     """An odd polynomial near 0, 1 - 2 / (e**2|x| + 1) elsewhere; a NaN takes the first."""
     magnitude, square = code.let(_abs(code, x)), code.let(x * x)
@@ -475,6 +506,7 @@ def _tanh(code: _Code, x: Expr) -> Expr:
     return tx.Select(magnitude > code.const(0.625), code.intrinsic("copysign", far, x), near * code.let(square * x) + x)
 
 
+@_bound
 def _erf(code: _Code, x: Expr) -> Expr:
     """An odd polynomial near 0, 1 - e**-p(|x|) elsewhere; a NaN takes the first."""
     magnitude, square = code.let(_abs(code, x)), code.let(x * x)
@@ -490,6 +522,7 @@ def _erf(code: _Code, x: Expr) -> Expr:
     return tx.Select(magnitude > code.const(0.927734375), code.intrinsic("copysign", far, x), near * x + x)
 
 
+@_bound
 def _softplus(code: _Code, x: Expr) -> Expr:
     """max(x, 0) + log(1 + u), u = e**-|x| in [0, 1]. 1 + u is halved above sqrt(2), exactly, without forming it."""
     u = code.let(_exp(code, code.let(code.const(0) - _abs(code, x))))
@@ -520,6 +553,7 @@ def _sine(code: _Code, x: Expr, quarter: int) -> Expr:
     return code.as_float(tx.bitwise_xor(value, sign))
 
 
+@_bound
 def _power(code: _Code, base: Expr, exponent: Expr) -> Expr:
     """A constant exponent that is a small multiple of 1/4 becomes products and square roots; others are libm's."""
     known = _constant_value(exponent)
@@ -535,6 +569,7 @@ def _power(code: _Code, base: Expr, exponent: Expr) -> Expr:
     return code.const(1) / result if known < 0 else result
 
 
+@_bound
 def _float64_softplus(code: _Code, x: Expr) -> Expr:
     tail = code.libm("log1p", code.intrinsic("exp", code.const(0) - _abs(code, x)))
     return tx.Select(code.const(0) > x, code.const(0), x) + tail
@@ -563,8 +598,8 @@ _FLOATS: dict[str, Callable[..., Expr]] = {
     "sub": lambda code, a, b: a - b,
     "mul": lambda code, a, b: a * b,
     "div": lambda code, a, b: a / b,
-    "floordiv": lambda code, a, b: _floor_and_modulus(code, a, b)[0],
-    "mod": lambda code, a, b: _floor_and_modulus(code, a, b)[1],
+    "floordiv": _bound(lambda code, a, b: _floor_and_modulus(code, a, b)[0]),
+    "mod": _bound(lambda code, a, b: _floor_and_modulus(code, a, b)[1]),
     "truncdiv": lambda code, a, b: code.intrinsic("trunc", a / b),
     "fmod": _libm("fmod"),
     "pow": _power,
@@ -585,8 +620,8 @@ _FLOATS: dict[str, Callable[..., Expr]] = {
         _sigmoid, lambda code, x: code.const(1) / (code.const(1) + code.intrinsic("exp", code.const(0) - x))
     ),
     "softplus": _by_width(_softplus, _float64_softplus),
-    "sin": _by_width(lambda code, x: _sine(code, x, 0), _intrinsic("sin")),
-    "cos": _by_width(lambda code, x: _sine(code, x, 1), _intrinsic("cos")),
+    "sin": _by_width(_bound(lambda code, x: _sine(code, x, 0)), _intrinsic("sin")),
+    "cos": _by_width(_bound(lambda code, x: _sine(code, x, 1)), _intrinsic("cos")),
     **{name: _intrinsic(name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
     **{name: _libm(name) for name in ("asinh", "acosh", "atanh")},
     "isnan": _isnan,
