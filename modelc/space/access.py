@@ -12,6 +12,7 @@ from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Expr, Load, Op, Var, op, variables
 from modelc.ir.layout import Layout
+from modelc.target import Target
 
 
 def flat_index(task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None) -> Expr:
@@ -55,6 +56,11 @@ class Access:
     def moves(self) -> frozenset[str]:
         """The iterators that the address depends on (the row of TensorIR's characteristic matrix)."""
         return frozenset(i for i, s in self.strides.items() if s != 0)
+
+
+def stored_lanes(target: Target, dtype: str) -> int:
+    """Elements of `dtype` in one vector; bools lie in memory as bytes."""
+    return target.lanes("uint8" if dtype == "bool" else dtype)
 
 
 def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...]]:

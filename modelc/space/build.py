@@ -107,6 +107,8 @@ class _Builder:
         part: str,
     ) -> list[Stmt]:
         """The loops order[k:] of `block` over `domain`. `part` is "assign" until the first reduction loop."""
+        if not all(domain[i.name].extent for i in block.spatial):
+            return []
         schedule = self.schedule(block.name)
         if k == len(schedule.order):
             return self.leaf(block, domain, ranges, storage, where, part)
@@ -258,6 +260,8 @@ class _Builder:
                 *self.leaf(block, domain, ranges, storage, (), "init"),
                 *self.leaf(block, domain, ranges, storage, where, "update"),
             ]
+        if any(domain[i.name].extent == 0 for i in block.iters if not i.reduce or part != "init"):
+            return []
         values = {name: span.base for name, span in domain.items()}
 
         def physical(e: Expr) -> Expr:
@@ -315,7 +319,8 @@ class _Builder:
     def box(self, access: Load, block: Block, domain: Domain, ranges: Mapping[str, int]) -> Box:
         """The smallest box of indices that `block` touches through `access` over `domain`."""
         shape = self.task.buffer(access.buffer).shape
-        return tuple(_extent(i, n, domain, ranges) for i, n in zip(access.indices, shape, strict=True))
+        spans = (_extent(i, n, domain, ranges) for i, n in zip(access.indices, shape, strict=True))
+        return tuple(_within(span, n) for span, n in zip(spans, shape, strict=True))
 
     def demand(
         self, producer: Block, readers: list[Block | OpaqueBlock], domains: Mapping[str, Domain], ranges: Mapping[str, int]
@@ -412,6 +417,11 @@ def _extent(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -
         base = op("add", base, op("mul", low, c))
         extent += abs(c) * (span.extent - 1)
     return Span(simplify(base, ranges), extent)
+
+
+def _within(span: Span, size: int) -> Span:
+    """A span without what lies past the end of its dimension: a condition keeps the block from going there."""
+    return Span(span.base, min(span.extent, size - int(span.base.value))) if isinstance(span.base, Const) else span
 
 
 def _mentions(e: Expr, names: set[str]) -> bool:

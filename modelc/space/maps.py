@@ -7,7 +7,7 @@ from math import prod
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Load, Var, loads
-from modelc.space.access import Access, accesses
+from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.stages import RULES, DoesNotApply
 from modelc.target import Target
 
@@ -98,7 +98,7 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     parallel = at == "root" and prod(i.extent for i in block.iters) >= SERIAL_POINTS
     names = [f"{n}0" for n in by_stride(block, writes) if n != vector]
     if vector is not None:
-        lanes = min(target.lanes(task.buffer(w.load.buffer).dtype) for w in writes)
+        lanes = min(stored_lanes(target, task.buffer(w.load.buffer).dtype) for w in writes)
         crossed = crossed_iterator(block, vector, reads)
         tiles[vector] = [lanes]
         if crossed is not None:
@@ -120,6 +120,12 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     if vector is not None:
         names.append(inner[-1])
     return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+
+
+def vector_lanes(task: Task, block: Block, target: Target) -> int:
+    """How many elements of the widest dtype that the block touches a vector holds."""
+    widest = max(DTYPES[task.buffer(x.buffer).dtype].itemsize for x in (*block.reads, *block.writes))
+    return max(1, target.vector.bits // 8 // widest)
 
 
 def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:

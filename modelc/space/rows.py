@@ -12,8 +12,8 @@ from math import prod
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Var, variables
-from modelc.space.access import accesses
-from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator
+from modelc.space.access import accesses, stored_lanes
+from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator, vector_lanes
 from modelc.space.stages import DoesNotApply
 from modelc.target import Target
 
@@ -41,7 +41,7 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
     )
     if not across_rows:
         task = lanes_split(task, target, stages)
-    lanes = target.lanes(task.buffer(writes[0].load.buffer).dtype)
+    lanes = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
     outer = sorted(rows, key=lambda n: -abs(writes[0].strides[n] or 0))
     order = [f"{n}0" for n in outer]
     attach = f"{owner_name}.{order[-1]}"
@@ -92,7 +92,7 @@ def lanes_split(task: Task, target: Target, stages: list[Stage]) -> Task:
         if not isinstance(block, Block) or not block.reduction or len(block.writes) > 1:
             continue
         reads, _ = accesses(task, block)
-        lanes = target.lanes(task.buffer(block.writes[0].buffer).dtype)
+        lanes = stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
         for i in block.reduction:
             if i.extent >= lanes and any(r.strides[i.name] == 1 for r in reads):
                 groups = max(1, min(LANE_GROUPS, i.extent // (2 * lanes)))

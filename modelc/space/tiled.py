@@ -16,7 +16,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
-from modelc.space.access import Access, accesses
+from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -25,6 +25,7 @@ from modelc.space.maps import (
     inlined,
     map_schedule,
     reads_plainly,
+    vector_lanes,
 )
 from modelc.space.rows import rows_candidate
 from modelc.space.stages import DoesNotApply, factorable
@@ -158,7 +159,7 @@ class _Tiled:
         self.task, self.target, self.stages = task, target, stages
         self.anchor, self.vector, self.consumers = anchor, vector, consumers
         self.reads, _ = accesses(task, anchor)
-        self.lanes = target.lanes(task.buffer(anchor.writes[0].buffer).dtype)
+        self.lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
         self.ranges = anchor.ranges
         plain = reads_plainly(consumers[0], anchor.writes[0].buffer)
         assert plain is not None
