@@ -184,7 +184,7 @@ def _blocks(steps: Sequence[Step], nest: Nest, task: Task, where: str) -> None:
             _part(step, step.what, block)
     for block in task.blocks:
         own = [s for s in steps if s.what.block == block.name]
-        if not own:
+        if not own and not (isinstance(block, Block) and any(i.extent == 0 for i in block.spatial)):
             fail(where, f"block {block.name} has no leaf")
         if isinstance(block, OpaqueBlock):
             if len(own) > 1 or own[0].loops:
