@@ -122,12 +122,6 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
 
 
-def vector_lanes(task: Task, block: Block, target: Target) -> int:
-    """How many elements of the widest dtype that the block touches a vector holds."""
-    widest = max(DTYPES[task.buffer(x.buffer).dtype].itemsize for x in (*block.reads, *block.writes))
-    return max(1, target.vector.bits // 8 // widest)
-
-
 def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:
     """The iterator that some operand is contiguous along while the output is contiguous along `vector`."""
     for read in reads:

@@ -13,7 +13,7 @@ from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Var, variables
 from modelc.space.access import accesses, stored_lanes
-from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator, vector_lanes
+from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator
 from modelc.space.stages import DoesNotApply
 from modelc.target import Target
 

@@ -25,7 +25,6 @@ from modelc.space.maps import (
     inlined,
     map_schedule,
     reads_plainly,
-    vector_lanes,
 )
 from modelc.space.rows import rows_candidate
 from modelc.space.stages import DoesNotApply, factorable
