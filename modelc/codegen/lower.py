@@ -244,7 +244,7 @@ class _Lowering:
             return self.split_guards(leaf, guards, scope)
         if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        if len(leaf.body) == 1 and (guarded := _guarded_value(leaf.body[0])) is not None:
+        if len(leaf.body) == 1 and (guarded := _guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
 
@@ -592,11 +592,13 @@ def _vector_guards(e: Expr, var: str) -> list[Expr]:
     ]
 
 
-def _guarded_value(e: Expr) -> tuple[list[Expr], Expr, Expr] | None:
-    """`select(a, select(b, x, fill), fill)` as ([a, b], x, fill)."""
+def _guarded_value(e: Expr, var: str) -> tuple[list[Expr], Expr, Expr] | None:
+    """`select(a, select(b, x, fill), fill)` as ([a, b], x, fill), for conditions that are the same for all lanes."""
     conditions: list[Expr] = []
     fill: Expr | None = None
     while isinstance(e, Op) and e.name == "select" and (fill is None or e.args[2] == fill):
+        if _depends(e.args[0], var):
+            break
         conditions.append(e.args[0])
         fill, e = e.args[2], e.args[1]
     return None if fill is None else (conditions, e, fill)
