@@ -69,7 +69,16 @@ def function(name, build, inputs, output, lanes, target):
         value = build(*loads)
     if output == "bool":
         value = tx.Select(value, wide(1, "uint8"), wide(0, "uint8"))
-    loop = tx.For(i, number(0), count, tx.ForKind.SERIAL, tx.BufferStore(buffers[-1], value, [at]))
+    body = []
+    while isinstance(value, tx.Let):  # each into a slot of its own
+        kind = str(value.var.ty.dtype if not hasattr(value.var, "dtype") else value.var.dtype).partition("x")[0]
+        slot = tx.decl_buffer((lanes,), kind, "slot", scope="local")
+        all_of_it = [tx.Ramp(number(0), number(1), lanes) if lanes > 1 else number(0)]
+        body += [tx.AllocBuffer(slot), tx.BufferStore(slot, value.value, all_of_it)]
+        body += [tx.Bind(value.var, tx.BufferLoad(slot, all_of_it))]
+        value = value.body
+    body += [tx.BufferStore(buffers[-1], value, [at])]
+    loop = tx.For(i, number(0), count, tx.ForKind.SERIAL, tx.SeqStmt(body) if len(body) > 1 else body[0])
     views = [tx.DeclBuffer(b, data=p) for b, p in zip(buffers, pointers, strict=True)]
     made = tx.PrimFunc([*pointers, count], tx.SeqStmt([*views, loop]), ret_type=None)
     return made.with_attr("global_symbol", name).with_attr("tirx.noalias", True)

@@ -20,7 +20,7 @@ from tvm import tirx as tx
 
 from modelc.codegen.math import lower_cast, lower_op
 from modelc.errors import InvalidIR
-from modelc.ir.affine import linear, simplify
+from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
@@ -239,9 +239,12 @@ class _Lowering:
         var, lanes = scope.vector
         if any(_depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
+        leaf = replace(leaf, body=tuple(rewrite(b, _one_condition_each) for b in leaf.body))
         guards = [g for b in leaf.body for g in _vector_guards(b, var)]
         if guards:
             return self.split_guards(leaf, guards, scope)
+        if any(self.is_guarding(x, scope) for b in leaf.body for x in walk(b)):
+            return self.lane_by_lane(leaf, scope)
         if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
         if len(leaf.body) == 1 and (guarded := _guarded_value(leaf.body[0], var)) is not None:
@@ -291,6 +294,18 @@ class _Lowering:
         body = tuple(_taken(b, guards) for b in leaf.body)
         then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, _sequence(then), _sequence(self.lane_by_lane(leaf, scope)))]
+
+    def is_guarding(self, e: Expr, scope: _Scope) -> bool:
+        """Whether `e` is a select, by lanes, with a load that only its condition keeps inside its Region."""
+        assert scope.vector is not None
+        if not (isinstance(e, Op) and e.name == "select" and _depends(e.args[0], scope.vector[0])):
+            return False
+        for access in (x for arm in e.args[1:] for x in walk(arm) if isinstance(x, Load)):
+            for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
+                limits = bounds(simplify(substitute(index, scope.values), scope.ranges), scope.ranges)
+                if limits is None or limits[0] < 0 or limits[1] >= extent:
+                    return True
+        return False
 
     def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: _Scope) -> list[Any]:
         """Lanes combined by halving, then with what is stored."""
@@ -575,6 +590,20 @@ def _step(flat: Expr, var: str) -> int | None:
 
 def _depends(e: Expr, var: str) -> bool:
     return any(x == Var(var) for x in walk(e))
+
+
+def _one_condition_each(e: Expr) -> Expr | None:
+    """`select(a and b, x, fill)` as `select(a, select(b, x, fill), fill)`."""
+    if isinstance(e, Op) and e.name == "select" and isinstance(e.args[0], Op) and e.args[0].name == "and":
+        a, b = e.args[0].args
+        inner = Op("select", (b, *e.args[1:]))
+        return _nested_select(a, _one_condition_each(inner) or inner, e.args[2])
+    return None
+
+
+def _nested_select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    select = Op("select", (condition, then, otherwise))
+    return _one_condition_each(select) or select
 
 
 def _vector_guards(e: Expr, var: str) -> list[Expr]:

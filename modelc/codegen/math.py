@@ -5,7 +5,11 @@ constant multiple of 1/4): no call is left in the machine code. The rest becomes
 lane, float64 always does. float16 and bfloat16 are computed in float32. Bits of a bfloat16 travel as uint16: TVM's code
 generator has no bfloat16 of its own.
 
-Every value used twice is bound by a Let, for TIR expressions are trees. Nothing depends on whether a*b+c is contracted
+TIR expressions are trees: what is used twice is bound by a Let, and all Lets are outermost. The caller should make
+them statements that go through a local buffer, for TVM substitutes a Let's value into whatever uses it, during its
+analyses: a chain of ten takes seconds.
+
+Nothing depends on whether a*b+c is contracted
 to one rounding. Three of TVM's readings are wrong for NaN, and avoided: a != b is false if either is NaN, x != x is
 always false, and not (a < b) is taken for b <= a. Where a NaN goes is said by the order of a select's arms.
 
@@ -38,38 +42,37 @@ def lower_op(name: str, args: list[Expr], dtype: str, lanes: int) -> Expr:
         return tx.Select(*args)
     if name == "cast":
         raise InvalidIR("a cast is lowered by lower_cast, which knows the dtype it goes to")
-    code = _Code("float32" if dtype in HALVES else dtype, lanes)
-    if dtype in HALVES and name not in ("isnan", "isinf"):
-        args = [lower_cast("float32", a, dtype, lanes) for a in args]
-    elif dtype in HALVES:
-        args = [lower_cast("float32", args[0], dtype, lanes)]
+    compute = "float32" if dtype in HALVES else dtype
+    code = _Code(compute, lanes)
     table = _BOOLS if dtype == "bool" else _FLOATS if dtype in FLOATS else _INTEGERS
     if name not in table:
         raise InvalidIR(f"operation {name!r} is not defined on {dtype}")
-    result = code.wrapped(table[name](code, *args))
-    return lower_cast(dtype, result, "float32", lanes) if dtype in HALVES and name not in _PREDICATES else result
+    result = table[name](code, *[_cast(code, compute, code.opened(a), dtype) for a in args])
+    return code.wrapped(result if name in _PREDICATES else _cast(code, dtype, result, compute))
 
 
 def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:
     """`x` of `from_dtype` converted to `dtype`. Floats go to integers by truncation (out of range: unspecified), to
     bool by not (x = 0), so that NaN is true; float64 goes to 16-bit floats through float32, which may round twice."""
+    code = _Code("float32", lanes)
+    return code.wrapped(_cast(code, dtype, code.opened(x), from_dtype))
+
+
+def _cast(code: _Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
     if dtype == from_dtype:
         return x
     if from_dtype == "bfloat16":
-        wide = tx.Cast(_vector("uint32", lanes), x) << _constant(16, "uint32", lanes)
-        return lower_cast(dtype, tx.reinterpret(_vector("float32", lanes), wide), "float32", lanes)
-    if dtype in HALVES and from_dtype != "float32":
-        return lower_cast(dtype, lower_cast("float32", x, from_dtype, lanes), "float32", lanes)
-    if from_dtype == "float16" and dtype != "float32":
-        return lower_cast(dtype, lower_cast("float32", x, from_dtype, lanes), "float32", lanes)
+        wide = tx.Cast(code.type("uint32"), x) << code.const(16, "uint32")
+        return _cast(code, dtype, tx.reinterpret(code.type("float32"), wide), "float32")
+    if (dtype in HALVES and from_dtype != "float32") or (from_dtype == "float16" and dtype != "float32"):
+        return _cast(code, dtype, _cast(code, "float32", x, from_dtype), "float32")
     if dtype == "bfloat16":
-        code = _Code("float32", lanes)
-        return code.wrapped(_to_bfloat16(code, x))
+        return _to_bfloat16(code, x)
     if dtype == "bool":
-        return _not(_Code("bool", lanes), tx.EQ(x, _constant(0, from_dtype, lanes)))
+        return _not(code, tx.EQ(x, code.const(0, from_dtype)))
     if from_dtype == "bool":
-        return tx.Select(x, _constant(1, dtype, lanes), _constant(0, dtype, lanes))
-    return tx.Cast(_vector(dtype, lanes), x)
+        return tx.Select(x, code.const(1, dtype), code.const(0, dtype))
+    return tx.Cast(code.type(dtype), x)
 
 
 # --- writing TIR --------------------------------------------------------------------------------------------------
@@ -91,18 +94,20 @@ class _Code:
 
     def let(self, value: Expr) -> Expr:
         """A variable with this value. Constants and variables stand for themselves, and so do comparisons, which are
-        cheap to repeat. The value passes through max(bits, least integer), which LLVM folds away but which TVM takes
-        for impure: a pure one would be substituted in its passes' analyses, in time exponential in a chain's length."""
+        cheap to repeat and which TVM's analyses cannot bind."""
         dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
         if isinstance(value, tx.Var) or _constant_value(value) is not None or dtype.startswith("bool"):
             return value
-        scalar = dtype.partition("x")[0]
-        held = "int" + "".join(c for c in scalar if c.isdigit())
-        least = self.const(-(2 ** (int(held[3:]) - 1)), held)
-        kept = tx.call_llvm_intrin(self.type(held), "llvm.smax", tx.reinterpret(self.type(held), value), least)
         var = tx.Var("t", dtype)
-        self.lets.append((var, tx.reinterpret(dtype, kept)))
+        self.lets.append((var, value))
         return var
+
+    def opened(self, value: Expr) -> Expr:
+        """`value` with its own Lets among those of this expression."""
+        while isinstance(value, tx.Let):
+            self.lets.append((value.var, value.value))
+            value = value.body
+        return value
 
     def wrapped(self, result: Expr) -> Expr:
         for var, value in reversed(self.lets):
@@ -129,7 +134,7 @@ class _Code:
         return tx.reinterpret(self.type(), x)
 
     def int(self, value: int) -> Expr:
-        """A constant of the integer as wide as this float."""
+        """A constant of the signed integer as wide as this number."""
         return self.const(value, f"int{self.bits}")
 
     def polynomial(self, x: Expr, coefficients: tuple[float, ...]) -> Expr:
@@ -227,6 +232,11 @@ def _integer_sign(code: _Code, x: Expr) -> Expr:
     return tx.Select(x > zero, one, least)
 
 
+def _integer_negative(code: _Code, x: Expr) -> Expr:
+    """On signed integers, for TVM says of unsigned ones that they do not wrap."""
+    return tx.reinterpret(code.type(), code.int(0) - code.as_int(x)) if code.dtype[0] == "u" else code.const(0) - x
+
+
 @_bound
 def _integer_abs(code: _Code, x: Expr) -> Expr:
     return x if code.dtype.startswith("u") else tx.Select(x < code.const(0), code.const(0) - x, x)
@@ -307,7 +317,7 @@ _INTEGERS: dict[str, Callable[..., Expr]] = {
     "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(-1 if not code.dtype.startswith("u") else 2**code.bits - 1)),
     "shl": _shift_left,
     "shr": _shift_right,
-    "neg": lambda code, a: code.const(0) - a,
+    "neg": _integer_negative,
     "abs": _integer_abs,
     "sign": _integer_sign,
     "floor": lambda code, a: a,
