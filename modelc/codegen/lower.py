@@ -594,16 +594,16 @@ def _depends(e: Expr, var: str) -> bool:
 
 def _one_condition_each(e: Expr) -> Expr | None:
     """`select(a and b, x, fill)` as `select(a, select(b, x, fill), fill)`."""
-    if isinstance(e, Op) and e.name == "select" and isinstance(e.args[0], Op) and e.args[0].name == "and":
-        a, b = e.args[0].args
-        inner = Op("select", (b, *e.args[1:]))
-        return _nested_select(a, _one_condition_each(inner) or inner, e.args[2])
-    return None
+    if not (isinstance(e, Op) and e.name == "select"):
+        return None
+    result = e.args[1]
+    for condition in reversed(_conjuncts(e.args[0])):
+        result = Op("select", (condition, result, e.args[2]))
+    return result
 
 
-def _nested_select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
-    select = Op("select", (condition, then, otherwise))
-    return _one_condition_each(select) or select
+def _conjuncts(e: Expr) -> list[Expr]:
+    return [c for a in e.args for c in _conjuncts(a)] if isinstance(e, Op) and e.name == "and" else [e]
 
 
 def _vector_guards(e: Expr, var: str) -> list[Expr]:
