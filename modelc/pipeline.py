@@ -49,6 +49,7 @@ from modelc.target import Target, load_target
 from modelc.verify import Probe, Report, compare_layers
 from modelc.verify.check import drawn
 from modelc.verify.check import verify as verify_outputs
+from modelc.verify.engine import EngineError
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 MOST_THREADS = 4
@@ -321,10 +322,10 @@ class Run:
         start = time.perf_counter()
         try:
             package = write_package(spec, output, check if verify else None)
-        except ToolchainError as error:
-            if verify and "package" in self.seconds:
-                raise ToolchainError(f"{error}; or compile with --no-verify") from None
-            raise
+        except (ToolchainError, EngineError) as error:
+            if "package" not in self.seconds:  # not while verifying
+                raise
+            raise type(error)(f"{error}; to have the package unverified, compile with --no-verify") from None
         self.seconds.setdefault("package", time.perf_counter() - start)
         return package, report
 

@@ -13,14 +13,17 @@ import pytest
 import test_pipeline_model as small
 import yaml
 from onnx import helper
+from test_package_model import skip_without_tools
 
 import modelc
 from modelc import pipeline
 from modelc.choices import read_choices_file
+from modelc.codegen.kernels import Kernel, KernelStep
 from modelc.config import load_config, parse_config
-from modelc.errors import ConfigError, ModelError, VerificationError
+from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError
 from modelc.package import read_package
 from modelc.passes import SIMPLIFY
+from modelc.target import load_target
 
 DEFAULT = load_config()
 
@@ -173,6 +176,27 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
             with pytest.raises(KeyboardInterrupt):
                 modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
         assert os.listdir(tmp_path) == []
+
+
+def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, monkeypatch) -> None:
+    skip_without_tools("aarch64-linux-gnu")
+
+    def none(_: str) -> tuple[str, ...]:
+        raise ToolchainError("no emulator for aarch64-linux-gnu")
+
+    monkeypatch.setattr("modelc.package.emulate.emulator", none)
+    arguments = (small.model(), "raspberry-pi-5", tmp_path / "p", small.SHAPES[:1])
+    with pytest.raises(ToolchainError, match=r"no emulator.*--no-verify"):
+        modelc.compile(*arguments)
+    assert os.listdir(tmp_path) == []
+    assert modelc.compile(*arguments, verify=False).report is None
+
+
+def test_kernels_in_c_become_objects() -> None:
+    run = pipeline.Run(small.model(), "", load_target("native"), DEFAULT, ({},), 1)
+    source = "void k_c(int *x, unsigned char *scratch, int begin, int end) { *x = begin; }"
+    kernel = Kernel("k_c", None, source, (KernelStep("k_c", ("x",), 1, 0),), ())
+    assert run._object(kernel)[:4] == b"\x7fELF" and run._object(kernel) == run._object(kernel)
 
 
 # --- configuration ------------------------------------------------------------------------------------------------
