@@ -49,8 +49,7 @@ def build_nest(task: Task, candidate: Candidate) -> Nest:
 
 def loop_parts(name: str) -> tuple[str, int]:
     """A loop's iterator and level: "o1" -> ("o", 1)."""
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :])
+    return name[:-1], int(name[-1])
 
 
 class _Builder:
