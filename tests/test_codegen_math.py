@@ -1,6 +1,7 @@
 """Scalar operations as compiled code, against the NumPy meanings of ir/expr.py."""
 
 import ctypes
+import platform
 import re
 import subprocess
 import time
@@ -145,6 +146,10 @@ def calls(text):
 # --- accuracy -----------------------------------------------------------------------------------------------------
 
 
+WITHOUT_FMA = {"kind": "llvm", "mcpu": "x86-64-v2"}
+
+
+@pytest.mark.parametrize("target", [NATIVE, WITHOUT_FMA], ids=["native", "without-fma"])
 @pytest.mark.parametrize(
     ("name", "low", "high", "ulp"),
     [
@@ -159,13 +164,15 @@ def calls(text):
         ("cos", -1.5, 1.5, 1.5),
     ],
 )
-def test_accuracy(tmp_path, name, low, high, ulp):
+def test_accuracy(tmp_path, name, low, high, ulp, target):
+    if target is WITHOUT_FMA and platform.machine() != "x86_64":
+        pytest.skip("the code without FMA is for x86-64")
     rng = np.random.default_rng(0)
     spread = np.exp2(rng.uniform(-126, 127, 100_000))
     spread = np.concatenate([spread, -spread])
     spread = spread[(spread >= low) & (spread <= high)]
     x = multiple(np.concatenate([np.linspace(low, high, 400_000), spread]).astype(np.float32))
-    got = run(tmp_path, name, [x]).astype(np.float64)
+    got = run(tmp_path, name, [x], target=target).astype(np.float64)
     expected = OPERATIONS[name].meaning(x.astype(np.float64))
     floor = np.maximum(np.abs(expected), 2.0**-126).astype(np.float32)
     error = np.abs(got - expected) / np.spacing(floor)
@@ -204,6 +211,18 @@ def test_float32_operations(tmp_path, lanes):
         if name in ("sin", "cos", "tan"):  # specials include 3e38
             got, expected = (np.where(np.abs(x) < 1e4, v, 0) for v in (got, expected))
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=2e-38, err_msg=name)
+
+
+def test_rounding_where_vectors_have_no_such_instruction(tmp_path, monkeypatch):
+    monkeypatch.setattr("modelc.codegen.math._is_arm32", lambda: True)
+    halves = np.arange(-20, 20) / 2
+    large = np.exp2(np.arange(18, 40))[:, None] + [0, 0.5, 1, 1.5]
+    numbers = np.concatenate([SPECIALS, halves, np.nextafter(halves, 99), large.ravel(), -large.ravel()])
+    x = multiple(numbers.astype(np.float32), 16)
+    for name in ("round", "floor", "ceil"):
+        got, expected = run(tmp_path, name, [x]), OPERATIONS[name].meaning(x)
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(expected), err_msg=name)
 
 
 def test_a_nan_reaches_the_result_whatever_its_bits(tmp_path):
