@@ -8,7 +8,7 @@ runs on it. Constant operands are packed so that a tile's vectors lie one after 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -42,14 +42,31 @@ class MicroKernel:
     cycles: float
 
 
+@dataclass(frozen=True)
+class TiledKnobs:
+    """What is left open in the schedule of a tiled Task; Tiled.default_knobs() chooses by rules."""
+
+    rows: tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first (see Tiled.inside)
+    vectors: int  # of the register tile along the vector iterator
+    chunk: int  # rows of the first row iterator in one chunk, a multiple of its rows in the register tile
+    by_rows: bool  # chunks of rows outside and panels of vectors inside them, or the other way round
+    parallel: str | None  # one of the macro loops over whole iterators ("h0"): it goes outermost
+
+
 def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
     """The schedule of the one reduction of `task`, its prologue and its epilogue."""
+    task, tiled = tiled_space(task, target, stages)
+    return rows_candidate(task, target, stages) if tiled is None else tiled.candidate(tiled.default_knobs())
+
+
+def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, Tiled | None]:
+    """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)
     consumers = consumers_of(task, anchor)
     if len(anchor.writes) > 1:
-        return rows_candidate(task, target, stages)
+        return task, None
     if not consumers:
         task = applied(task, stages, "cache_write", block=anchor.name)
     task = factored(task, stages)
@@ -59,10 +76,10 @@ def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidat
     plain = reads_plainly(consumers[0], anchor.writes[0].buffer) if consumers else None
     vector = pick_vector(task, anchor, consumers[0], plain) if plain else None
     if vector is None or any(reads_plainly(c, w.buffer) is None for c in consumers for w in anchor.writes) or anchor.where:
-        return rows_candidate(task, target, stages)
+        return task, None
     task = packed_operands(task, anchor, vector, stages)
     anchor = reduction_of(task)
-    return _Tiled(task, target, stages, anchor, vector, consumers_of(task, anchor)).candidate()
+    return task, Tiled(task, target, tuple(stages), anchor, vector, consumers_of(task, anchor))
 
 
 def reduction_of(task: Task) -> Block:
@@ -149,11 +166,17 @@ def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage])
     return task
 
 
-class _Tiled:
-    """Works out one Candidate; the attributes are the facts that its parts share."""
+class Tiled:
+    """The facts of a tiled Task, the rules that choose its knobs, and the Candidate that given knobs make."""
 
     def __init__(
-        self, task: Task, target: Target, stages: list[Stage], anchor: Block, vector: str, consumers: list[Block]
+        self,
+        task: Task,
+        target: Target,
+        stages: tuple[Stage, ...],
+        anchor: Block,
+        vector: str,
+        consumers: list[Block],
     ):
         self.task, self.target, self.stages = task, target, stages
         self.anchor, self.vector, self.consumers = anchor, vector, consumers
@@ -167,8 +190,8 @@ class _Tiled:
         spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
         self.rows = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)] or spatial[-1:]
         self.batch = [n for n in spatial if n not in self.rows]
+        self.inside = self.rows[-2:]  # those that the register tile has rows of
         self.reduction = self.reduction_order()
-        self.kernel = self.best_kernel()
 
     def reduction_order(self) -> list[str]:
         """Reduction iterators, the one that is contiguous in an operand innermost."""
@@ -187,7 +210,7 @@ class _Tiled:
 
     def kernels(self) -> list[tuple[tuple[tuple[str, int], ...], int]]:
         registers = self.target.vector.registers
-        inner = self.rows[-2:]
+        inner = self.inside
         most = -(-self.ranges[self.vector] // self.lanes)
         result = []
         for vectors in range(1, min(MAX_VECTORS, most) + 1):
@@ -238,28 +261,40 @@ class _Tiled:
 
     # --- the loops around it --------------------------------------------------------------------------------------
 
-    def candidate(self) -> Candidate:
-        anchor, v, lanes = self.anchor, self.vector, self.lanes
-        tile_v = self.kernel.vectors * lanes
-        tile_v = min(tile_v, -(-self.ranges[v] // lanes) * lanes)
-        tiles: dict[str, tuple[int, ...]] = {v: (tile_v, lanes)}
-        counts = dict(self.kernel.rows)
-        inside = [n for n in self.rows if n in counts]
-        outside = [n for n in self.rows if n not in counts]
-        chunked = inside[0] if inside else None
-        chunk, by_rows = self.chunk(chunked, counts, tile_v)
-        for n in inside:
-            tiles[n] = (chunk, counts[n]) if n == chunked else (counts[n],)
-        levels = {n: len(t) for n, t in tiles.items()}
-        chunk_loop = [f"{chunked}0"] if chunked else []
-        rest = [f"{n}{levels[n] - 1}" for n in inside]
-        lead = [f"{n}0" for n in (*self.batch, *outside)]
-        macro = [*lead, *chunk_loop, f"{v}0", *rest] if by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
-        parallel = self.parallel_loop(macro, tiles)
-        if parallel:
-            macro.remove(parallel)
-            macro.insert(0, parallel)
-        micro = [f"{n}{levels[n]}" for n in inside] + [f"{v}1", f"{v}2"]
+    def default_knobs(self) -> TiledKnobs:
+        """The knobs that the rules choose."""
+        kernel = self.best_kernel()
+        chunk, by_rows = self.chunk(self.inside[0] if self.inside else None, dict(kernel.rows))
+        knobs = TiledKnobs(kernel.rows, kernel.vectors, chunk, by_rows, None)
+        return replace(knobs, parallel=self.parallel_loop(self.macro_loops(knobs), self.tiles(knobs)))
+
+    def tiles(self, knobs: TiledKnobs) -> dict[str, tuple[int, ...]]:
+        """Tile sizes of the vector iterator and of the rows in the register tile."""
+        v, lanes, counts = self.vector, self.lanes, dict(knobs.rows)
+        whole = -(-self.ranges[v] // lanes) * lanes
+        tiles: dict[str, tuple[int, ...]] = {v: (min(knobs.vectors * lanes, whole), lanes)}
+        for n in self.inside:
+            tiles[n] = (knobs.chunk, counts[n]) if n == self.inside[0] else (counts[n],)
+        return tiles
+
+    def macro_loops(self, knobs: TiledKnobs) -> list[str]:
+        """The loops around the micro-kernel, from the outermost."""
+        v, tiles, inside = self.vector, self.tiles(knobs), self.inside
+        chunk_loop = [f"{n}0" for n in inside[:1]]
+        rest = [f"{n}{len(tiles[n]) - 1}" for n in inside]
+        lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
+        macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
+        if knobs.parallel:
+            macro.remove(knobs.parallel)
+            macro.insert(0, knobs.parallel)
+        return macro
+
+    def candidate(self, knobs: TiledKnobs) -> Candidate:
+        """The schedule that `knobs` describe."""
+        anchor, v, inside, parallel = self.anchor, self.vector, self.inside, knobs.parallel
+        tiles, macro = self.tiles(knobs), self.macro_loops(knobs)
+        tile_v = tiles[v][0]
+        micro = [f"{n}{len(tiles[n])}" for n in inside] + [f"{v}1", f"{v}2"]
         tags = {name: "unroll" for name in micro[:-1]} | {micro[-1]: "vector"}
         if parallel:
             tags[parallel] = "parallel"
@@ -279,13 +314,13 @@ class _Tiled:
         }
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
-            schedules[consumer.name] = self.epilogue(consumer, at)
+            schedules[consumer.name] = self.epilogue(consumer, at, knobs)
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
             schedules[producer.name], layout = self.prologue(producer, macro, parallel)
             if layout is not None:
                 layouts[producer.writes[0].buffer] = layout
-        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, tuple(self.stages), layouts)
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
     def bytes_read(self, moving_with_vector: bool) -> int:
         """Bytes of the operands that do (or do not) depend on the vector iterator."""
@@ -293,7 +328,7 @@ class _Tiled:
             self.task.buffer(r.load.buffer).bytes for r in self.reads if (r.strides[self.vector] != 0) == moving_with_vector
         )
 
-    def chunk(self, name: str | None, counts: dict[str, int], tile_v: int) -> tuple[int, bool]:
+    def chunk(self, name: str | None, counts: dict[str, int]) -> tuple[int, bool]:
         """(rows of the outer row iterator per chunk, whether chunks are the outer loop).
 
         Within a chunk its operand stays in half of the second-level cache while the vector iterator's panels pass by.
@@ -360,7 +395,7 @@ class _Tiled:
         order = (*dims, last)
         return None if order == tuple(range(len(order))) else Layout().then("reorder", *order)
 
-    def epilogue(self, consumer: Block, at: str) -> BlockSchedule:
+    def epilogue(self, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
         """The consumer's loops over one register tile: its own names for the anchor's iterators."""
         plain = {}
         for write in self.anchor.writes:
@@ -368,7 +403,7 @@ class _Tiled:
                 index = write.indices[d]
                 if isinstance(index, Var):
                     plain[index.name] = name
-        rows = [plain[n] for n, _ in self.kernel.rows if n in plain]
+        rows = [plain[n] for n, _ in knobs.rows if n in plain]
         v = plain[self.vector]
         order = [f"{n}0" for n in rows] + [f"{v}0", f"{v}1"]
         rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
