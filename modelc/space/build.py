@@ -160,7 +160,8 @@ class _Builder:
             then = body(Var(var), full, tile, reserved=True)
             otherwise = body(Const(full), full + 1, rest)
             return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
-        full, limit = (full, full) if part == "init" else self.clipped(name, full, tile, domain, where)
+        whole = part == "init" or tag == "parallel"
+        full, limit = (full, full) if whole else self.clipped(name, full, tile, domain, where)
         result: list[Stmt] = []
         if full == 1:
             result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
@@ -212,27 +213,15 @@ class _Builder:
             return self.descend(block, k + 1, domain, ranges, storage, where, part)
         before = [b for b in here if self.positions[b.name] < self.positions[block.name]]
         after = [b for b in here if self.positions[b.name] > self.positions[block.name]]
-        domains: dict[str, Domain] = {block.name: domain}
-        boxes: dict[str, Box] = {}
-        for write in block.writes:
-            boxes[write.buffer] = self.box(write, block, domain, ranges)
-        for consumer in after:
-            domains[consumer.name] = self.consumer_domain(consumer, boxes)
-            for write in consumer.writes:
-                boxes[write.buffer] = self.box(write, consumer, domains[consumer.name], ranges)
-        for producer in reversed(before):
-            readers = [self.task.block(n) for n in domains]
-            box = self.demand(producer, readers, domains, ranges)
-            domains[producer.name] = self.producer_domain(producer, box)
-            for write in producer.writes:
-                boxes[write.buffer] = box
+        groups = {b.name: root.name for root in here for b in self.subtree(root)}
+        groups |= {b.name: block.name for b in self.subtree(block, k + 1)}
+        domains, boxes = self.domains(block, domain, groups, ranges)
         scoped, allocs = dict(storage), []
-        for b in (*before, *([block] if after else []), *after):
-            for write in b.writes:
-                if write.buffer in scoped or self.scope(write.buffer) == "arena":
-                    continue
-                scoped[write.buffer] = self.allocate(write.buffer, boxes[write.buffer], self.schedule(b.name))
-                allocs.append(Alloc(scoped[write.buffer].region, self.scope(write.buffer)))
+        for name in sorted(groups, key=self.positions.__getitem__):
+            for buffer in self.shared_here(name, groups):
+                if buffer not in scoped and self.scope(buffer) != "arena":
+                    scoped[buffer] = self.allocate(buffer, boxes[buffer], self.schedule(name))
+                    allocs.append(Alloc(scoped[buffer].region, self.scope(buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
             where_ = (*b.where, *self.inside(b, domains[b.name], ranges))
@@ -241,6 +230,46 @@ class _Builder:
         for b in after:
             stmts += self.descend(b, 0, domains[b.name], ranges, scoped, b.where, "assign")
         return stmts
+
+    def subtree(self, block: Block, k: int = 0) -> list[Block]:
+        """`block` and every Block placed in its loops order[k:], or in theirs."""
+        loops = self.schedule(block.name).order[k:]
+        placed = [b for loop in loops for b in self.attached.get(f"{block.name}.{loop}", [])]
+        return [block, *(b for inner in placed for b in self.subtree(inner))]
+
+    def shared_here(self, name: str, groups: Mapping[str, str]) -> list[str]:
+        """What Block `name` writes and a Block of another group reads: its storage has to outlive the group."""
+        block = self.task.block(name)
+        assert isinstance(block, Block)
+        found = []
+        for buffer in dict.fromkeys(w.buffer for w in block.writes):
+            readers = [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+            if any(groups.get(reader, groups[name]) != groups[name] for reader in readers):
+                found.append(buffer)
+        return found
+
+    def domains(
+        self, block: Block, domain: Domain, groups: Mapping[str, str], ranges: Mapping[str, int]
+    ) -> tuple[dict[str, Domain], dict[str, Box]]:
+        """What each Block placed at or below a loop of `block` computes there, and the box of each buffer it writes.
+
+        Consumers of `block` follow what it writes; for all others, what is read of them decides, last Block first."""
+        domains: dict[str, Domain] = {block.name: domain}
+        boxes: dict[str, Box] = {w.buffer: self.box(w, block, domain, ranges) for w in block.writes}
+        order = [self.task.blocks[k] for k in sorted(self.positions[n] for n in groups if n != block.name)]
+        for b in order:
+            assert isinstance(b, Block)
+            if self.positions[b.name] > self.positions[block.name] and any(r.buffer in boxes for r in b.reads):
+                domains[b.name] = self.consumer_domain(b, boxes)
+                boxes |= {w.buffer: self.box(w, b, domains[b.name], ranges) for w in b.writes}
+        for b in reversed(order):
+            if b.name in domains:
+                continue
+            assert isinstance(b, Block)
+            box = self.demand(b, [self.task.block(n) for n in domains], domains, ranges)
+            domains[b.name] = self.producer_domain(b, box)
+            boxes |= {w.buffer: box for w in b.writes}
+        return domains, boxes
 
     def leaf(
         self,
