@@ -68,7 +68,7 @@ def build_module(module: tvm.IRModule, machine: tvm.target.Target) -> tvm.runtim
 def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple[tuple[str, int], ...]) -> Kernel:
     """A Task that is one opaque Block, as C source."""
     (call,) = calls
-    regions = {r.name: r for r in nest.params}
+    regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
     source, extent, scratch = opaque_source(
         symbol,
         call.meaning,
