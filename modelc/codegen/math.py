@@ -545,8 +545,9 @@ def _softplus(code: _Code, x: Expr) -> Expr:
 def _sine(code: _Code, x: Expr, quarter: int) -> Expr:
     """sin(x + quarter * pi/2): x = n pi/2 + r in three steps (Cody and Waite), then sin r or cos r by n's parity.
 
-    To 2e-7 absolute for |x| <= 1e4; beyond, the error grows as |x| * 2e-11, and from 6e6 the result is any number of
-    [-1, 1]."""
+    Absolute errors: 8e-8 for |x| <= 1e4; with FMA also up to 1e6, without it 1e-6 up to 1e5. Beyond, the result is a
+    number of [-1, 1] that means less and less.
+    """
     shifter = code.const(1.5 * 2**23)
     shifted = code.let(x * code.const(2 / math.pi) + shifter)
     n = code.let(shifted - shifter)
