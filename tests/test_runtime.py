@@ -338,6 +338,18 @@ def test_the_example_compiles_and_runs(copy: Path) -> None:
     toolchain.compile([*flags, "example.c", "./libmodel.so", "-Wl,-rpath,$ORIGIN", "-o", "example"], copy)
     done = subprocess.run([copy / "example", copy], capture_output=True, text=True)
     assert done.returncode == 0 and "input x: float32[40, 64]" in done.stdout and "y[0] = 0" in done.stdout
+    with load(copy) as model:
+        x = {t.name: np.full(t.shape, 2, t.dtype) for t in model.inputs}
+        expected, names = model.run(x), [t.name for t in model.outputs]
+    for name, array in x.items():
+        array.tofile(copy / f"{name}.in")
+    files = [*(copy / f"{name}.in" for name in x), *(copy / f"{name}.out" for name in names)]
+    done = subprocess.run([copy / "example", copy, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in names:
+        assert (copy / f"{name}.out").read_bytes() == expected[name].tobytes()
+    done = subprocess.run([copy / "example", copy, copy / "model.h"], capture_output=True, text=True)
+    assert done.returncode == 1 and "not the" in done.stderr
     done = subprocess.run([copy / "example", "/nowhere"], capture_output=True, text=True)
     assert done.returncode == 1 and "cannot open /nowhere/manifest.json" in done.stderr
 

@@ -1,6 +1,9 @@
-/* Runs the model once on zeros and prints what goes in and what comes out.
+/* Runs the model once and prints what goes in and what comes out.
  *
- *     cd NAME.modelc && cc -O2 example.c ./libmodel.so -Wl,-rpath,'$ORIGIN' -o example && ./example .
+ *     cd NAME.modelc && cc -O2 example.c ./libmodel.so -Wl,-rpath,'$ORIGIN' -o example && ./example . [FILE...]
+ *
+ * The files hold the bytes of one tensor each: first those of the inputs, in the model's order, which are read (zeros
+ * where none is given), then those of the outputs, which are written.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +23,20 @@ static void *describe_and_allocate(const char *kind, const modelc_tensor *tensor
     return calloc(tensor->bytes + 1, 1);
 }
 
+/* Reads or writes all bytes of a tensor; not 0 and a message if that fails. */
+static int transfer(const char *path, const char *mode, const modelc_tensor *tensor, void *data) {
+    FILE *file = fopen(path, mode);
+    size_t done = !file ? 0 : *mode == 'r' ? fread(data, 1, tensor->bytes, file) : fwrite(data, 1, tensor->bytes, file);
+    int failed = !file || done != tensor->bytes || (*mode == 'r' && fgetc(file) != EOF);
+    if (file && fclose(file)) failed = 1;
+    if (failed) fprintf(stderr, "%s: not the %zu bytes of %s\n", path, tensor->bytes, tensor->name);
+    return failed;
+}
+
 int main(int argc, char **argv) {
     modelc_handle *model;
+    char **files = argv + 2;
+    int32_t file_count = argc > 2 ? argc - 2 : 0;
     if (modelc_open(argc > 1 ? argv[1] : ".", NULL, &model)) {
         fprintf(stderr, "%s\n", modelc_last_error());
         return 1;
@@ -32,12 +47,18 @@ int main(int argc, char **argv) {
     for (int32_t i = 0; i < input_count; i++) inputs[i] = describe_and_allocate("input", modelc_input(model, 0, i));
     for (int32_t i = 0; i < output_count; i++) outputs[i] = describe_and_allocate("output", modelc_output(model, 0, i));
 
-    int failed = modelc_run(model, 0, (const void *const *)inputs, outputs) != MODELC_OK;
-    if (failed) fprintf(stderr, "%s\n", modelc_last_error());
+    int failed = 0;
+    for (int32_t i = 0; !failed && i < input_count && i < file_count; i++)
+        failed = transfer(files[i], "rb", modelc_input(model, 0, i), inputs[i]);
+    if (!failed && modelc_run(model, 0, (const void *const *)inputs, outputs)) {
+        fprintf(stderr, "%s\n", modelc_last_error());
+        failed = 1;
+    }
     for (int32_t i = 0; !failed && i < output_count; i++) {
         const modelc_tensor *tensor = modelc_output(model, 0, i);
         const float *values = outputs[i];
         if (tensor->dtype == MODELC_FLOAT32 && tensor->bytes) printf("%s[0] = %g\n", tensor->name, (double)values[0]);
+        if (input_count + i < file_count) failed = transfer(files[input_count + i], "wb", tensor, outputs[i]);
     }
     for (int32_t i = 0; i < input_count; i++) free(inputs[i]);
     for (int32_t i = 0; i < output_count; i++) free(outputs[i]);
