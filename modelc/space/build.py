@@ -306,11 +306,12 @@ class _Builder:
         binding = tuple(
             (i.name, values[i.name]) for i in block.iters if not (part == "init" and i.reduce)
         )
-        body = tuple(physical(b) for b in block.body)
-        if part == "init":
+        if part == "init":  # what the body reads need not be there yet
             dtypes = tuple(self.task.buffer(w.buffer).dtype for w in block.writes)
-            body = AGGREGATIONS[block.aggregation].identity(dtypes)
+            body: tuple[Expr, ...] = AGGREGATIONS[block.aggregation].identity(dtypes)
             conditions = [physical(c) for w in block.writes for c in self.existing(w, values, ranges)]
+        else:
+            body = tuple(physical(b) for b in block.body)
         assert all(isinstance(w, Load) for w in writes)
         return [Leaf(block.name, part, writes, body, block.aggregation, tuple(conditions), binding)]  # type: ignore[arg-type]
 
