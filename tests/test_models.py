@@ -47,6 +47,18 @@ def test_small_network_is_valid_deterministic_and_well_scaled(name):
         assert 0.05 < array.std() < 50
 
 
+def test_a_network_is_held_to_what_a_package_promises(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    check_models = script("check_models")
+    make_networks.write(SMALL["mobilenet-v2"](), tmp_path / "net.onnx")
+    row = check_models.check(tmp_path / "net.onnx", {}, "native", tmp_path)
+    assert row["failures"] == [] and row.keys() >= set(check_models.COLUMNS)
+    monkeypatch.setitem(check_models.LIMITS, "library_mb", 0.001)
+    row = check_models.check(tmp_path / "net.onnx", {}, "native", tmp_path)
+    assert len(row["failures"]) == 1 and "library_mb is" in check_models.remarks(row)[0]
+    assert check_models.check(tmp_path / "none.onnx", {}, "native", tmp_path)["failures"]
+
+
 def test_gpt2_does_not_look_ahead():
     model = SMALL["gpt2"]()
     feeds = make_networks.random_inputs(model)

@@ -29,10 +29,13 @@ class StepTime:
 
 @dataclass(frozen=True)
 class EmulatedRun:
-    """`seconds` is the fastest run's time, `steps` what each step took over all runs; under qemu both mean nothing."""
+    """`seconds` is the fastest run's time, `steps` what each step took over all runs, `open_seconds` what loading and
+    opening took, `resident_bytes` the most memory of the process; under qemu they mean nothing."""
 
     outputs: dict[str, NDArray[Any]]
     seconds: float
+    open_seconds: float
+    resident_bytes: int
     steps: tuple[StepTime, ...]
 
 
@@ -59,7 +62,9 @@ def run_emulated(
         outputs = _split(plan.outputs, taken.read_bytes())
     words = [line.split(" ", 3) for line in said.splitlines()]
     steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
-    return EmulatedRun(outputs, next(float(w[1]) * 1e-9 for w in words if w[0] == "nanoseconds"), steps)
+    figures = {w[0]: float(w[1]) for w in words if w[0] != "step"}
+    seconds, opening = figures["nanoseconds"] * 1e-9, figures["open"] * 1e-9
+    return EmulatedRun(outputs, seconds, opening, int(figures["resident"]), steps)
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]]) -> bytes:

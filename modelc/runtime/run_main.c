@@ -3,8 +3,9 @@
  *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
  *
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
- * outputs.bin gets the outputs in the same form. Prints "nanoseconds BEST" (the fastest run), and with --profile a line
- * "step CALLS NANOSECONDS NAME" for every step. The exit status is the modelc_status, or 100 for the driver's own errors.
+ * outputs.bin gets the outputs in the same form. Prints "open NANOSECONDS" (loading the library included), "nanoseconds
+ * BEST" (the fastest run), "resident BYTES" (the most memory that the process had), and with --profile a line "step
+ * CALLS NANOSECONDS NAME" for every step. The exit status is the modelc_status, or 100 for the driver's own errors.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -77,6 +78,16 @@ static double now(void) {
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
+/* The most that was resident at a time; 0 where /proc does not say. */
+static unsigned long long most_resident(void) {
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "VmHWM: %llu kB", &kib) != 1) continue;
+    if (file) fclose(file);
+    return 1024 * kib;
+}
+
 int main(int argc, char **argv) {
     modelc_options options = {.threads = 1};
     int32_t variant = 0, repeat = 1, profile = 0;
@@ -90,9 +101,11 @@ int main(int argc, char **argv) {
         else if (number && i + 1 < argc) *number = atoi(argv[++i]);
         else die("unknown option", argv[i]);
     }
-    bind_api(argv[1]);
     modelc_handle *model;
+    double opening = now();
+    bind_api(argv[1]);
     check(api_open(argv[1], &options, &model));
+    opening = now() - opening;
     int32_t input_count = api_input_count(model, variant), output_count = api_output_count(model, variant);
     const void **inputs = calloc((size_t)input_count + 1, sizeof *inputs);
     void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);
@@ -125,7 +138,7 @@ int main(int argc, char **argv) {
         if (fwrite(outputs[i], 1, tensor->bytes, file) != tensor->bytes) die("cannot write", argv[3]);
     }
     if (fclose(file)) die("cannot write", argv[3]);
-    printf("nanoseconds %.0f\n", best);
+    printf("open %.0f\nnanoseconds %.0f\nresident %llu\n", opening, best, most_resident());
     for (int32_t i = 0; profile && i < api_step_count(model, variant); i++) {
         modelc_step_profile step;
         check(api_profile_read(model, variant, i, &step));
