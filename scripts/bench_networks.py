@@ -1,0 +1,123 @@
+"""Times whole networks, compiled untuned, beside ONNX Runtime and OpenVINO:
+
+    python scripts/bench_networks.py [--only REGEX] [--threads 1 2] [--seconds S] [--against ort,openvino]
+                                     [--dir models] [--json FILE] [--plot FILE.png]
+
+The papers' networks are built when they are missing (scripts/make_networks.py); trained models are fetched by
+scripts/fetch_models.py. Each is compiled for this machine, verified, and timed by what `modelc bench` uses. A ratio is
+a peer's time / modelc's: above 1, modelc is faster. Where tests/models.yaml says that weights are subnormal, ONNX
+Runtime is timed with denormals as zero as well (ort-daz). The exit code is 1 if a network failed verification; one that
+failed in another way is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import make_networks
+from bench_ops import Row, Say, attempt, compiled, engines_of, means, options, plot, print_failures, start, timed
+from fetch_models import catalogue
+from rich.table import Table
+
+from modelc.cli.output import out
+from modelc.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
+ENGINES = ("modelc", "ort", "ort-daz", "openvino")
+
+
+def model_file(name: str, folder: Path, say: Say) -> Path:
+    """The model's file, built if it is one of the papers' networks and missing."""
+    path = folder / f"{name}.onnx"
+    if path.exists():
+        return path
+    if name not in make_networks.NETWORKS:
+        raise InputError(f"{path} is missing: python scripts/fetch_models.py {name} --dir {folder}")
+    say("building the network")
+    folder.mkdir(parents=True, exist_ok=True)
+    make_networks.write(make_networks.NETWORKS[name](), path)
+    return path
+
+
+def measure(
+    name: str, entry: Mapping, models: Path, against: Sequence[str], threads: Sequence[int], seconds: float, say: Say
+) -> Row:
+    """Compiles, verifies and times one network, with every number of threads. `entry`: the catalogue's, or empty."""
+    model = model_file(name, models, say)
+    shapes = [{key: tuple(shape) for key, shape in entry["shape"].items()}] if entry.get("shape") else []
+    subnormal = entry.get("subnormal", 0) > 0
+    engines = [engine for peer in against for engine in ((peer, "ort-daz") if peer == "ort" and subnormal else (peer,))]
+    with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder:
+        package = Path(folder) / f"{name}.modelc"
+        row = compiled(model, package, say, shapes)
+        return {**row, "runs": [timed(package, model, engines, count, seconds, say) for count in threads]}
+
+
+def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
+    """The runs with so many threads, by their networks' names."""
+    return [{"case": row["case"], **run} for row in rows for run in row["runs"] if run["threads"] == threads]
+
+
+def figures(runs: Sequence[Row], peers: Sequence[str], threads: int) -> Table:
+    names = ("network", "modelc ms", *(f"{peer} ms" for peer in peers), *(f"vs {peer}" for peer in peers))
+    table = Table(*names, "vs the best", box=None, title=f"{threads} thread(s)", title_justify="left")
+    for run in runs:
+        times = (f"{1e-3 * run['us'][name]:.3f}" if name in run["us"] else "" for name in ("modelc", *peers))
+        ratios = (f"{run['ratio'][peer]:.2f}" if peer in run["ratio"] else "" for peer in peers)
+        table.add_row(run["case"], *times, *ratios, f"{run['best']:.2f}")
+    return table
+
+
+def speed_up(single: Sequence[Row], several: Sequence[Row], engines: Sequence[str], threads: int) -> Table:
+    title = f"speed-up of {threads} threads over one"
+    table = Table("network", *engines, box=None, title=title, title_justify="left")
+    for one, more in zip(single, several, strict=True):
+        found = (f"{one['us'][e] / more['us'][e]:.2f}" if e in one["us"] else "" for e in engines)
+        table.add_row(one["case"], *found)
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    help = "one run for each (default 1); with 1 and others, the speed-up over one thread is shown"
+    parser.add_argument("--threads", metavar="N", type=int, nargs="+", default=[1], choices=range(1, 1025), help=help)
+    parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
+    options(parser, seconds=3.0)
+    arguments = parser.parse_args()
+    chosen = [name for name in NAMES if re.search(arguments.only, name)]
+    if not chosen:
+        parser.error(f"no network matches {arguments.only.pattern!r}; there are {', '.join(NAMES)}")
+    start(parser, arguments)
+    threads, entries = list(dict.fromkeys(arguments.threads)), catalogue()
+
+    def work(name: str, say: Say) -> Row:
+        entry = entries.get(name, {})
+        return measure(name, entry, arguments.dir, arguments.against, threads, arguments.seconds, say)
+
+    rows, failures = attempt(chosen, work, arguments.json, {"seconds": arguments.seconds})
+    engines = [engine for engine in ENGINES if any(engine in run["us"] for row in rows for run in row["runs"])]
+    runs = {count: with_threads(rows, count) for count in threads}
+    for count in threads if rows else ():
+        out.print(figures(runs[count], engines[1:], count), "")
+    for count in threads if rows and 1 in threads else ():
+        if count != 1:
+            out.print(speed_up(runs[1], runs[count], engines, count), "")
+    if rows:
+        out.print(means({f"{count} thread(s)": some for count, some in runs.items()}, engines[1:]), "")
+    print_failures(failures)
+    out.print(f"{len(rows)} of {len(chosen)} networks")
+    out.print(engines_of([run for some in runs.values() for run in some]))
+    if arguments.plot and rows:
+        groups = {f"{run['case']}, {count} thr.": [run] for count, some in runs.items() for run in some}
+        plot(arguments.plot, "Networks", groups, engines[1:])
+    return 1 if any(one["verification"] for one in failures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
