@@ -189,11 +189,9 @@ def agree(data: st.DataObject, example: Example) -> None:
     """The default Candidate for some vector width, then one at random."""
     target = targets()[data.draw(st.integers(0, len(targets()) - 1))]
     default = default_candidate(example.task, target)
-    check(
-        example,
-        default if data.draw(st.booleans()) else Scheduler(data.draw, example.task, default).candidate(),
-        target,
-    )
+    drawn = default if data.draw(st.booleans()) else Scheduler(data.draw, example.task, default).candidate()
+    note(f"{example.task}\n{drawn}")
+    check(example, drawn, target)
 
 
 # --- Tasks ----------------------------------------------------------------------------------------------------------
