@@ -1,5 +1,6 @@
 """Machines as data: the YAML schema, the shipped targets, probing this machine."""
 
+from modelc.target.intrinsics import Intrinsic, parse_intrinsics, read_intrinsics, shipped_intrinsics
 from modelc.target.llvm import llvm_target
 from modelc.target.native import probe
 from modelc.target.schema import Cache, Target, VectorUnit, parse_target, read_target
@@ -7,12 +8,16 @@ from modelc.target.shipped import list_targets, load_target
 
 __all__ = [
     "Cache",
+    "Intrinsic",
     "Target",
     "VectorUnit",
     "list_targets",
     "llvm_target",
     "load_target",
+    "parse_intrinsics",
     "parse_target",
     "probe",
+    "read_intrinsics",
     "read_target",
+    "shipped_intrinsics",
 ]

@@ -12,10 +12,17 @@ def llvm_target(target: Target) -> dict[str, str | list[str]]:
         attributes.append("-prefer-256-bit")
     options: dict[str, str | list[str]] = {
         "kind": "llvm",
-        "mtriple": target.triple,
+        "mtriple": _with_vendor(target.triple),
         "mcpu": target.cpu,
         "mattr": attributes,
     }
     if target.float_abi is not None:
         options["mfloat-abi"] = target.float_abi
     return options
+
+
+def _with_vendor(triple: str) -> str:
+    """All four parts of a triple, without which LLVM takes the system for the vendor: on ARM it would then call the
+    conversions of 64-bit integers by another convention than libgcc's."""
+    parts = triple.split("-")
+    return "-".join([parts[0], "unknown", *parts[1:]]) if len(parts) == 3 else triple

@@ -5,24 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import reprlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from modelc.errors import TargetError
+from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
+from modelc.target.section import WORD, Section, parse_yaml, read_text
 
 PEAK_DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 _DTYPE = re.compile(r"(?:bfloat|float|u?int)(8|16|32|64)")
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _TRIPLE = re.compile(r"[a-z0-9_]+(-[a-z0-9_]+)+")
-_MAX_FILE = 1 << 20
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class Target:
     caches: tuple[Cache, ...]  # innermost first
     memory_bandwidth_gbs: float  # what all cores together read
     measured: bool  # whether bandwidths, peaks, latency and ports were measured or are estimates
+    intrinsics: tuple[Intrinsic, ...] | None = None  # None: every shipped one that the features allow
 
     @property
     def architecture(self) -> Architecture:
@@ -74,6 +73,14 @@ class Target:
     def elf_machine(self) -> int:
         """e_machine of the objects that this target's compiler must make."""
         return self.architecture.elf_machine
+
+    @property
+    def available_intrinsics(self) -> tuple[Intrinsic, ...]:
+        """The intrinsics that kernels may use."""
+        if self.intrinsics is not None:
+            return self.intrinsics
+        name = self.architecture.name
+        return tuple(one for one in shipped_intrinsics() if one.allowed(name, self.features))
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
@@ -99,27 +106,25 @@ class Target:
 
     def to_yaml(self) -> str:
         """The text that `parse_target` reads back into an equal Target."""
-        tree = {name: value for name, value in _plain(self).items() if value is not None}
+        tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
+        if self.intrinsics is not None:
+            tree["intrinsics"] = list(dict.fromkeys(one.file or one.name for one in self.intrinsics))
         text: str = yaml.safe_dump(tree, sort_keys=False, width=120)
         return text
 
 
 def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
-    try:
-        tree = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise TargetError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
-    top = _Section(source, "", tree)
-    top.only(Target)
+    top = Section(source, "", parse_yaml(text, source))
+    top.only(Target, optional=("float_abi", "intrinsics"))
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
     if arch is None or "linux" not in triple.split("-"):
         raise top.wrong("triple", triple, f"a Linux triple that starts with one of {_known_triples()}")
-    cpu = top.text("cpu", _WORD, "LLVM's name of a CPU")
+    cpu = top.text("cpu", WORD, "LLVM's name of a CPU")
     features = _features(top, arch, cpu)
     return Target(
-        name=top.text("name", _WORD, "a name of letters, digits and . _ + -"),
+        name=top.text("name", WORD, "a name of letters, digits and . _ + -"),
         triple=triple,
         cpu=cpu,
         features=features,
@@ -132,25 +137,16 @@ def parse_target(text: str, source: str) -> Target:
         caches=_caches(top),
         memory_bandwidth_gbs=top.positive("memory_bandwidth_gbs"),
         measured=top.flag("measured"),
+        intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
     )
 
 
 def read_target(path: Path) -> Target:
     """Reads a target file."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE + 1)
-        text = data.decode()
-    except OSError as error:
-        raise TargetError(f"{path} cannot be read as a target file: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TargetError(f"{path} is not a target file: it is not UTF-8 text") from None
-    if len(data) > _MAX_FILE:
-        raise TargetError(f"{path} is not a target file: it is larger than {_MAX_FILE} bytes")
-    return parse_target(text, str(path))
+    return parse_target(read_text(path, "a target file"), str(path))
 
 
-def _features(top: _Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
+def _features(top: Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
     """What is listed and what an x86-64 level implies, in the order of `isa`."""
     known = ", ".join(feature.llvm for feature in arch.features)
     names = top.sequence("features", f"a list of {arch.name} features")
@@ -163,19 +159,19 @@ def _features(top: _Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
     return tuple(feature.llvm for feature in arch.features if feature.llvm in has)
 
 
-def _float_abi(top: _Section, arch: Architecture, triple: str) -> str | None:
+def _float_abi(top: Section, arch: Architecture, triple: str) -> str | None:
     if not arch.float_abis:
         if "float_abi" in top.tree:
             raise top.wrong("float_abi", top.tree["float_abi"], f"no such key: {arch.name} has one calling convention")
         return None
-    abi = top.text("float_abi", _WORD, "hard or soft")
+    abi = top.text("float_abi", WORD, "hard or soft")
     expected = "hard" if triple.endswith("eabihf") else "soft"
     if abi != expected:
         raise top.wrong("float_abi", abi, f"{expected}, as the triple is {triple}")
     return abi
 
 
-def _vector(part: _Section, arch: Architecture, features: tuple[str, ...]) -> VectorUnit:
+def _vector(part: Section, arch: Architecture, features: tuple[str, ...]) -> VectorUnit:
     part.only(VectorUnit)
     bits, registers = part.integer("bits", 32, 1 << 16), part.integer("registers", 1, 1 << 10)
     widest, named = arch.widest_vector(features), arch.vector_registers(features)
@@ -186,18 +182,18 @@ def _vector(part: _Section, arch: Architecture, features: tuple[str, ...]) -> Ve
     return VectorUnit(bits, registers)
 
 
-def _peak(part: _Section) -> dict[str, float]:
+def _peak(part: Section) -> dict[str, float]:
     part.only_keys(PEAK_DTYPES, required=("float32",))
     return {dtype: part.positive(dtype) for dtype in part.tree}
 
 
-def _caches(top: _Section) -> tuple[Cache, ...]:
+def _caches(top: Section) -> tuple[Cache, ...]:
     caches: list[Cache] = []
     for place, tree in enumerate(top.sequence("caches", "a list of caches, innermost first")):
-        part = _Section(top.source, f"caches[{place}]", tree)
+        part = Section(top.source, f"caches[{place}]", tree)
         part.only(Cache)
         cache = Cache(
-            name=part.text("name", _WORD, "a name such as L1"),
+            name=part.text("name", WORD, "a name such as L1"),
             bytes=part.integer("bytes", 1, 1 << 40),
             line=part.integer("line", 1, 1 << 12),
             ways=part.integer("ways", 1, 1 << 16),
@@ -216,77 +212,6 @@ def _caches(top: _Section) -> tuple[Cache, ...]:
     if not caches:
         raise top.wrong("caches", [], "at least one cache")
     return tuple(caches)
-
-
-@dataclass(frozen=True)
-class _Section:
-    """One mapping of the file. Each reader returns the value or raises a sentence with its dotted path."""
-
-    source: str
-    path: str
-    tree: Any
-
-    def wrong(self, key: str, found: object, expected: str) -> TargetError:
-        path = f"{self.path}.{key}" if self.path and key else self.path or key
-        return TargetError(f"{self.source}: {path} is {_shown(found)}; expected {expected}")
-
-    def only(self, kind: type) -> None:
-        names = tuple(one.name for one in fields(kind))
-        self.only_keys(names, required=tuple(name for name in names if name != "float_abi"))
-
-    def only_keys(self, names: Sequence[str], required: Sequence[str]) -> None:
-        if not isinstance(self.tree, dict):
-            raise self.wrong("" if self.path else "the file", self.tree, f"a mapping with {', '.join(required)}")
-        place = f"{self.source}: {self.path}" if self.path else self.source
-        for key in self.tree:
-            if key not in names:
-                raise TargetError(f"{place} has an unknown key {_shown(key)}; expected {', '.join(names)}")
-        missing = [name for name in required if name not in self.tree]
-        if missing:
-            raise TargetError(f"{place} lacks the key {missing[0]!r}; expected {', '.join(required)}")
-
-    def section(self, key: str) -> _Section:
-        return _Section(self.source, f"{self.path}.{key}" if self.path else key, self.tree[key])
-
-    def _typed(self, key: str, kind: type[_T], expected: str) -> _T:
-        value = self.tree.get(key)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.wrong(key, value, expected)
-        return value
-
-    def text(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
-        value = self._typed(key, str, expected)
-        if pattern.fullmatch(value) is None:
-            raise self.wrong(key, value, expected)
-        return value
-
-    def flag(self, key: str) -> bool:
-        return self._typed(key, bool, "true or false")
-
-    def sequence(self, key: str, expected: str) -> list[Any]:
-        return self._typed(key, list, expected)
-
-    def integer(self, key: str, low: int, high: int) -> int:
-        expected = f"a whole number from {low} to {high}"
-        value = self._typed(key, int, expected)
-        if not low <= value <= high:
-            raise self.wrong(key, value, expected)
-        return value
-
-    def positive(self, key: str) -> float:
-        value = self.tree[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise self.wrong(key, value, "a positive number")
-        return float(value)
-
-
-def _shown(value: object) -> str:
-    """A value for a sentence, bounded: YAML's aliases can make a few lines stand for billions of items."""
-    if isinstance(value, int) and abs(value) >= 1 << 64:
-        return "a huge number"
-    short = reprlib.Repr()
-    short.maxlevel, short.maxstring, short.maxother = 1, 60, 60
-    return short.repr(value)
 
 
 def _plain(value: Any) -> Any:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from importlib.resources import files
 from pathlib import Path
 
 from modelc.errors import TargetError
 from modelc.target.native import probe
 from modelc.target.schema import Target, read_target
+from modelc.target.section import targets_folder
 
 
 def list_targets() -> tuple[str, ...]:
     """The names that `load_target` knows: `native`, then the shipped ones."""
-    return ("native", *sorted(path.stem for path in _folder().glob("*.yaml")))
+    return ("native", *sorted(path.stem for path in targets_folder().glob("*.yaml")))
 
 
 def load_target(name_or_path: str | os.PathLike[str]) -> Target:
@@ -31,10 +31,4 @@ def load_target(name_or_path: str | os.PathLike[str]) -> Target:
         raise TargetError(
             f"target {name!r} is unknown; expected one of {', '.join(known)}, or the path of a .yaml file.{hint}"
         )
-    return read_target(_folder() / f"{name}.yaml")
-
-
-def _folder() -> Path:
-    """In a wheel the files are package data; in a checkout they lie beside the package."""
-    installed = Path(str(files("modelc"))) / "data" / "targets"
-    return installed if installed.is_dir() else Path(__file__).parents[2] / "targets"
+    return read_target(targets_folder() / f"{name}.yaml")

@@ -1,0 +1,445 @@
+"""Tensor intrinsics as data (TensorIR, section 4.1): what an instruction computes, and how to make LLVM emit it.
+
+A file of targets/intrinsics/, or a user's own, lists intrinsics:
+
+    intrinsics:
+      - name: avx512-vnni                    # what targets and candidates call it
+        architecture: x86_64
+        features: [avx512f, avx512vnni]      # LLVM's names: without them it is not used
+        instruction: vpdpbusd                # what a disassembler shows
+        operands:
+          C: {dtype: int32, shape: [16], lies: vector}
+          A: {dtype: uint8, shape: [4], lies: memory}
+          B: {dtype: int8, shape: [16, 4], lies: vector}
+        semantics: |
+          block dot [i:16 | k:4] add
+            C[i] += int32(A[k]) * int32(B[i, k])
+        implementation: >-
+          call("llvm.x86.avx512.vpdpbusd.512", int32x16, C, bitcast(int8x64, broadcast(bitcast(int32, A), 16)), B)
+        roundings: 0                         # 0: exact. n: on the way to a result, n roundings to C's dtype
+        throughput: 2.0                      # of them start per cycle
+        latency: 4                           # cycles from an accumulator to the same accumulator
+        temporaries: 1                       # vector registers it needs besides its vector operands
+
+`semantics` adds to C; `implementation` gives the new C. An operand lies in one `vector` register (row-major), in
+`memory` as elements that the caller loads wherever they are, or in a `tile` register, which the file describes once:
+
+    tiles: {count, rows, row_bytes, permission, setup, table, release, zero, load, store}
+
+where `zero`, `load` and `store` act on one `tile` (and the rows at `address`, `stride` bytes apart), `setup` takes the
+address of a `table` with the shape of every tile, and `permission` is the x86 state component to ask the kernel for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from modelc.errors import InvalidIR, TargetError
+from modelc.ir.block import Block, Buffer
+from modelc.ir.expr import DTYPES, Const, Expr, Op, Var, show, variables
+from modelc.ir.text import TextError, parse_block
+from modelc.ir.verify import verify_block
+from modelc.target.intrinsic_code import ADDRESS, TILE, Code, CodeError, VectorType, calls, parse_code, parse_type
+from modelc.target.isa import ARCHITECTURES, Architecture
+from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_folder
+
+PLACES = ("vector", "memory", "tile")
+_LLVM = {"x86_64": "llvm.x86.", "aarch64": "llvm.aarch64.", "armv7": "llvm.arm."}
+_MNEMONIC = re.compile(r"[a-z][a-z0-9.]*")
+_TEXT = re.compile(r"[\s\S]{1,4000}")
+_KEYS = (
+    *("name", "architecture", "features", "instruction", "operands", "semantics", "implementation"),
+    *("roundings", "throughput", "latency", "temporaries"),
+)
+_TILE_CODE = ("setup", "release", "zero", "load", "store")
+_MOST_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A dimension of an operand: iterator // step % extent. The digits of an iterator make it up."""
+
+    iterator: str
+    step: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of an intrinsic. `digits` say what each dimension of `shape` stands for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    lies: str  # one of PLACES
+    digits: tuple[Digit, ...]
+
+    @property
+    def type(self) -> VectorType:
+        """All of it as one vector."""
+        return VectorType(self.dtype, prod(self.shape))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The bytes that tell the CPU its tiles' shapes: `fixed` at offsets, then a number for every tile from `rows_at`
+    and `row_bytes_at` on, little-endian."""
+
+    bytes: int
+    fixed: tuple[tuple[int, int], ...]  # offset, value
+    rows_at: int
+    rows_width: int
+    row_bytes_at: int
+    row_bytes_width: int
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tile registers: how many, how large at most, and what handles them. `setup` is per thread, `permission` (an x86
+    state component) per process."""
+
+    count: int
+    rows: int
+    row_bytes: int
+    permission: int | None
+    table: Table
+    setup: Code
+    release: Code
+    zero: Code
+    load: Code
+    store: Code
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """One intrinsic. Its accumulator is what `semantics` writes."""
+
+    name: str
+    architecture: str
+    features: tuple[str, ...]
+    instruction: str
+    operands: tuple[Operand, ...]
+    semantics: Block
+    implementation: Code
+    roundings: int
+    throughput: float
+    latency: int
+    temporaries: int
+    tiles: Tiles | None = None
+    file: str | None = None  # as a target names it; None: shipped
+
+    @property
+    def accumulator(self) -> Operand:
+        return self.operand(self.semantics.writes[0].buffer)
+
+    def operand(self, name: str) -> Operand:
+        return next(operand for operand in self.operands if operand.name == name)
+
+    def allowed(self, architecture: str, features: Iterable[str]) -> bool:
+        """Whether a CPU of these features runs it."""
+        return self.architecture == architecture and set(self.features) <= set(features)
+
+
+# --- finding them ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def shipped_intrinsics() -> tuple[Intrinsic, ...]:
+    """Every intrinsic that comes with modelc, in order of files."""
+    folder = targets_folder() / "intrinsics"
+    found = tuple(one for path in sorted(folder.glob("*.yaml")) for one in read_intrinsics(path))
+    names = [one.name for one in found]
+    assert len(set(names)) == len(names), "two shipped intrinsics have one name"
+    return found
+
+
+def read_intrinsics(path: Path) -> tuple[Intrinsic, ...]:
+    """Reads a file of intrinsics."""
+    return parse_intrinsics(read_text(path, "a file of intrinsics"), str(path))
+
+
+def parse_intrinsics(text: str, source: str, file: str | None = None) -> tuple[Intrinsic, ...]:
+    """Reads the YAML of intrinsics. `source` names the file in errors."""
+    top = Section(source, "", parse_yaml(text, source))
+    top.only_keys(("intrinsics", "tiles"), required=("intrinsics",))
+    trees = top.sequence("intrinsics", "a list of intrinsics")
+    if not 0 < len(trees) <= 100:
+        raise top.wrong("intrinsics", trees, "between 1 and 100 intrinsics")
+    found: list[Intrinsic] = []
+    for place, tree in enumerate(trees):
+        part = Section(source, f"intrinsics[{place}]", tree)
+        one = _intrinsic(part, top.section("tiles") if "tiles" in top.tree else None, file)
+        if one.name in (other.name for other in found):
+            raise part.wrong("name", one.name, "a name that no other intrinsic has")
+        found.append(one)
+    return tuple(found)
+
+
+def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) -> tuple[Intrinsic, ...]:
+    """The intrinsics that a target file lists under `intrinsics`: shipped ones by name, others by the path of their
+    file beside it."""
+    shipped = {one.name: one for one in shipped_intrinsics()}
+    found: list[Intrinsic] = []
+    for place, name in enumerate(top.sequence("intrinsics", "a list of intrinsics' names")):
+        key = f"intrinsics[{place}]"
+        if not isinstance(name, str):
+            raise top.wrong(key, name, "the name of an intrinsic, or the path of a .yaml file")
+        if name.endswith(".yaml"):
+            if os.path.isabs(name) or ".." in Path(name).parts:
+                raise top.wrong(key, name, "a path that stays in the folder of this file")
+            path = Path(top.source).parent / name
+            ones = parse_intrinsics(read_text(path, "a file of intrinsics"), str(path), name)
+        elif name in shipped:
+            ones = (shipped[name],)
+        else:
+            mine = [one.name for one in shipped.values() if one.architecture == arch.name]
+            close = difflib.get_close_matches(name, mine, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise top.wrong(key, name, f"one of {', '.join(mine)}, or the path of a .yaml file{hint}")
+        for one in ones:
+            if one.architecture != arch.name:
+                raise top.wrong(key, name, f"an intrinsic of {arch.name}: {one.name} is of {one.architecture}")
+            lacking = [feature for feature in one.features if feature not in features]
+            if lacking:
+                raise top.wrong(key, name, f"the feature {lacking[0]} among the target's, which {one.name} needs")
+            if one.name in (other.name for other in found):
+                raise top.wrong(key, name, f"each intrinsic once: {one.name} is there already")
+            found.append(one)
+    return tuple(found)
+
+
+# --- reading one ----------------------------------------------------------------------------------------------------
+
+
+def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrinsic:
+    part.only_keys(_KEYS, required=_KEYS)
+    arch = _architecture(part)
+    features = _features(part, arch)
+    shapes = _operands(part, tiles is not None)
+    semantics = _semantics(part, shapes)
+    operands = tuple(
+        Operand(b.name, b.dtype, b.shape, lies, _digits(part, semantics, b)) for b, lies in shapes.values()
+    )
+    names = {o.name: TILE if o.lies == "tile" else o.type for o in operands}
+    written = semantics.writes[0].buffer
+    for operand in operands:
+        _fits_register(part, operand, arch, features, tiles)
+    if names[written] != TILE and shapes[written][1] != "vector":
+        raise part.wrong(f"operands.{written}.lies", shapes[written][1], "vector, as the semantics write it")
+    code = _code(part, "implementation", names, _LLVM[arch.name], None if names[written] == TILE else names[written])
+    return Intrinsic(
+        name=part.text("name", WORD, "a name of letters, digits and . _ + -"),
+        architecture=arch.name,
+        features=features,
+        instruction=part.text("instruction", _MNEMONIC, "a mnemonic such as vpdpbusd"),
+        operands=operands,
+        semantics=semantics,
+        implementation=code,
+        roundings=part.integer("roundings", 0, 64),
+        throughput=part.positive("throughput"),
+        latency=part.integer("latency", 1, 1000),
+        temporaries=part.integer("temporaries", 0, 16),
+        tiles=_tiles(tiles, arch) if any(o.lies == "tile" for o in operands) and tiles is not None else None,
+        file=file,
+    )
+
+
+def _architecture(part: Section) -> Architecture:
+    known = {arch.name: arch for arch in ARCHITECTURES}
+    expected = f"one of {', '.join(known)}"
+    name = part.text("architecture", WORD, expected)
+    if name not in known:
+        raise part.wrong("architecture", name, expected)
+    return known[name]
+
+
+def _features(part: Section, arch: Architecture) -> tuple[str, ...]:
+    names = part.sequence("features", f"a list of {arch.name} features")
+    known = ", ".join(feature.llvm for feature in arch.features)
+    for place, name in enumerate(names):
+        if not isinstance(name, str) or arch.feature(name) is None:
+            raise part.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
+    return tuple(names)
+
+
+def _operands(part: Section, tiles: bool) -> dict[str, tuple[Buffer, str]]:
+    trees = part.section("operands")
+    if not isinstance(trees.tree, dict) or not trees.tree:
+        raise part.wrong("operands", trees.tree, "a mapping of names to {dtype, shape, lies}")
+    found = {}
+    for name in trees.tree:
+        if not isinstance(name, str) or not name.isidentifier() or parse_type(name) or name in ("call", "inf", "nan"):
+            raise part.wrong("operands", name, "names such as A, B and C")
+        one = trees.section(name)
+        one.only_keys(("dtype", "shape", "lies"), required=("dtype", "shape", "lies"))
+        dtype = one.text("dtype", WORD, "a dtype such as int8")
+        if dtype not in DTYPES or dtype == "bool":
+            raise one.wrong("dtype", dtype, f"one of {', '.join(d for d in DTYPES if d != 'bool')}")
+        shape = one.sequence("shape", "a list of extents")
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape) or (
+            prod(shape) > _MOST_ELEMENTS
+        ):
+            raise one.wrong("shape", shape, f"positive whole numbers, at most {_MOST_ELEMENTS} elements in all")
+        lies = one.text("lies", WORD, f"one of {', '.join(PLACES)}")
+        if lies not in PLACES:
+            raise one.wrong("lies", lies, f"one of {', '.join(PLACES)}")
+        if lies == "tile" and not tiles:
+            raise one.wrong("lies", lies, "vector or memory, as the file describes no tiles")
+        found[name] = (Buffer(name, dtype, tuple(shape)), lies)
+    return found
+
+
+def _fits_register(
+    part: Section, operand: Operand, arch: Architecture, features: Sequence[str], tiles: Section | None
+) -> None:
+    key = f"operands.{operand.name}.shape"
+    widest = arch.widest_vector(features)
+    if operand.lies == "vector" and operand.type.bits > widest:
+        raise part.wrong(key, list(operand.shape), f"at most the {widest} bits of a vector that the features give")
+    if operand.lies == "tile" and tiles is not None:
+        rows, row_bytes = tiles.tree.get("rows"), tiles.tree.get("row_bytes")
+        size = prod(operand.shape[1:]) * DTYPES[operand.dtype].itemsize
+        fits = isinstance(rows, int) and isinstance(row_bytes, int) and operand.shape[:1] <= (rows,)
+        if len(operand.shape) < 2 or not fits or size > row_bytes:
+            raise part.wrong(key, list(operand.shape), f"at most {rows} rows of {row_bytes} bytes")
+
+
+def _semantics(part: Section, shapes: Mapping[str, tuple[Buffer, str]]) -> Block:
+    text = part.text("semantics", _TEXT, "the text of a block")
+    try:
+        block = parse_block(text)
+    except TextError as error:
+        raise TargetError(f"{part.source}: {part.path}.semantics: {error}") from None
+    expected = "a block that adds to one operand, without conditions"
+    if not isinstance(block, Block) or block.aggregation != "add" or len(block.writes) != 1 or block.where:
+        raise part.wrong("semantics", text, expected)
+    if prod(i.extent for i in block.iters) > _MOST_ELEMENTS * _MOST_ELEMENTS:
+        raise part.wrong("semantics", text, "fewer points")
+    try:
+        for access in (*block.writes, *block.reads):
+            if access.buffer not in shapes:
+                raise InvalidIR(f"{access.buffer} is no operand; expected one of {', '.join(shapes)}")
+        verify_block(block, {name: buffer for name, (buffer, _) in shapes.items()})
+    except InvalidIR as error:
+        raise TargetError(f"{part.source}: {part.path}.semantics: {error}") from None
+    used = [access.buffer for access in (*block.writes, *block.reads)]
+    for name in shapes:
+        if used.count(name) != 1:
+            raise part.wrong("semantics", text, f"one access to {name}, found {used.count(name)}")
+    patterns: dict[frozenset[str], str] = {}
+    for iterator in block.iters:
+        chi = frozenset(x.buffer for x in (*block.writes, *block.reads) if iterator.name in variables(x))
+        if other := patterns.get(chi):
+            raise part.wrong("semantics", text, f"one iterator instead of {other} and {iterator.name}")
+        patterns[chi] = iterator.name
+    return block
+
+
+def _digits(part: Section, semantics: Block, buffer: Buffer) -> tuple[Digit, ...]:
+    access = next(x for x in (*semantics.writes, *semantics.reads) if x.buffer == buffer.name)
+    digits = tuple(_digit(index, semantics.ranges) for index in access.indices)
+    expected = "indices that are iterators or digits of them (k, k // 4, k % 4), each iterator whole"
+    if None in digits:
+        raise part.wrong("semantics", show(access), expected)
+    found = tuple(d for d in digits if d is not None)
+    for name in {d.iterator for d in found}:
+        step = 1
+        for digit in sorted((d for d in found if d.iterator == name), key=lambda d: d.step):
+            if digit.step != step:
+                raise part.wrong("semantics", show(access), expected)
+            step *= digit.extent
+        if step != semantics.ranges[name]:
+            raise part.wrong("semantics", show(access), expected)
+    for place, (digit, extent) in enumerate(zip(found, buffer.shape, strict=True)):
+        if digit.extent != extent:
+            raise part.wrong(f"operands.{buffer.name}.shape[{place}]", extent, f"{digit.extent}, as in {show(access)}")
+    return found
+
+
+def _digit(index: Expr, ranges: Mapping[str, int]) -> Digit | None:
+    """`k`, `k // a`, `k % b` and `k // a % b`."""
+    modulus = None
+    if isinstance(index, Op) and index.name == "mod" and isinstance(index.args[1], Const):
+        modulus, index = int(index.args[1].value), index.args[0]
+    step = 1
+    if isinstance(index, Op) and index.name == "floordiv" and isinstance(index.args[1], Const):
+        step, index = int(index.args[1].value), index.args[0]
+    if not isinstance(index, Var) or step < 1 or (modulus is not None and modulus < 1) or ranges[index.name] % step:
+        return None
+    left = ranges[index.name] // step
+    return Digit(index.name, step, left if modulus is None else min(modulus, left))
+
+
+def _code(part: Section, key: str, names: Mapping[str, VectorType], llvm: str, gives: VectorType | None) -> Code:
+    text = part.text(key, _TEXT, "an expression")
+    try:
+        code = parse_code(text, names, llvm)
+    except CodeError as error:
+        raise TargetError(f"{part.source}: {part.path}.{key}: {error}") from None
+    if code.type != gives:
+        expected = "nothing: a call without a type" if gives is None else str(gives)
+        raise part.wrong(key, text, f"code that gives {expected}, found {code.type or 'nothing'}")
+    if gives is None and any(call.type is not None for call in calls(code)):
+        raise part.wrong(key, text, "one call")
+    return code
+
+
+def _tiles(part: Section, arch: Architecture) -> Tiles:
+    keys = ("count", "rows", "row_bytes", "permission", "table", *_TILE_CODE)
+    part.only_keys(keys, required=tuple(key for key in keys if key != "permission"))
+    table = part.section("table")
+    names = ("bytes", "fixed", "rows", "row_bytes")
+    table.only_keys(names, required=names)
+    count, size = part.integer("count", 1, 64), table.integer("bytes", 1, 4096)
+    fixed = table.tree["fixed"]
+    if not isinstance(fixed, dict) or not all(
+        isinstance(at, int) and isinstance(value, int) and 0 <= at < size and 0 <= value < 256
+        for at, value in fixed.items()
+    ):
+        raise table.wrong("fixed", fixed, f"a mapping of offsets below {size} to bytes")
+    fields: dict[str, tuple[int, int]] = {}
+    for name in ("rows", "row_bytes"):
+        one = table.section(name)
+        one.only_keys(("at", "width"), required=("at", "width"))
+        at, width = one.integer("at", 0, size - 1), one.integer("width", 1, 4)
+        if at + width * count > size:
+            raise one.wrong("at", at, f"room for {count} numbers of {width} bytes before byte {size}")
+        fields[name] = (at, width)
+    llvm, stride = _LLVM[arch.name], VectorType("int64")
+    known: dict[str, dict[str, VectorType]] = {
+        "setup": {"table": ADDRESS},
+        "release": {},
+        "zero": {"tile": TILE},
+        "load": {"tile": TILE, "address": ADDRESS, "stride": stride},
+        "store": {"tile": TILE, "address": ADDRESS, "stride": stride},
+    }
+    code: dict[str, Any] = {key: _code(part, key, known[key], llvm, None) for key in _TILE_CODE}
+    return Tiles(
+        count=count,
+        rows=part.integer("rows", 1, 1024),
+        row_bytes=part.integer("row_bytes", 1, 4096),
+        permission=part.integer("permission", 0, 63) if "permission" in part.tree else None,
+        table=Table(size, tuple(sorted(fixed.items())), *fields["rows"], *fields["row_bytes"]),
+        **code,
+    )
+
+
+__all__ = [
+    "Digit",
+    "Intrinsic",
+    "Operand",
+    "Table",
+    "Tiles",
+    "named_intrinsics",
+    "parse_intrinsics",
+    "read_intrinsics",
+    "shipped_intrinsics",
+]
