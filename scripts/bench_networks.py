@@ -64,9 +64,9 @@ def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
     return [{"case": row["case"], **run} for row in rows for run in row["runs"] if run["threads"] == threads]
 
 
-def figures(runs: Sequence[Row], peers: Sequence[str], threads: int) -> Table:
+def figures(runs: Sequence[Row], peers: Sequence[str]) -> Table:
     names = ("network", "modelc ms", *(f"{peer} ms" for peer in peers), *(f"vs {peer}" for peer in peers))
-    table = Table(*names, "vs the best", box=None, title=f"{threads} thread(s)", title_justify="left")
+    table = Table(*names, "vs the best", box=None)
     for run in runs:
         times = (f"{1e-3 * run['us'][name]:.3f}" if name in run["us"] else "" for name in ("modelc", *peers))
         ratios = (f"{run['ratio'][peer]:.2f}" if peer in run["ratio"] else "" for peer in peers)
@@ -74,9 +74,8 @@ def figures(runs: Sequence[Row], peers: Sequence[str], threads: int) -> Table:
     return table
 
 
-def speed_up(single: Sequence[Row], several: Sequence[Row], engines: Sequence[str], threads: int) -> Table:
-    title = f"speed-up of {threads} threads over one"
-    table = Table("network", *engines, box=None, title=title, title_justify="left")
+def speed_up(single: Sequence[Row], several: Sequence[Row], engines: Sequence[str]) -> Table:
+    table = Table("network", *engines, box=None)
     for one, more in zip(single, several, strict=True):
         found = (f"{one['us'][e] / more['us'][e]:.2f}" if e in one["us"] else "" for e in engines)
         table.add_row(one["case"], *found)
@@ -104,12 +103,13 @@ def main() -> int:
     engines = [engine for engine in ENGINES if any(engine in run["us"] for row in rows for run in row["runs"])]
     runs = {count: with_threads(rows, count) for count in threads}
     for count in threads if rows else ():
-        out.print(figures(runs[count], engines[1:], count), "")
+        out.print(f"{count} thread(s)", figures(runs[count], engines[1:]), "", sep="\n")
     for count in threads if rows and 1 in threads else ():
         if count != 1:
-            out.print(speed_up(runs[1], runs[count], engines, count), "")
+            table = speed_up(runs[1], runs[count], engines)
+            out.print(f"speed-up of {count} threads over one", table, "", sep="\n")
     if rows:
-        out.print(means({f"{count} thread(s)": some for count, some in runs.items()}, engines[1:]), "")
+        out.print(means({f"{count} thread(s)": some for count, some in runs.items()}, engines[1:]), "", sep="\n")
     print_failures(failures)
     out.print(f"{len(rows)} of {len(chosen)} networks")
     out.print(engines_of([run for some in runs.values() for run in some]))

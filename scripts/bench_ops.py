@@ -195,7 +195,7 @@ def plot(path: Path, title: str, groups: Mapping[str, Sequence[Row]], against: S
     axes.set_xlabel("above 1, modelc is faster")
     axes.set_title(title)
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / len(groups) - 0.08), ncols=len(against), frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(against), frameon=False)
     figure.savefig(path, dpi=120)
 
 
@@ -215,9 +215,9 @@ def measure(case: ansor_ops.Case, against: Sequence[str], threads: int, seconds:
     return {**row, "gflops": gflops, "peak_share": gflops / peak}
 
 
-def figures(rows: Sequence[Row], against: Sequence[str], title: str) -> Table:
+def figures(rows: Sequence[Row], against: Sequence[str]) -> Table:
     names = ("case", "shape", "modelc us", *(f"{peer} us" for peer in against), *(f"vs {peer}" for peer in against))
-    table = Table(*names, "vs the best", "GFLOP/s", "of peak", box=None, title=title, title_justify="left")
+    table = Table(*names, "vs the best", "GFLOP/s", "of peak", box=None)
     for row in rows:
         times = (f"{row['us'][name]:.1f}" for name in ("modelc", *against))
         ratios = (f"{ratio:.2f}" for ratio in (*(row["ratio"][peer] for peer in against), row["best"]))
@@ -235,10 +235,10 @@ def report(rows: Sequence[Row], against: Sequence[str]) -> None:
     rest = [row for row in rows if not is_small(row)]
     for some, title in ((rest, f"{SMALL_US} us and more"), (small, f"a peer takes under {SMALL_US} us")):
         if some:
-            out.print(figures(some, against, title), "")
+            out.print(title, figures(some, against), "", sep="\n")
     operators = {o: [row for row in rows if row["operator"] == o] for o in dict.fromkeys(r["operator"] for r in rows)}
     groups = {**operators, f"{SMALL_US} us and more": rest, f"under {SMALL_US} us": small, "all": rows}
-    out.print(means(groups, against), "")
+    out.print(means(groups, against), "", sep="\n")
 
 
 def main() -> int:
