@@ -31,6 +31,7 @@ TASKS = {
     "bytes": task_of("Max", {}, [(5, 33), (33,)], dtypes=["uint8", "uint8"]),
     "wide": task_of("Mul", {}, [(5, 33), (33,)], dtypes=["int64", "int64"]),
     "float64": task_of("Div", {}, [(5, 33), (33,)], dtypes=["float64", "float64"]),
+    "half": task_of("Sigmoid", {}, [(5, 33)], dtypes=["float16"]),
     "transpose": task_of("Transpose", {"perm": [2, 0, 1]}, [(5, 33, 17)]),
 }
 

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from three_ways import Example, check, example_of, host_target, random_array, random_inputs, task_of
 
-from modelc.errors import ModelError
+from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
+from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
 from modelc.space.maps import reads_plainly
 from modelc.space.stages import derive
@@ -138,8 +139,10 @@ class Scheduler:
         last = [left[n].pop() for n in padded]
         spatial = [i.name for i in block.spatial if i.name in left]
         outer: list[str] = []
-        while cut and any(left[n] for n in spatial) and (not outer or self.chance()):
-            outer.append(left[self.pick([n for n in spatial if left[n]])].pop(0))
+        while free := [n for n in spatial if len(left[n]) > (n in padded)]:  # at the last tile it is whole vectors
+            if not cut or (outer and self.chance()):
+                break
+            outer.append(left[self.pick(free)].pop(0))
         inner: list[str] = []
         while names := [n for n in left if left[n]]:
             inner.append(left[self.pick(names)].pop(0))
@@ -191,6 +194,11 @@ def agree(data: st.DataObject, example: Example) -> None:
     default = default_candidate(example.task, target)
     drawn = default if data.draw(st.booleans()) else Scheduler(data.draw, example.task, default).candidate()
     note(f"{example.task}\n{drawn}")
+    try:
+        build_nest(example.task, drawn)
+    except InvalidIR as error:  # producers of what is read at two unrelated places have no box
+        assert "no common box" in str(error)
+        return
     check(example, drawn, target)
 
 
