@@ -28,10 +28,11 @@ class Verification:
 
 @dataclass(frozen=True)
 class Config:
-    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `flush_denormals`: whether a
-    package computes with subnormal numbers taken as zero."""
+    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `winograd`: whether
+    convolutions may be computed by minimal filtering. `flush_denormals`: whether a package computes with subnormal numbers taken as zero."""
 
     simplify: tuple[Spec, ...]
+    winograd: bool
     flush_denormals: bool
     verify: Verification
 
@@ -39,6 +40,7 @@ class Config:
         """The tree of the YAML file that says the same."""
         return {
             "simplify": list(self.simplify),
+            "schedule": {"winograd": self.winograd},
             "codegen": {"flush_denormals": self.flush_denormals},
             "verify": asdict(self.verify),
         }
@@ -73,7 +75,8 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
-    top = _section(tree, source, "", ("simplify", "codegen", "verify"))
+    top = _section(tree, source, "", ("simplify", "schedule", "codegen", "verify"))
+    schedule = _section(top["schedule"], source, "schedule", ("winograd",))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed"))
     passes = top["simplify"]
@@ -83,6 +86,7 @@ def parse_config(tree: Any, source: str) -> Config:
         make_pass(one)
     return Config(
         simplify=tuple(passes),
+        winograd=_flag(schedule, source, "schedule.winograd"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         verify=Verification(
             rtol=_number(check, source, "verify.rtol"),

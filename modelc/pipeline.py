@@ -251,7 +251,7 @@ class Run:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
         if self.locked is None:
-            candidate = default_candidate(canonical, self.target)
+            candidate = default_candidate(canonical, self.target, self.config.winograd)
         elif key in self.locked.tasks:
             candidate = self.locked.tasks[key]
         else:

@@ -39,7 +39,7 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.ops import OPERATORS, run_blocks
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.space.stages import derive
+from modelc.space.stages import constant_data, derive
 from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]
@@ -234,7 +234,8 @@ def parameters(task: Task, candidate: Candidate, inputs: Mapping[str, Array]) ->
         if name in task.constants:
             buffer = derived.buffer(name)
             layout = candidate.layouts.get(name, buffer.layout)
-            result[name] = pack_constant(inputs[name], buffer, layout).reshape(-1).view(np.uint8)
+            data = constant_data(task, candidate.stages, name, inputs[name])
+            result[name] = pack_constant(data, buffer, layout).reshape(-1).view(np.uint8)
         else:
             result[name] = to_storage(inputs[name], task.buffer(name))
     return result

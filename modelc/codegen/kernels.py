@@ -42,8 +42,9 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     calls = [s for phase in nest.phases for s in phase if isinstance(s, Call)]
     if calls:
         return opaque_kernel(nest, calls, symbol, temporaries)
-    phases = lower_nest(nest, symbol)
     machine = tvm.target.Target(llvm_target(target))
+    with machine:  # some operations have a cheaper form on some machines
+        phases = lower_nest(nest, symbol)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
     module = build_module(tvm.IRModule(functions), machine)
     with tempfile.TemporaryDirectory() as folder:

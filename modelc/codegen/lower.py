@@ -399,14 +399,16 @@ class _Lowering:
     def select(self, e: Op, scope: _Scope) -> tuple[Any, int]:
         """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
         condition = self.value(e.args[0], scope)
-        outer, self.bindings = self.bindings, None  # a side that is not taken must not be computed
+        outer, loaded = self.bindings, any(isinstance(x, Load) for a in e.args[1:] for x in walk(a))
+        if loaded:
+            self.bindings = None  # a side that is not taken must not be computed: it may load from outside
         parts = [condition, *(self.value(a, scope) for a in e.args[1:])]
         self.bindings = outer
         lanes = max(n for _, n in parts)
         condition, then, otherwise = (v for v, _ in parts)
         if parts[0][1] == 1:
             then, otherwise = _widen(then, parts[1][1], lanes), _widen(otherwise, parts[2][1], lanes)
-            if any(isinstance(x, Load) for x in walk(e.args[1])) or any(isinstance(x, Load) for x in walk(e.args[2])):
+            if loaded:
                 return tx.if_then_else(condition, then, otherwise), lanes
             return tx.Select(_widen(condition, 1, lanes), then, otherwise), lanes
         wide = [_widen(v, n, lanes) for v, n in parts]

@@ -21,6 +21,7 @@ from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, Step, TensorInfo
+from modelc.space.stages import constant_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,6 +248,7 @@ def _constant_argument(
     if placed.is_view:
         data = data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
     layout = compiled.candidate.layouts.get(region, buffer.layout)
+    data = constant_data(compiled.task, compiled.candidate.stages, region, data)
     return Argument("params", 0, parameters.place(data, buffer, layout, pack))
 
 
@@ -260,19 +262,18 @@ class Work:
 
 
 def phase_work(compiled: Compiled, step: int) -> Work:
-    """The work of one step of a kernel. Steps are the phases of the Nest; an opaque Block counts no operations."""
+    """The work of one step of a kernel. Steps are the phases of the Nest; the operations of the Task, as the model
+    states them, count for the phase of its anchor; an opaque Block counts none."""
     nest, task = compiled.nest, compiled.derived
-    whole = len(nest.phases) != len(compiled.kernel.steps)
-    phases = nest.phases if whole else (nest.phases[step],)
-    names = dict.fromkeys(s.block for phase in phases for s in walk(phase) if isinstance(s, Leaf))
-    blocks = [b for b in map(task.block, names) if isinstance(b, Block)]
+    phase = nest.phases[step] if len(nest.phases) == len(compiled.kernel.steps) else ()
     sizes = {r.name: r.bytes for r in (*nest.params, *nest.temporaries)}
     moved = sum(sizes[name] for name in dict.fromkeys(compiled.kernel.steps[step].args))
-    heaviest = max(blocks, key=_block_flops, default=None)
-    if heaviest is None:
+    names = {s.block for s in walk(phase) if isinstance(s, Leaf)}
+    if task.anchor not in names:
         return Work(0, moved, task.buffer(task.outputs[0]).dtype)
-    flops = sum(map(_block_flops, blocks)) if not whole or step == 0 else 0
-    return Work(flops, moved, _executed_dtype(heaviest, task.dtypes))
+    blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
+    heaviest = max(blocks, key=_block_flops)
+    return Work(sum(map(_block_flops, blocks)), moved, _executed_dtype(heaviest, compiled.task.dtypes))
 
 
 _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}

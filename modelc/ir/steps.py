@@ -216,7 +216,8 @@ def _leaf_types(
     if leaf.aggregation not in AGGREGATIONS:
         fail(w, f"unknown aggregation {leaf.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
     aggregation = AGGREGATIONS[leaf.aggregation]
-    if (len(leaf.writes), len(leaf.body)) != (aggregation.arity, aggregation.arity):
+    maps = leaf.aggregation == "assign" and len(leaf.writes) == len(leaf.body) >= 1
+    if not maps and (len(leaf.writes), len(leaf.body)) != (aggregation.arity, aggregation.arity):
         fail(
             w,
             f"{leaf.aggregation} has {aggregation.arity} writes, found {len(leaf.writes)} for {len(leaf.body)} values",

@@ -23,7 +23,8 @@ def verify_block(block: Block, buffers: Mapping[str, Buffer], where: str = "") -
     if block.aggregation not in AGGREGATIONS:
         fail(where, f"unknown aggregation {block.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
     arity = AGGREGATIONS[block.aggregation].arity
-    if (len(block.writes), len(block.body)) != (arity, arity):
+    maps = block.aggregation == "assign" and len(block.writes) == len(block.body) >= 1  # a map may write several
+    if not maps and (len(block.writes), len(block.body)) != (arity, arity):
         fail(where, f"{block.aggregation} has {arity} writes, found {len(block.writes)} for {len(block.body)} values")
     if block.aggregation == "assign" and block.reduction:
         fail(where, f"an assign does not reduce over {block.reduction[0].name!r}")

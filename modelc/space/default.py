@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.space.filtering import filtering_candidates
 from modelc.space.maps import collapsed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
-from modelc.space.tiled import tiled_candidate
+from modelc.space.tiled import tiled_space
 from modelc.target import Target
 
 
-def default_candidate(task: Task, target: Target) -> Candidate:
-    """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured."""
+def default_candidate(task: Task, target: Target, winograd: bool = True) -> Candidate:
+    """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured. `winograd` allows
+    minimal filtering (winograd.py), which rounds differently."""
     stages: list[Stage] = []
     task = inlined(task, stages)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
@@ -32,4 +34,12 @@ def default_candidate(task: Task, target: Target) -> Candidate:
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
         return rows_candidate(task, target, stages)
-    return tiled_candidate(task, target, stages)
+    found = filtering_candidates(task, target, stages) if winograd else []
+    task, direct = tiled_space(task, target, stages)
+    if direct is None:
+        return rows_candidate(task, target, stages)
+    knobs = direct.default_knobs()
+    fastest = min(found, key=lambda f: f.seconds, default=None)
+    if fastest is not None and fastest.seconds < direct.seconds(knobs):
+        return fastest.candidate
+    return direct.candidate(knobs)

@@ -6,6 +6,7 @@
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
     collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
+    winograd(block, m)              minimal filtering: see winograd.py
     factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
 
 A rule that does not apply raises DoesNotApply: the caller asks before it puts the stage into a Candidate.
@@ -16,16 +17,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, select, substitute, walk
 from modelc.ir.layout import Layout, Primitive
+from modelc.space.rule import DoesNotApply
+from modelc.space.winograd import transformed_kernel, winograd_rule
 
 
-class DoesNotApply(Exception):
-    """The rule's precondition does not hold for this Task."""
+def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
+    """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
+    for stage in stages:
+        if stage.rule == "winograd":
+            data = transformed_kernel(task, name, data, **stage.args)  # type: ignore[arg-type]
+        task = RULES[stage.rule](task, **stage.args)
+    return data
 
 
 def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
@@ -430,6 +441,7 @@ RULES: dict[str, Callable[..., Task]] = {
     "lane_split": lane_split_rule,
     "collapse": collapse_rule,
     "factor": factor_rule,
+    "winograd": winograd_rule,
 }
 
 __all__ = ["RULES", "DoesNotApply", "derive", "logical_strides", "prod", "substitute"]

@@ -26,7 +26,6 @@ from modelc.space.maps import (
     map_schedule,
     reads_plainly,
 )
-from modelc.space.rows import rows_candidate
 from modelc.space.stages import DoesNotApply, factorable
 from modelc.target import Target
 
@@ -51,12 +50,6 @@ class TiledKnobs:
     chunk: int  # rows of the first row iterator in one chunk, a multiple of its rows in the register tile
     by_rows: bool  # chunks of rows outside and panels of vectors inside them, or the other way round
     parallel: str | None  # one of the macro loops over whole iterators ("h0"): it goes outermost
-
-
-def tiled_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
-    """The schedule of the one reduction of `task`, its prologue and its epilogue."""
-    task, tiled = tiled_space(task, target, stages)
-    return rows_candidate(task, target, stages) if tiled is None else tiled.candidate(tiled.default_knobs())
 
 
 def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, Tiled | None]:
@@ -322,6 +315,15 @@ class Tiled:
                 layouts[producer.writes[0].buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
+    def seconds(self, knobs: TiledKnobs) -> float:
+        """The micro-kernel's cycles over the whole Task while its constants come from memory."""
+        rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
+        others = prod(self.ranges[n] for n in (*self.batch, *self.rows) if n not in self.inside)
+        steps = prod(i.extent for i in self.anchor.reduction)
+        cycles = self.kernel_cost(knobs.rows, knobs.vectors).cycles * others * steps
+        constants = {r.load.buffer for r in self.reads if r.load.buffer in self.task.constants}
+        return overlapped(cycles / rate, sum(self.task.buffer(c).bytes for c in constants), self.target)
+
     def bytes_read(self, moving_with_vector: bool) -> int:
         """Bytes of the operands that do (or do not) depend on the vector iterator."""
         return sum(
@@ -430,3 +432,9 @@ class Tiled:
             return map_schedule(self.task, producer, self.target), layout
         schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
         return schedule, layout
+
+
+def overlapped(compute: float, constant_bytes: int, target: Target) -> float:
+    """Seconds of `compute` while constants stream from memory: in a network they have left the caches since last time."""
+    memory = constant_bytes / (0.6e9 * target.memory_bandwidth_gbs)
+    return max(compute, memory) + 0.5 * min(compute, memory)

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import linear
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, select, variables
-from modelc.ir.layout import Layout
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
+from modelc.ir.layout import Layout, Primitive
+from modelc.space.rule import DoesNotApply
 
 Matrix = tuple[tuple[float, ...], ...]
 _ITERATORS = ("th", "tw", "e", "f", "ti", "tj")  # tile rows and columns, points of a transformed tile, points of a tile
@@ -94,8 +95,14 @@ def windows(task: Task, block: Block) -> tuple[Load, Load, tuple[Window, Window]
         return None
     if task.buffer(data.buffer).dtype != "float32" or task.buffer(kernel.buffer).dtype != "float32":
         return None
+    if task.buffer(kernel.buffer).strides is not None:
+        return None
     found = [w for d, i in enumerate(data.indices) if (w := _window(block, i, d, kernel)) is not None]
-    return (data, kernel, (found[-2], found[-1])) if len(found) >= 2 else None
+    if len(found) < 2:
+        return None
+    taps = {w.tap for w in found[-2:]}
+    contracted = any(i.extent > 1 for i in block.reduction if i.name not in taps)
+    return (data, kernel, (found[-2], found[-1])) if contracted else None
 
 
 def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
@@ -116,8 +123,6 @@ def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
 
 def winograd_rule(task: Task, block: str, m: int) -> Task:
     """`task` with Block `block` computed by F(m x m, 3 x 3). Raises DoesNotApply."""
-    from modelc.space.stages import DoesNotApply
-
     anchor = task.block(block)
     found = windows(task, anchor) if isinstance(anchor, Block) else None
     if found is None or not isinstance(anchor, Block):
@@ -170,6 +175,7 @@ class _Winograd:
             return Load(padded.name, tuple(index))
 
         half, whole = self.name("half"), self.name("tiles")
+        stored_in = self.tile_layout(padded, [*outer, self.high.input_dim, self.wide.input_dim])
         p = self.points
         rows = Block(
             self.name("rows"),
@@ -190,6 +196,10 @@ class _Winograd:
         parts, result = self.name("parts"), self.name("result")
         (write,) = anchor.writes
         others = [i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
+        dims = [next(d for d, x in enumerate(write.indices) if x == Var(i.name)) for i in others]
+        dims += [next(d for d, x in enumerate(write.indices) if x == Var(w.spatial)) for w in (self.high, self.wide)]
+        stored_out = self.tile_layout(self.out(), dims)
+        sums = replace(sums, layout=stored_out)
         spot = [Var(i.name) for i in others] + [Var(self.th), Var(self.tw)]
         gather = Block(
             self.name("gather"),
@@ -216,16 +226,31 @@ class _Winograd:
         buffers.insert(at_kernel, replace(kernel, shape=(p, p, *self.kernel_shape()), layout=Layout()))
         buffers += [
             padded,
-            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns)),
-            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns)),
+            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
+            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
             sums,
-            Buffer(parts, dtype, (self.m, p, *shapes)),
-            Buffer(result, dtype, (self.m, self.m, *shapes)),
+            Buffer(parts, dtype, (self.m, p, *shapes), stored_out),
+            Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
         ]
         before = old.blocks[: old.blocks.index(anchor)]
         after = [self.consumer(b, result) for b in old.blocks[old.blocks.index(anchor) + 1 :]]
         blocks: list[AnyBlock] = [*before, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
+
+    def out(self) -> Buffer:
+        """What the first consumer writes: its order of dimensions is the one that results are stored in."""
+        (write,) = self.anchor.writes
+        later = self.old.blocks[self.old.blocks.index(self.anchor) + 1 :]
+        wide = [self.old.buffer(w.buffer) for b in later if isinstance(b, Block) for w in b.writes]
+        local = self.old.buffer(write.buffer)
+        return next((b for b in wide if len(b.shape) == len(local.shape)), local)
+
+    def tile_layout(self, like: Buffer, dims: Sequence[int]) -> Layout:
+        """The layout of a buffer of (point, point, dims of `like`...): points outermost, the rest in `like`'s order."""
+        order = like.layout.permutation or tuple(range(len(like.shape)))
+        place = {d: k + 2 for k, d in enumerate(dims)}
+        final = (0, 1, *(place[d] for d in order if d in place))
+        return Layout() if final == tuple(range(len(final))) else Layout((Primitive("reorder", final),))
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
@@ -279,9 +304,7 @@ class _Winograd:
         sums = self.name("products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
         shape = (p, p, *(i.extent for i in spatial), self.rows, self.columns)
-        block = Block(
-            anchor.name, (*points, *spatial, *tiles, *reduction), (write,), (op("mul", data, kernel),), "add"
-        )
+        block = Block(anchor.name, (*points, *spatial, *tiles, *reduction), (write,), (op("mul", data, kernel),), "add")
         return block, Buffer(sums, "float32", shape)
 
     def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
@@ -337,16 +360,16 @@ def _combination(row: Sequence[float], values: Sequence[Load]) -> Expr:
     return result
 
 
-def transformed_kernel(task: Task, block: str, m: int, data: NDArray[Any]) -> NDArray[Any]:
-    """G g G^T of a kernel constant, computed in float64: shape (m + 2, m + 2, other dimensions)."""
+def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:
+    """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, computed in float64, of
+    shape (m + 2, m + 2, other dimensions); any other constant as it is."""
     anchor = task.block(block)
     assert isinstance(anchor, Block)
     found = windows(task, anchor)
     assert found is not None
     _, kernel, (high, wide) = found
+    if kernel.buffer != name:
+        return data
     moved = np.moveaxis(data.reshape(task.buffer(kernel.buffer).shape), (high.kernel_dim, wide.kernel_dim), (0, 1))
     g = np.array(TRANSFORMS[m].kernel)
     return np.einsum("er,fs,rs...->ef...", g, g, moved.astype(np.float64)).astype(data.dtype)
-
-
-__all__ = ["TRANSFORMS", "rewrite", "transformed_kernel", "windows", "winograd_rule"]

@@ -1,0 +1,93 @@
+"""Winograd's rule: equal results by the interpreter, by kernels, and when it is chosen."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from three_ways import Example, check, random_inputs, run_task, task_of
+
+from modelc.config import load_config
+from modelc.ir.verify import verify_task
+from modelc.space.default import default_candidate
+from modelc.space.filtering import filtering_candidates
+from modelc.space.rule import DoesNotApply
+from modelc.space.stages import constant_data, derive
+from modelc.space.winograd import TRANSFORMS, winograd_rule
+from modelc.target import load_target
+
+TARGET = load_target("x86-64-v4")
+
+
+def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1):
+    attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
+    shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), (o,)]
+    return task_of("Conv", attrs, shapes, consts=(1, 2), channels_last=True)
+
+
+@pytest.mark.parametrize("m", sorted(TRANSFORMS))
+@pytest.mark.parametrize(
+    "task",
+    [
+        conv(1, 4, (8, 8), 8),
+        conv(2, 3, (7, 10), 5),
+        conv(1, 4, (9, 6), 4, pads=0),
+        conv(1, 3, (4, 7, 6), 5, dims=3),
+        conv(1, 4, (1, 2), 4),
+    ],
+    ids=["square", "edges", "unpadded", "3d", "smaller than a tile"],
+)
+def test_the_rule_computes_the_same(task, m) -> None:
+    stages = next(
+        f.candidate.stages for f in filtering_candidates(task, TARGET, []) if f.candidate.stages[0].args["m"] == m
+    )
+    derived = derive(task, stages)
+    verify_task(derived, "winograd")
+    plain = random_inputs(task)
+    filtered = dict(plain)
+    for name in task.constants:
+        filtered[name] = constant_data(task, stages, name, plain[name])
+    wanted, found = run_task(task, plain), run_task(derived, filtered)
+    for name in task.outputs:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "task", [conv(1, 16, (14, 14), 32), conv(1, 17, (13, 9), 20), conv(2, 8, (6, 12, 12), 16, dims=3)]
+)
+def test_kernels_of_every_transform(task) -> None:
+    for found in filtering_candidates(task, TARGET, []):
+        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [conv(1, 8, (8, 8), 8, strides=2), conv(1, 8, (8, 8), 8, kernel=1, pads=0), conv(1, 8, (8, 8), 8, group=8)],
+    ids=["stride 2", "no window", "depthwise"],
+)
+def test_where_it_does_not_apply(task) -> None:
+    assert filtering_candidates(task, TARGET, []) == []
+    if not any(f.reduce and f.extent == 3 for b in task.blocks for f in b.iters):
+        with pytest.raises(DoesNotApply):
+            winograd_rule(task, task.anchor, 2)
+
+
+def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:
+    task = conv(1, 64, (56, 56), 64)
+    rules = {flag: {s.rule for s in default_candidate(task, TARGET, flag).stages} for flag in (True, False)}
+    assert "winograd" in rules[True] and "winograd" not in rules[False]
+    assert replace(load_config(), winograd=False).to_json()["schedule"] == {"winograd": False}
+
+
+def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> None:
+    task = conv(1, 8, (8, 8), 8)
+    direct = prod(i.extent for i in task.block(task.anchor).iters)
+    for m in TRANSFORMS:
+        derived = winograd_rule(task, task.anchor, m)
+        assert direct / derived.block(task.anchor).points() == pytest.approx(9 * m * m / (m + 2) ** 2)
+
+
+def test_derive_applies_the_stage() -> None:
+    task = conv(1, 64, (56, 56), 64)
+    candidate = default_candidate(task, TARGET)
+    assert "gather" in {b.name for b in derive(task, candidate.stages).blocks}
