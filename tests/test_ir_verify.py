@@ -57,7 +57,7 @@ def test_blocks_that_are_right(text):
         ("block b [i:8] assign\n  y[i] = float32(negation(v[i]))", "negation(v[i]) takes bool, found float32"),
         ("block b [i:8] assign\n  y[i] = i", "int64 is written to y, which is float32"),
         ("block b [i:8] assign\n  where i\n  y[i] = v[i]", "condition i is int64, expected bool"),
-        ("block b [i:8] assign\n  y[i] = v[i]\n  at[i] = i", "assign has 1 writes, found 2 for 2 values"),
+        ("block b [i:8 | j:8] add\n  y[i] += v[j]\n  at[i] += j", "add has 1 writes, found 2 for 2 values"),
         ("block b [i:8 | j:8] assign\n  y[i] = x[i, j]", "an assign does not reduce over 'j'"),
         ("block b [i:8 | j:8] add\n  y[j] += x[i, j]", "y[j] is indexed by the reduction iterator 'j'"),
         ("block b [i:8 j:8] assign\n  y[i] = x[i, j]", "y[i] does not depend on 'j': its 8 points write one element"),

@@ -15,7 +15,9 @@ from modelc.ir.layout import Layout
 from modelc.target import Target
 
 
-def flat_index(task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None) -> Expr:
+def flat_index(
+    task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None
+) -> Expr:
     """The element offset of an access in its storage."""
     buffer = task.buffer(access.buffer)
     layout = (layouts or {}).get(buffer.name, buffer.layout)

@@ -173,9 +173,7 @@ class _Builder:
             result += body(Const(span.extent // tile), 1, rest)
         return result
 
-    def clipped(
-        self, name: str, count: int, tile: int, domain: Domain, where: tuple[Expr, ...]
-    ) -> tuple[int, int]:
+    def clipped(self, name: str, count: int, tile: int, domain: Domain, where: tuple[Expr, ...]) -> tuple[int, int]:
         """How many of `count` iterations satisfy every condition for certain, and how many can satisfy them at all.
 
         Only where the two differ by one iteration (a boundary that is worth its own code) or not at all; otherwise
@@ -187,8 +185,10 @@ class _Builder:
             step = 0 if form is None else form.coefficient(Var(name)) * tile
             if form is None or step <= 0 or not all(_fixed(domain, a) for a, _ in form.terms):
                 continue
-            limits = bounds(substitute(form.expr(), {n: _shifted(n, s) for n, s in domain.items() if n != name}),
-                            {n: s.extent for n, s in domain.items()} | {name: 1})
+            limits = bounds(
+                substitute(form.expr(), {n: _shifted(n, s) for n, s in domain.items() if n != name}),
+                {n: s.extent for n, s in domain.items()} | {name: 1},
+            )
             if limits is None:
                 continue
             low, high = (x + form.coefficient(Var(name)) * int(domain[name].base.value) for x in limits)  # type: ignore[union-attr]
@@ -243,7 +243,9 @@ class _Builder:
         assert isinstance(block, Block)
         found = []
         for buffer in dict.fromkeys(w.buffer for w in block.writes):
-            readers = [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+            readers = [
+                b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}
+            ]
             if any(groups.get(reader, groups[name]) != groups[name] for reader in readers):
                 found.append(buffer)
         return found
@@ -303,9 +305,7 @@ class _Builder:
                 return []
             if decided is None:
                 conditions.append(physical(condition))
-        binding = tuple(
-            (i.name, values[i.name]) for i in block.iters if not (part == "init" and i.reduce)
-        )
+        binding = tuple((i.name, values[i.name]) for i in block.iters if not (part == "init" and i.reduce))
         if part == "init":  # what the body reads need not be there yet
             dtypes = tuple(self.task.buffer(w.buffer).dtype for w in block.writes)
             body: tuple[Expr, ...] = AGGREGATIONS[block.aggregation].identity(dtypes)
@@ -352,7 +352,11 @@ class _Builder:
         return tuple(_within(span, n) for span, n in zip(spans, shape, strict=True))
 
     def demand(
-        self, producer: Block, readers: list[Block | OpaqueBlock], domains: Mapping[str, Domain], ranges: Mapping[str, int]
+        self,
+        producer: Block,
+        readers: list[Block | OpaqueBlock],
+        domains: Mapping[str, Domain],
+        ranges: Mapping[str, int],
     ) -> Box:
         """The union of what `readers` read of what `producer` writes."""
         written = {w.buffer for w in producer.writes}
@@ -508,5 +512,3 @@ def _decide(condition: Expr, ranges: Mapping[str, int]) -> bool | None:
     if limits[1] < 0:
         return True
     return False if limits[0] >= 0 else None
-
-

@@ -14,7 +14,6 @@ from math import ceil, prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Var
 from modelc.space.access import accesses, stored_lanes
 from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, vector_iterator
 from modelc.space.rule import DoesNotApply

@@ -28,7 +28,9 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
     assert isinstance(owner, Block)
     rows = row_iterators(task, owner)
     if not rows or owner.reduction or not all(map(_placeable, task.blocks[:-1])):
-        return Candidate({b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages))
+        return Candidate(
+            {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}, tuple(stages)
+        )
     _, writes = accesses(task, owner)
     vector = vector_iterator(owner, writes)
     across_rows = vector in rows and not any(
@@ -115,7 +117,9 @@ def _inside(task: Task, block: Block, target: Target, at: str, across_rows: bool
     if not lane.reduce and variables(block.writes[0].indices[-1]) == {lane.name} and lane.extent % lanes == 0:
         tiles = {lane.name: (lanes,)}
         order = [*names[:-1], *reduction, f"{lane.name}0", f"{lane.name}1"]
-        return BlockSchedule(at, "register", tiles, tuple(order), {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"})
+        return BlockSchedule(
+            at, "register", tiles, tuple(order), {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"}
+        )
     if lane.reduce and len(reduction) == 1 and lane.extent <= LANE_GROUPS * lanes:
         return BlockSchedule(at, "register", {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
     return BlockSchedule(at, "local", {}, (*names, *reduction), {})

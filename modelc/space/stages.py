@@ -78,7 +78,9 @@ def inline_rule(task: Task, block: str) -> Task:
     (write,) = producer.writes
     if write.buffer in task.outputs or not all(_names_one(i, producer) for i in write.indices):
         raise DoesNotApply(f"what block {block} writes is needed, or not written plainly")
-    if any(b is not producer and isinstance(b, Block) and write.buffer in {w.buffer for w in b.writes} for b in task.blocks):
+    if any(
+        b is not producer and isinstance(b, Block) and write.buffer in {w.buffer for w in b.writes} for b in task.blocks
+    ):
         raise DoesNotApply(f"{write.buffer} has several writers")
     blocks: list[AnyBlock] = []
     for b in task.blocks:
@@ -149,9 +151,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     value: Expr = Load(buffer, at)
     for condition in reversed(inside):
         value = select(condition, value, fill)
-    copy = Block(
-        _fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,)
-    )
+    copy = Block(_fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,))
     new_read = Load(padded, tuple(op("sub", i, lo) for i, lo in zip(read.indices, low, strict=True)))
     new_read = Load(padded, tuple(simplify(i, reader.ranges) for i in new_read.indices))
     anchor = replace(
@@ -206,10 +206,14 @@ def cache_write_rule(task: Task, block: str) -> Task:
     return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
 
 
-def lane_split_rule(task: Task, block: str, iter: str, lanes: int) -> Task:  # noqa: A002 - the paper's word
+def lane_split_rule(task: Task, block: str, iter: str, lanes: int) -> Task:
     across = _plain(task, block)
     target = next((i for i in across.reduction if i.name == iter), None)
-    if target is None or len(across.writes) != 1 or not all(isinstance(i, (Var, Const)) for i in across.writes[0].indices):
+    if (
+        target is None
+        or len(across.writes) != 1
+        or not all(isinstance(i, (Var, Const)) for i in across.writes[0].indices)
+    ):
         raise DoesNotApply(f"block {block} does not reduce over {iter}, or writes several buffers")
     dtype = task.buffer(across.writes[0].buffer).dtype
     lane, name = _lane_name(across), _fresh(task, f"{block}_lanes")

@@ -8,6 +8,7 @@ runs on it. Constant operands are packed so that a tile's vectors lie one after 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -68,7 +69,11 @@ def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, 
     consumers = consumers_of(task, anchor)
     plain = reads_plainly(consumers[0], anchor.writes[0].buffer) if consumers else None
     vector = pick_vector(task, anchor, consumers[0], plain) if plain else None
-    if vector is None or any(reads_plainly(c, w.buffer) is None for c in consumers for w in anchor.writes) or anchor.where:
+    if (
+        vector is None
+        or any(reads_plainly(c, w.buffer) is None for c in consumers for w in anchor.writes)
+        or anchor.where
+    ):
         return task, None
     task = packed_operands(task, anchor, vector, stages)
     anchor = reduction_of(task)
@@ -99,16 +104,14 @@ def padded(task: Task, stages: list[Stage]) -> Task:
 
 
 def factored(task: Task, stages: list[Stage]) -> Task:
-    """Dimensions that the reduction indexes as `a * n + b` (groups, phases) become two, where they are ours to store."""
+    """Dimensions that the reduction indexes as `a * n + b` (groups, phases) become two, where storage is ours."""
     for buffer in dict.fromkeys(x.buffer for b in [reduction_of(task)] for x in (*b.writes, *b.reads)):
         dim = 0
         while dim < len(task.buffer(buffer).shape):
             anchor = reduction_of(task)
             if factorable(anchor, buffer, dim) is not None:
-                try:
+                with suppress(DoesNotApply):
                     task = applied(task, stages, "factor", block=anchor.name, buffer=buffer, dim=dim)
-                except DoesNotApply:
-                    pass
             dim += 1
     return task
 
@@ -129,9 +132,7 @@ def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str
     strides = output_strides(task, anchor, consumer, plain)
 
     def cost(name: str) -> tuple[int, int]:
-        odd = sum(
-            r.strides[name] not in (0, 1) and not packable(task, anchor, r, name) for r in reads
-        )
+        odd = sum(r.strides[name] not in (0, 1) and not packable(task, anchor, r, name) for r in reads)
         return odd, 0 if strides.get(name) == 1 else 1
 
     names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
@@ -188,6 +189,7 @@ class Tiled:
 
     def reduction_order(self) -> list[str]:
         """Reduction iterators, the one that is contiguous in an operand innermost."""
+
         def nearest(name: str) -> int:
             steps = [abs(s) for r in self.reads if (s := r.strides[name]) and r.load.buffer not in self.task.constants]
             return -min(steps, default=0)
@@ -226,7 +228,7 @@ class Tiled:
         return sum(prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] == 0)
 
     def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
-        """Accumulators, the vectors that are reused across rows, and two for what is loaded next: with one, LLVM spills."""
+        """Accumulators, vectors that are reused across rows, and two for what is loaded next (with one, LLVM spills)."""
         held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
         return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2
 
@@ -302,9 +304,7 @@ class Tiled:
                     continue
             free = free and read.strides[v] == 0
         pad = (v,) if free else ()
-        schedules = {
-            anchor.name: BlockSchedule("root", "register", tiles, tuple(macro + reduction + micro), tags, pad)
-        }
+        schedules = {anchor.name: BlockSchedule("root", "register", tiles, tuple(macro + reduction + micro), tags, pad)}
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
@@ -327,7 +327,9 @@ class Tiled:
     def bytes_read(self, moving_with_vector: bool) -> int:
         """Bytes of the operands that do (or do not) depend on the vector iterator."""
         return sum(
-            self.task.buffer(r.load.buffer).bytes for r in self.reads if (r.strides[self.vector] != 0) == moving_with_vector
+            self.task.buffer(r.load.buffer).bytes
+            for r in self.reads
+            if (r.strides[self.vector] != 0) == moving_with_vector
         )
 
     def chunk(self, name: str | None, counts: dict[str, int]) -> tuple[int, bool]:
@@ -428,13 +430,13 @@ class Tiled:
                 break
             if loop.endswith("0"):
                 inside = loop
-        if inside is None or (parallel and not parallel == macro[0]):
+        if inside is None:
             return map_schedule(self.task, producer, self.target), layout
         schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
         return schedule, layout
 
 
 def overlapped(compute: float, constant_bytes: int, target: Target) -> float:
-    """Seconds of `compute` while constants stream from memory: in a network they have left the caches since last time."""
+    """Seconds of `compute` while constants stream from memory: in a network they left the caches since last time."""
     memory = constant_bytes / (0.6e9 * target.memory_bandwidth_gbs)
     return max(compute, memory) + 0.5 * min(compute, memory)

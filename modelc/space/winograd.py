@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering F(m x m, 3 x 3) as a derivation rule (Lavin and Gray, 2015; a user's rule in Ansor's sense).
+"""Winograd's minimal filtering F(m x m, 3 x 3) as a derivation rule (Lavin and Gray, 2015).
 
 A Block that slides a window of three along two spatial iterators with stride 1 becomes
 
@@ -9,8 +9,8 @@ A Block that slides a window of three along two spatial iterators with stride 1 
     gather   A^T M
     scatter  (A^T M) A       m x m outputs per tile
 
-and its constant operand becomes G g G^T when compiling. Multiplications fall by 9 m^2 / (m + 2)^2: 2.25 for m = 2, 4 for
-m = 4. Rounding errors grow with m: relative to the sum of |products| by about 2e-6 (m = 2) and 2e-5 (m = 4) in float32.
+and its constant operand becomes G g G^T when compiling. Multiplications fall by 9 m^2 / (m + 2)^2: 2.25 for m = 2,
+4 for m = 4. Rounding errors grow with m: to about 2e-6 (m = 2) and 2e-5 (m = 4) of the largest output in float32.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class _Winograd:
         return block, Buffer(sums, "float32", shape)
 
     def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
-        """A consumer over tiles: its iterators h, w become th * m + i, tw * m + j; parts beyond the edge are left out."""
+        """A consumer over tiles: h, w become th * m + i, tw * m + j; parts beyond the edge are left out."""
         assert isinstance(block, Block)
         (write,) = self.anchor.writes
         (read,) = {r for r in block.reads if r.buffer == write.buffer}
