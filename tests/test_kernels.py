@@ -287,8 +287,13 @@ def test_move(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", OPERATOR_CASES, ids=[f"{c.op}-{k}" for k, c in enumerate(OPERATOR_CASES)])
+def sampled(cases: list[Case]) -> list[Any]:
+    """Every fifth case, and the others as slow ones."""
+    marks = {True: pytest.mark.slow, False: ()}
+    return [pytest.param(c, id=f"{c.op}-{k}", marks=marks[bool(k % 5)]) for k, c in enumerate(cases)]
+
+
+@pytest.mark.parametrize("case", sampled(OPERATOR_CASES))
 def test_every_operator(case: Case) -> None:
     """What test_ops runs with NumPy, as kernels. Opaque Blocks beside others are made Tasks of their own elsewhere."""
     made = example(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import click
 import yaml
 
 from modelc.cli.output import json_option, out, print_json
-from modelc.errors import TargetError
+from modelc.codegen.intrinsic_check import check_file
+from modelc.errors import TargetError, VerificationError
 from modelc.target import Target, list_targets, load_target, probe
 
 
@@ -50,6 +52,25 @@ def probe_(output: Path | None, as_json: bool) -> None:
         except OSError as error:
             raise TargetError(f"{output} cannot be written: {error.strerror}") from None
     _print(found, as_json)
+
+
+@targets.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def check(file: Path, as_json: bool) -> None:
+    """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""
+    outcomes = []
+    for outcome in check_file(file):
+        outcomes.append(outcome)
+        if not as_json:
+            out.print(f"{outcome.name}: {outcome.status}, {outcome.reason}", markup=False, soft_wrap=True)
+    if as_json:
+        print_json([asdict(outcome) for outcome in outcomes])
+    wrong = [outcome.name for outcome in outcomes if outcome.status == "wrong"]
+    if wrong:
+        raise VerificationError(f"{file}: {len(wrong)} of {len(outcomes)} intrinsics fail: {', '.join(wrong)}")
+    if not as_json:
+        out.print(f"{file} is valid", markup=False, soft_wrap=True)
 
 
 def _print(target: Target, as_json: bool) -> None:

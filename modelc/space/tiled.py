@@ -228,7 +228,7 @@ class Tiled:
         return sum(prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] == 0)
 
     def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
-        """Accumulators, vectors that are reused across rows, and two for what is loaded next (with one, LLVM spills)."""
+        """Accumulators, vectors that are reused across rows, and two for the next loads (with one, LLVM spills)."""
         held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
         return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2
 
@@ -310,7 +310,7 @@ class Tiled:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
-            schedules[producer.name], layout = self.prologue(producer, macro, parallel)
+            schedules[producer.name], layout = self.prologue(producer, macro)
             if layout is not None:
                 layouts[producer.writes[0].buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
@@ -414,7 +414,7 @@ class Tiled:
         tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
         return BlockSchedule(at, "local", {v: (self.lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
 
-    def prologue(self, producer: Block, macro: list[str], parallel: str | None) -> tuple[BlockSchedule, Layout | None]:
+    def prologue(self, producer: Block, macro: list[str]) -> tuple[BlockSchedule, Layout | None]:
         """Where a padded or packed copy is made: in the outermost loop that all of its readers' loops move with."""
         buffer = producer.writes[0].buffer
         read = next((r for r in self.reads if r.load.buffer == buffer), None)
