@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import make_networks
-from bench_ops import Row, Say, attempt, compiled, engines_of, means, options, plot, print_failures, start, timed
+from bench_ops import Row, Say, attempt, compiled, count, engines_of, means, options, plot, print_failures, start, timed
 from fetch_models import catalogue
 from rich.table import Table
 
@@ -56,7 +56,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder:
         package = Path(folder) / f"{name}.modelc"
         row = compiled(model, package, say, shapes)
-        return {**row, "runs": [timed(package, model, engines, count, seconds, say) for count in threads]}
+        return {**row, "runs": [timed(package, model, engines, n, seconds, say) for n in threads]}
 
 
 def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
@@ -82,10 +82,20 @@ def speed_up(single: Sequence[Row], several: Sequence[Row], engines: Sequence[st
     return table
 
 
+def report(runs: Mapping[int, Sequence[Row]], engines: Sequence[str]) -> None:
+    """The figures for every number of threads, the speed-up over one thread, the geometric means."""
+    for n, some in runs.items():
+        out.print(f"{n} thread(s)", figures(some, engines[1:]), "", sep="\n")
+    for n in runs if 1 in runs else ():
+        if n != 1:
+            out.print(f"speed-up of {n} threads over one", speed_up(runs[1], runs[n], engines), "", sep="\n")
+    out.print(means({f"{n} thread(s)": some for n, some in runs.items()}, engines[1:]), "", sep="\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     help = "one run for each (default 1); with 1 and others, the speed-up over one thread is shown"
-    parser.add_argument("--threads", metavar="N", type=int, nargs="+", default=[1], choices=range(1, 1025), help=help)
+    parser.add_argument("--threads", metavar="N", type=count, nargs="+", default=[1], help=help)
     parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
     options(parser, seconds=3.0)
     arguments = parser.parse_args()
@@ -101,20 +111,14 @@ def main() -> int:
 
     rows, failures = attempt(chosen, work, arguments.json, {"seconds": arguments.seconds})
     engines = [engine for engine in ENGINES if any(engine in run["us"] for row in rows for run in row["runs"])]
-    runs = {count: with_threads(rows, count) for count in threads}
-    for count in threads if rows else ():
-        out.print(f"{count} thread(s)", figures(runs[count], engines[1:]), "", sep="\n")
-    for count in threads if rows and 1 in threads else ():
-        if count != 1:
-            table = speed_up(runs[1], runs[count], engines)
-            out.print(f"speed-up of {count} threads over one", table, "", sep="\n")
+    runs = {n: with_threads(rows, n) for n in threads}
     if rows:
-        out.print(means({f"{count} thread(s)": some for count, some in runs.items()}, engines[1:]), "", sep="\n")
+        report(runs, engines)
     print_failures(failures)
     out.print(f"{len(rows)} of {len(chosen)} networks")
     out.print(engines_of([run for some in runs.values() for run in some]))
     if arguments.plot and rows:
-        groups = {f"{run['case']}, {count} thr.": [run] for count, some in runs.items() for run in some}
+        groups = {f"{run['case']}, {n} thr.": [run] for n, some in runs.items() for run in some}
         plot(arguments.plot, "Networks", groups, engines[1:])
     return 1 if any(one["verification"] for one in failures) else 0
 

@@ -66,6 +66,12 @@ def positive(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    if not 1 <= (value := int(text)) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 1024")
+    return value
+
+
 def peers(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in PEERS]:
@@ -244,9 +250,9 @@ def report(rows: Sequence[Row], against: Sequence[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--batch", metavar="N", type=int, nargs="+", default=[*ansor_ops.BATCHES], choices=range(1, 257)
+        "--batch", metavar="N", type=count, nargs="+", default=[*ansor_ops.BATCHES], help="default 1 16"
     )
-    parser.add_argument("--threads", metavar="N", type=int, default=1, choices=range(1, 1025), help="default 1")
+    parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
     options(parser, seconds=1.0)
     arguments = parser.parse_args()
     cases = {case.name: case for case in ansor_ops.cases(arguments.batch) if re.search(arguments.only, case.name)}

@@ -121,11 +121,12 @@ def test_the_networks_are_known() -> None:
     [
         (["--only", "C9D"], "no case matches 'C9D'; the operators are C1D"),
         (["--only", "("], "is no regular expression"),
+        (["--threads", 0], "0 is not from 1 to 1024"),
         (["--against", "tflite"], "'tflite' is unknown; known are ort, openvino"),
         (["--json", "/nowhere/f.json", "--against", "ort"], "/nowhere/f.json cannot be written"),
     ],
 )
-def test_refusals(options: list[str], words: str) -> None:
+def test_refusals(options: list, words: str) -> None:
     found = script("bench_ops", *options)
     assert found.returncode == 2 and words in " ".join(found.stderr.split()) and "Traceback" not in found.stderr
 
