@@ -30,6 +30,7 @@ from modelc.space.maps import (
 from modelc.space.stages import DoesNotApply, factorable
 from modelc.target import Target
 
+MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
 
 
@@ -61,7 +62,7 @@ def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, 
     consumers = consumers_of(task, anchor)
     if len(anchor.writes) > 1:
         return task, None
-    if not consumers:
+    if not consumers or anchor.writes[0].buffer in task.outputs:
         task = applied(task, stages, "cache_write", block=anchor.name)
     task = factored(task, stages)
     task = collapsed(task, anchor.name, stages)
@@ -185,6 +186,7 @@ class Tiled:
         self.rows = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)] or spatial[-1:]
         self.batch = [n for n in spatial if n not in self.rows]
         self.inside = self.rows[-2:]  # those that the register tile has rows of
+        self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
         self.reduction = self.reduction_order()
 
     def reduction_order(self) -> list[str]:
@@ -215,6 +217,8 @@ class Tiled:
                     c == self.ranges[n] for c, n in zip(counts[1:], inner[1:], strict=True) if counts[0] > 1
                 ):
                     result.append((tuple(zip(inner, counts, strict=True)), vectors))
+        if self.sliding:  # a window's elements are kept for its next taps, beside the accumulators and the weights
+            result = [k for k in result if 3 * prod(c for _, c in k[0]) * k[1] + 2 <= registers]
         return [k for k in result if self.registers(*k) <= registers] or [(tuple((n, 1) for n in inner), 1)]
 
     def vector_loads(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
@@ -248,9 +252,11 @@ class Tiled:
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
         """Cycles of one reduction step: arithmetic, loads (two a cycle), and the latency of dependent accumulation."""
         accumulators = prod(c for _, c in rows) * vectors
-        wide, narrow = self.vector_loads(rows, vectors), self.broadcasts(rows)
+        wide, narrow = float(self.vector_loads(rows, vectors)), self.broadcasts(rows)
         arithmetic = accumulators / self.target.fma_ports
         overhead = 0.5 + 2.0 / prod(i.extent for i in self.anchor.reduction)  # loop control, write-back
+        if self.sliding:
+            wide /= 2  # half of what a tap needs was loaded for the one before
         busy = max(arithmetic, (wide + narrow) / 2, 1.15 * self.target.fma_latency)
         return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
 
@@ -279,6 +285,8 @@ class Tiled:
         rest = [f"{n}{len(tiles[n]) - 1}" for n in inside]
         lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
         macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
+        if self.sliding and knobs.by_rows:  # nothing is reused from one vector to the next: go through storage in order
+            macro = [*lead, *chunk_loop, *rest, f"{v}0"]
         if knobs.parallel:
             macro.remove(knobs.parallel)
             macro.insert(0, knobs.parallel)
@@ -294,6 +302,8 @@ class Tiled:
         if parallel:
             tags[parallel] = "parallel"
         reduction = [f"{n}0" for n in self.reduction]
+        if self.sliding and prod(i.extent for i in self.anchor.reduction) <= MAX_TAPS:
+            tags |= dict.fromkeys(reduction, "unroll")
         layouts = {w.buffer: tile for w in anchor.writes if (tile := self.tile_layout(w)) is not None}
         free = True
         for read in self.reads:
@@ -324,13 +334,9 @@ class Tiled:
         constants = {r.load.buffer for r in self.reads if r.load.buffer in self.task.constants}
         return overlapped(cycles / rate, sum(self.task.buffer(c).bytes for c in constants), self.target)
 
-    def bytes_read(self, moving_with_vector: bool) -> int:
-        """Bytes of the operands that do (or do not) depend on the vector iterator."""
-        return sum(
-            self.task.buffer(r.load.buffer).bytes
-            for r in self.reads
-            if (r.strides[self.vector] != 0) == moving_with_vector
-        )
+    def bytes_read(self, name: str, moving: bool) -> int:
+        """Bytes of the operands that do (or do not) depend on iterator `name`."""
+        return sum(self.task.buffer(r.load.buffer).bytes for r in self.reads if (r.strides[name] != 0) == moving)
 
     def chunk(self, name: str | None, counts: dict[str, int]) -> tuple[int, bool]:
         """(rows of the outer row iterator per chunk, whether chunks are the outer loop).
@@ -341,7 +347,7 @@ class Tiled:
             return 1, False
         extent, least = self.ranges[name], counts[name]
         budget = self.target.caches[min(1, len(self.target.caches) - 1)].bytes // 2
-        rows_bytes, panel_bytes = self.bytes_read(False), self.bytes_read(True)
+        rows_bytes, panel_bytes = self.bytes_read(name, True), self.bytes_read(name, False)
         shared = prod(self.ranges[n] for n in self.batch) if self.batch else 1
         per_row = max(1, rows_bytes // shared // extent)
         chunk = max(least, min(extent, budget // 2 // per_row) // least * least)
