@@ -126,6 +126,21 @@ def test_float64_is_what_float32_rounds_to() -> None:
     assert truth.dtype == np.float64 and 0 < np.abs(found - truth).max() < 1e-5
 
 
+@pytest.mark.parametrize("opset", [8, 9, 13, 15])
+def test_float64_normalises_with_the_models_statistics(tmp_path, opset) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.uniform(0.5, 2, 5).astype(np.float32) for name in ("scale", "bias", "mean", "var")}
+    node = helper.make_node("BatchNormalization", ["x", *weights], ["y"], epsilon=0.1, momentum=0.5)
+    path = small.save(tmp_path / "m.onnx", [node], {"x": [2, 5, 3, 4]}, {"y": [2, 5, 3, 4]}, weights)
+    model = onnx.load(path)
+    model.opset_import[0].version = opset
+    onnx.save(model, path)
+    x = rng.standard_normal((2, 5, 3, 4)).astype(np.float32)
+    with Engine("ort", path) as engine:
+        found = engine.run({"x": x})["y"]
+    assert np.abs(found - evaluate_float64(path, {"x": x})["y"]).max() < 1e-5
+
+
 def test_exposed_values_are_those_that_the_model_computes(tmp_path) -> None:
     assert set(expose(small.model(), ["r1", "y", "nothing", "r1"], tmp_path / "m.onnx")) == {"r1", "y"}
     with Engine("ort", tmp_path / "m.onnx") as engine:

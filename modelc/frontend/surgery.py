@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from modelc.frontend.load import ELEMENT_TYPES, read_model
 
@@ -58,6 +59,17 @@ def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, .
     return (*there & set(names), *new)
 
 
+class BatchNormalization(OpRun):
+    """For inference, as every model here: before operator set 14 the reference implementation computes as in training."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float = 1e-5, **_: Any) -> Any:
+        shape = (-1, *(1,) * (x.ndim - 2))
+        factor = scale / np.sqrt(var + epsilon)
+        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+
+
 def evaluate_float64(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The model's outputs with every float32 made float64, by ONNX's reference implementation: slow, and exact enough
     to be the truth for float32."""
@@ -68,7 +80,7 @@ def evaluate_float64(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> di
             _widen_node(node)
     feeds = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in inputs.items()}
     with np.errstate(all="ignore"):
-        results = ReferenceEvaluator(model).run(None, feeds)
+        results = ReferenceEvaluator(model, new_ops=[BatchNormalization]).run(None, feeds)
     return {value.name: np.asarray(array) for value, array in zip(model.graph.output, results, strict=True)}
 
 
