@@ -1,0 +1,410 @@
+"""Whether an intrinsic computes what a Block does (TensorIR, section 4.2), and how the Block has to be cut for it.
+
+First the expressions, without indices: the Block's body has to be the semantics' body, operands for operands. Then the
+iterators, by characteristic vector: chi(v) says which operands v indexes. Block iterators with the chi of an iterator
+of the intrinsic are its group; the others (batches, groups of channels, rows of a dot product) stay loops around it.
+
+    C[n, o, h, w] += X[n, c, h + r, w + s] * W[o, c, r, s]     over  C[i] += A[k] * B[i, k], i:16 k:4
+    i: o (C and B)    k: c, r, s (A and B)    loops: n, h, w (C and A)
+
+TensorIR fuses all of a group, which needs a copy of every operand. Here a tile takes only the `inner` iterators of a
+group, those along which operands lie evenly in memory; its `outer` iterators stay loops too. With `inner` as all of
+the group and copies of the operands it is TensorIR's match. Extents that do not divide are padded: with zeros in
+packed operands, which makes the other operand's elements there count for nothing (unless they are NaN or infinite).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from modelc.ir.affine import Linear, bounds, linear, simplify
+from modelc.ir.block import Block, Buffer
+from modelc.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads, op, variables
+from modelc.ir.layout import Layout
+from modelc.target import Intrinsic
+
+_COMMUTES = ("add", "mul", "max", "min")
+
+
+class CannotPack(Exception):
+    """An operand cannot be stored as its intrinsic reads it: it has to be copied, element by element."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The Block's iterators that become one iterator of the intrinsic.
+
+    `inner`, fused (the last moves fastest), are cut in tiles of `tile`; `outer` are loops around, outermost first.
+    """
+
+    iterator: str  # of the intrinsic
+    tile: int
+    inner: tuple[str, ...]
+    outer: tuple[str, ...]
+    extent: int  # of `inner`
+    reduce: bool
+
+    @property
+    def padded(self) -> int:
+        """`extent` and what divides it into whole tiles."""
+        return -(-self.extent // self.tile) * self.tile
+
+
+@dataclass(frozen=True)
+class Match:
+    """A Block and the intrinsic that computes it.
+
+    `operands` are the intrinsic's, with what they are in the Block. `strides` say how far one step along each
+    dimension of an operand moves in its buffer as it is stored now; None where that is not even, and the operand has
+    to be packed (see `packing`) or copied. `loops` are iterators of no group, reductions last. `guards` are conditions
+    of the Block that differ within a tile: they have to be made away with (padding) or be applied to an operand.
+    """
+
+    intrinsic: Intrinsic
+    block: Block
+    buffers: Mapping[str, Buffer]
+    operands: Mapping[str, Load]
+    groups: tuple[Group, ...]
+    loops: tuple[str, ...]
+    strides: Mapping[str, tuple[int, ...] | None]
+    guards: tuple[Expr, ...]
+
+    def group(self, iterator: str) -> Group:
+        """By the intrinsic's iterator."""
+        return next(group for group in self.groups if group.iterator == iterator)
+
+    @property
+    def padding(self) -> dict[str, tuple[int, int]]:
+        """The intrinsic's iterators that do not divide: extent and padded extent."""
+        return {g.iterator: (g.extent, g.padded) for g in self.groups if g.extent != g.padded}
+
+    @property
+    def tiles(self) -> int:
+        """How often the intrinsic is applied in all."""
+        ranges = self.block.ranges
+        around = prod(ranges[n] for n in self.loops) * prod(ranges[n] for g in self.groups for n in g.outer)
+        return around * prod(g.padded // g.tile for g in self.groups)
+
+    @property
+    def efficiency(self) -> float:
+        """The part of the multiply-adds that is not padding."""
+        return prod(g.extent / g.padded for g in self.groups)
+
+    def packing(self, operand: str, together: Mapping[str, int] | None = None) -> Layout:
+        """The layout in which a tile of the operand is consecutive, in the order the intrinsic reads.
+
+        Dimensions, outermost first: loops and outer spatial iterators; counts of spatial tiles; outer reductions;
+        counts of reduction tiles; for a spatial iterator in `together`, that many tiles which are read in a row; the
+        intrinsic's own dimensions. For W[o, c, r, s] and together={"i": 4}: [o / 64][r][s][c / 4][4][16][4].
+        Padding is zero. Raises CannotPack.
+        """
+        return _Packing(self, operand, together or {}).layout()
+
+
+def match(
+    block: Block, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, constants: Collection[str] = ()
+) -> Match | None:
+    """The way for `intrinsic` to compute `block` that needs the fewest copies; None if there is none.
+
+    `constants` can be packed, so their storage does not matter.
+    """
+    found = list(matches(block, buffers, intrinsic, constants))
+    return min(found, key=lambda m: _copies(m, constants), default=None)
+
+
+def matches(
+    block: Block, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, constants: Collection[str] = ()
+) -> Iterator[Match]:
+    """Every assignment of operands (a product matches both ways round) under which the iterators match."""
+    semantics = intrinsic.semantics
+    if block.aggregation != semantics.aggregation or any(loads(c) for c in block.where):
+        return
+    if any(loads(i) for x in (*block.writes, *block.reads) for i in x.indices):
+        return
+    dtypes = {name: buffer.dtype for name, buffer in buffers.items()}
+    (write,), (body,) = block.writes, block.body
+    accumulator = intrinsic.accumulator
+    if dtypes[write.buffer] != accumulator.dtype:
+        return
+    kinds = {o.name: o.dtype for o in intrinsic.operands}
+    for bound in _bound(semantics.body[0], body, kinds, dtypes, {}):
+        found = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants)
+        if found is not None:
+            yield found
+
+
+# --- expressions ----------------------------------------------------------------------------------------------------
+
+
+def _bound(
+    pattern: Expr, e: Expr, kinds: Mapping[str, str], dtypes: Mapping[str, str], bound: dict[str, Load]
+) -> Iterator[dict[str, Load]]:
+    """The ways in which `e` is `pattern`, as what each operand is; indices are not looked at."""
+    if isinstance(pattern, Load):
+        if isinstance(e, Load) and dtypes[e.buffer] == kinds[pattern.buffer]:
+            yield {**bound, pattern.buffer: e}
+        return
+    if isinstance(pattern, Const):
+        if pattern == e:
+            yield bound
+        return
+    if not isinstance(pattern, Op):
+        return
+    e = _plain(e, dtypes)
+    if not isinstance(e, Op) or (e.name, e.dtype, len(e.args)) != (pattern.name, pattern.dtype, len(pattern.args)):
+        return
+    orders = [e.args, e.args[::-1]] if e.name in _COMMUTES else [e.args]
+    for args in dict.fromkeys(orders):
+        found = [bound]
+        for part, arg in zip(pattern.args, args, strict=True):
+            found = [after for before in found for after in _bound(part, arg, kinds, dtypes, before)]
+        yield from found
+
+
+def _plain(e: Expr, dtypes: Mapping[str, str]) -> Expr:
+    """A cast of a cast that loses nothing is one cast."""
+    while isinstance(e, Op) and e.name == "cast" and isinstance(e.args[0], Op) and e.args[0].name == "cast":
+        inner = e.args[0]
+        if not _lossless(dtype_of(inner.args[0], dtypes), inner.dtype or ""):
+            break
+        e = Op("cast", inner.args, e.dtype)
+    return e
+
+
+_HOLDS = {  # dtype -> those whose every value it can hold
+    "int16": ("int8", "uint8"),
+    "int32": ("int8", "uint8", "int16", "uint16"),
+    "float32": ("float16", "bfloat16", "int8", "uint8", "int16", "uint16"),
+}
+
+
+def _lossless(dtype: str, to: str) -> bool:
+    return dtype in _HOLDS.get(to, ())
+
+
+# --- iterators ------------------------------------------------------------------------------------------------------
+
+
+def _iterators(
+    block: Block,
+    buffers: Mapping[str, Buffer],
+    intrinsic: Intrinsic,
+    operands: Mapping[str, Load],
+    constants: Collection[str],
+) -> Match | None:
+    semantics = intrinsic.semantics
+    names = [o.name for o in intrinsic.operands]
+    pattern = {x.buffer: x for x in (*semantics.writes, *semantics.reads)}
+
+    def chi(iterator: str, accesses: Mapping[str, Load]) -> tuple[bool, ...]:
+        return tuple(iterator in variables(accesses[name]) for name in names)
+
+    flats = {name: _flat(buffers[access.buffer], access, block.ranges) for name, access in operands.items()}
+    fixed = {n: flat for n, flat in flats.items() if operands[n].buffer not in constants}
+    groups, grouped = [], set()
+    for it in semantics.iters:
+        members = [m.name for m in block.iters if chi(m.name, operands) == chi(it.name, pattern)]
+        if not members:
+            return None
+        grouped.update(members)
+        groups.append(_group(it.name, it.extent, it.reduce, members, block, fixed))
+    around = [i for i in block.iters if i.name not in grouped]
+    summed = sorted((i.name for i in around if i.reduce), key=lambda n: _moves(n, block.ranges, fixed.values()))
+    loops = (*(i.name for i in around if not i.reduce), *summed)
+    inside = {n for g in groups for n in g.inner}
+    guards = tuple(c for c in block.where if variables(c) & inside)
+    by_name = {g.iterator: g for g in groups}
+    strides: dict[str, tuple[int, ...] | None] = {}
+    for operand in intrinsic.operands:
+        steps = [
+            None if (step := _step(by_name[d.iterator].inner, flats[operand.name], block)) is None else step * d.step
+            for d in operand.digits
+        ]
+        strides[operand.name] = None if None in steps else tuple(s for s in steps if s is not None)
+    return Match(intrinsic, block, buffers, operands, tuple(groups), loops, strides, guards)
+
+
+def _group(
+    iterator: str, tile: int, reduce: bool, members: list[str], block: Block, fixed: Mapping[str, Linear | None]
+) -> Group:
+    """Inner iterators: the one that moves least in operands that stay as they are stored; and while tiles would be
+    ragged, the next, if all of those operands run on evenly and no condition is in the way."""
+    ranges = block.ranges
+    touching = [flat for flat in fixed.values() if flat is None or any(m in variables(flat.expr()) for m in members)]
+    order = sorted(
+        members, key=lambda n: _moves(n, ranges, touching)
+    )  # of equals, the order in which the Block has them
+    split = len(order) - 1
+    guarded = {name for c in block.where for name in variables(c)}
+    while split > 0 and prod(ranges[n] for n in order[split:]) % tile:
+        longer = tuple(order[split - 1 :])
+        even = touching and all(_step(longer, flat, block) is not None for flat in touching)
+        if not even or guarded & set(longer):
+            break
+        split -= 1
+    inner = tuple(order[split:])
+    return Group(iterator, tile, inner, tuple(order[:split]), prod(ranges[n] for n in inner), reduce)
+
+
+def _moves(name: str, ranges: Mapping[str, int], flats: Iterable[Linear | None]) -> tuple[bool, bool, int]:
+    """Sorts iterators so that those which move least in what they index come last."""
+    known = [flat for flat in flats if flat is not None and name in variables(flat.expr())]
+    steps = [abs(flat.coefficient(Var(name))) for flat in known]
+    return ranges[name] > 1, all(_even(flat, name) for flat in known), -min(steps, default=0)
+
+
+def _flat(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Linear | None:
+    """The element that an access reaches, as a linear form; None if it is none."""
+    flat: Expr = Const(0)
+    indices = buffer.layout.apply(access.indices, buffer.shape)
+    for index, stride in zip(indices, buffer.physical_strides, strict=True):
+        flat = op("add", flat, op("mul", index, stride))
+    return linear(simplify(flat, ranges))
+
+
+def _even(flat: Linear, name: str) -> bool:
+    """Whether each step of an iterator moves equally far."""
+    return not any(name in variables(atom) for atom, _ in flat.terms if isinstance(atom, Op))
+
+
+def _step(inner: tuple[str, ...], flat: Linear | None, block: Block) -> int | None:
+    """How far a step of the fused iterators moves; None if that is not one number."""
+    if flat is None or not all(_even(flat, name) for name in inner):
+        return None
+    step = flat.coefficient(Var(inner[-1]))
+    span = step * block.ranges[inner[-1]]
+    for name in reversed(inner[:-1]):
+        if block.ranges[name] > 1 and flat.coefficient(Var(name)) != span:
+            return None
+        span *= block.ranges[name]
+    return step
+
+
+def _copies(found: Match, constants: Collection[str]) -> tuple[int, int]:
+    """Operands that have to be copied or packed while running; then, if the result is not written evenly."""
+    uneven = 0
+    for operand in found.intrinsic.operands:
+        if found.operands[operand.name].buffer in constants:
+            continue
+        strides = found.strides[operand.name]
+        fast = strides is not None and (not strides or strides[-1] in (0, 1))
+        uneven += not fast
+    write = found.strides[found.intrinsic.accumulator.name]
+    return uneven, int(write is None or (bool(write) and write[-1] != 1))
+
+
+# --- packing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A dimension on the way to the layout: an inner iterator, or the rest of a dimension of the tensor."""
+
+    extent: int
+    inner: str | None = None  # the Block's iterator that it is
+    role: tuple[int, int] = (0, 0)  # where it goes: see Match.packing
+
+
+class _Packing:
+    """Works out the layout of one operand."""
+
+    def __init__(self, match_: Match, operand: str, together: Mapping[str, int]):
+        self.match, self.together = match_, together
+        self.operand = match_.intrinsic.operand(operand)
+        self.access = match_.operands[operand]
+        self.buffer = match_.buffers[self.access.buffer]
+        self.ranges = match_.block.ranges
+        self.groups = [g for g in match_.groups if any(d.iterator == g.iterator for d in self.operand.digits)]
+        self.inner = {n for g in self.groups for n in g.inner}
+
+    def layout(self) -> Layout:
+        layout, pieces = Layout(), list[_Piece]()
+        for dim, index in enumerate(self.access.indices):
+            layout, found = self.cut(layout, len(pieces), index, self.buffer.shape[dim])
+            pieces += found
+        for group in self.groups:
+            layout, pieces = self.joined(layout, pieces, group)
+            layout, pieces = self.tiled(layout, pieces, group)
+        order = sorted(range(len(pieces)), key=lambda k: pieces[k].role)
+        return layout if order == list(range(len(order))) else layout.then("reorder", *order)
+
+    def cut(self, layout: Layout, dim: int, index: Expr, extent: int) -> tuple[Layout, list[_Piece]]:
+        """A dimension of the tensor (`dim` of the layout so far) as inner iterators and what is between them."""
+        form = linear(index)
+        names = sorted(variables(index) & self.inner)
+        if not names:
+            return layout, [self.rest(index, extent)]
+        if form is None or any(set(names) & variables(atom) for atom, _ in form.terms if isinstance(atom, Op)):
+            raise CannotPack(f"{self.access} is not linear in {', '.join(names)}")
+        names.sort(key=lambda n: -form.coefficient(Var(n)))
+        borders: list[int] = []
+        for name in names:
+            step = form.coefficient(Var(name))
+            self.apart(form, name, step)
+            borders += [step * self.ranges[name], step]
+        if any(b <= 0 or a % b for a, b in zip(borders, [*borders[1:], 1], strict=True)):
+            raise CannotPack(f"{self.access} mixes {', '.join(names)}")
+        whole = -(-extent // borders[0]) * borders[0]
+        if whole != extent:
+            layout = layout.then("pad", dim, 0, whole - extent)
+        pieces, parts, before = [], [], whole
+        for place, border in enumerate([*borders, 1]):
+            part, before = before // border, border
+            if place % 2:
+                parts.append(part)
+                pieces.append(_Piece(part, names[place // 2]))
+            elif part > 1:
+                parts.append(part)
+                pieces.append(self.rest(index, part))
+        return (layout.then("split", dim, *parts[1:]) if len(parts) > 1 else layout), pieces
+
+    def apart(self, form: Linear, name: str, step: int) -> None:
+        """Checks that other terms of the index never carry into the digit that `name` is."""
+        span = step * self.ranges[name]
+        low = Linear(tuple((a, c) for a, c in form.terms if a != Var(name) and c % span), form.constant % span)
+        limits = bounds(low.expr(), self.ranges)
+        if step <= 0 or limits is None or limits[0] < 0 or limits[1] >= step:
+            raise CannotPack(f"{self.access} mixes {name} with other iterators")
+
+    def rest(self, index: Expr, extent: int) -> _Piece:
+        """A piece of a dimension that no tile cuts. It counts as a reduction if one moves through it."""
+        reductions = {i.name for i in self.match.block.reduction}
+        outer = [n for g in self.match.groups if g.reduce for n in g.outer]
+        outer += [n for n in self.match.loops if n in reductions]
+        used = (variables(index) - self.inner) & reductions
+        rank = max((outer.index(n) + 1 for n in used if n in outer), default=0)
+        return _Piece(extent, role=(2, rank) if used else (0, 0))
+
+    def joined(self, layout: Layout, pieces: list[_Piece], group: Group) -> tuple[Layout, list[_Piece]]:
+        """The inner iterators of a group as one dimension."""
+        at = [k for name in group.inner for k, p in enumerate(pieces) if p.inner == name]
+        if len(at) != len(group.inner):
+            raise CannotPack(f"{self.access} has no dimension of its own for each of {', '.join(group.inner)}")
+        if len(at) == 1:
+            return layout, pieces
+        others = [k for k in range(len(pieces)) if k not in at]
+        first = sum(k < at[0] for k in others)
+        order = [*others[:first], *at, *others[first:]]
+        if order != list(range(len(order))):
+            layout, pieces = layout.then("reorder", *order), [pieces[k] for k in order]
+        fused = _Piece(group.extent, group.inner[-1])
+        return layout.then("fuse", first, len(at)), [*pieces[:first], fused, *pieces[first + len(at) :]]
+
+    def tiled(self, layout: Layout, pieces: list[_Piece], group: Group) -> tuple[Layout, list[_Piece]]:
+        """A group's dimension as counts of tiles, tiles read in a row, and the operand's own dimensions."""
+        at = next(k for k, p in enumerate(pieces) if p.inner == group.inner[-1])
+        row = 1 if group.reduce else self.together.get(group.iterator, 1)
+        whole = -(-group.extent // (group.tile * row)) * group.tile * row
+        if whole != group.extent:
+            layout = layout.then("pad", at, 0, whole - group.extent)
+        place = self.match.groups.index(group)
+        made = [_Piece(whole // (group.tile * row), role=(3 if group.reduce else 1, place))]
+        if row > 1:
+            made.append(_Piece(row, role=(4, place)))
+        digits = [(k, d) for k, d in enumerate(self.operand.digits) if d.iterator == group.iterator]
+        for k, digit in sorted(digits, key=lambda d: -d[1].step):
+            made.append(_Piece(digit.extent, role=(5, k)))
+        layout = layout.then("split", at, *(p.extent for p in made[1:]))
+        return layout, [*pieces[:at], *made, *pieces[at + 1 :]]
