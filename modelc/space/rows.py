@@ -62,9 +62,10 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
         tags[first] = "parallel"
         attach = f"{owner_name}.{order[-1]}"
     schedules = {owner_name: BlockSchedule("root", "arena", tiles, tuple(order + inner), tags)}
+    fixed = fixed_in_a_row(task, owner, rows)
     for block in task.blocks[:-1]:
         assert isinstance(block, Block)
-        schedules[block.name] = _inside(task, block, target, attach, across_rows, lanes)
+        schedules[block.name] = _inside(task, block, target, attach, across_rows, lanes, fixed[block.name])
     return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
@@ -106,7 +107,24 @@ def lanes_split(task: Task, target: Target, stages: list[Stage]) -> Task:
     return task
 
 
-def _inside(task: Task, block: Block, target: Target, at: str, across_rows: bool, lanes: int) -> BlockSchedule:
+def fixed_in_a_row(task: Task, owner: Block, rows: set[str]) -> dict[str, set[str]]:
+    """For each Block the iterators of which one row needs one value."""
+    fixed = {owner.name: set(rows)}
+    for block in reversed([b for b in task.blocks[:-1] if isinstance(b, Block)]):
+        reads = [(b, r) for b in task.blocks if isinstance(b, Block) and b.name in fixed for r in b.reads]
+        fixed[block.name] = {
+            index.name
+            for write in block.writes
+            for d, index in enumerate(write.indices)
+            if isinstance(index, Var)
+            and all(str(r.indices[d]) in fixed[b.name] for b, r in reads if r.buffer == write.buffer)
+        }
+    return fixed
+
+
+def _inside(
+    task: Task, block: Block, target: Target, at: str, across_rows: bool, lanes: int, fixed: set[str]
+) -> BlockSchedule:
     """Loops of a Block that works on one row (or one vector of rows)."""
     if not block.reduction or across_rows:
         schedule = map_schedule(task, block, target, at, "local")
@@ -114,12 +132,12 @@ def _inside(task: Task, block: Block, target: Target, at: str, across_rows: bool
     names = [f"{i.name}0" for i in block.spatial]
     reduction = [f"{i.name}0" for i in block.reduction]
     lane = block.iters[-1]
+    loose = any(i.extent > 1 and i.name not in fixed for i in block.spatial if i is not lane)
+    scope = "local" if loose else "register"  # registers are indexed by constants
     if not lane.reduce and variables(block.writes[0].indices[-1]) == {lane.name} and lane.extent % lanes == 0:
         tiles = {lane.name: (lanes,)}
         order = [*names[:-1], *reduction, f"{lane.name}0", f"{lane.name}1"]
-        return BlockSchedule(
-            at, "register", tiles, tuple(order), {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"}
-        )
+        return BlockSchedule(at, scope, tiles, tuple(order), {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"})
     if lane.reduce and len(reduction) == 1 and lane.extent <= LANE_GROUPS * lanes:
-        return BlockSchedule(at, "register", {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
+        return BlockSchedule(at, scope, {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
     return BlockSchedule(at, "local", {}, (*names, *reduction), {})

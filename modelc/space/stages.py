@@ -202,7 +202,15 @@ def cache_write_rule(task: Task, block: str) -> Task:
         if (limits := bounds(i, writer.ranges)) is None or limits[1] >= n
     ]
     copy = Block(_fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,), "assign", tuple(inside))
-    blocks = [x for b in task.blocks for x in ([replace(writer, writes=(local,)), copy] if b is writer else [b])]
+
+    def read_local(e: Expr) -> Expr | None:
+        return Load(name, e.indices) if isinstance(e, Load) and e.buffer == write.buffer else None
+
+    position = task.blocks.index(writer)
+    later = task.blocks[position + 1 :]
+    if write.buffer in task.outputs and write.indices == local.indices:  # others read it where it is made
+        later = tuple(b.mapped(read_local) if isinstance(b, Block) else b for b in later)
+    blocks = [*task.blocks[:position], replace(writer, writes=(local,)), copy, *later]
     return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
 
 
