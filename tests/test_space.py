@@ -335,8 +335,8 @@ def resnet_task(size: int, c: int, o: int, k: int, stride: int) -> Task:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", RESNET, ids=str)
 def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int], name: str) -> None:
-    """Accumulators, one row of operands and one broadcast, in vectors. Seven rows by seven leave no tile that fills
-    sixteen registers: there enough accumulators to keep every port busy will do."""
+    """Accumulators, one row of operands and one broadcast, in vectors. Seven rows by seven (of pixels, or of Winograd's
+    tiles) leave no tile that fills sixteen registers: there enough accumulators to keep every port busy will do."""
     target, task = load_target(name), resnet_task(*shape)
     found = default_candidate(task, target)
     anchor = derive(task, found.stages).block(task.anchor)
@@ -351,7 +351,8 @@ def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int]
     used = points // lanes + vectors + 1
     assert used <= target.vector.registers
     busy = points // lanes >= target.fma_latency * target.fma_ports
-    assert used >= 0.75 * target.vector.registers or (shape[0] == 7 and busy)
+    few = shape[0] == 7 or any(stage.rule == "winograd" for stage in found.stages)
+    assert used >= 0.75 * target.vector.registers or (few and busy)
 
 
 def trips(block: Block, tiles: Any, loop: str) -> int:
