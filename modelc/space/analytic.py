@@ -1,0 +1,450 @@
+"""The analytic cost of tiled Tasks: a roofline over every memory level, for a population of knob vectors at once.
+
+Nothing is lowered and nothing is measured: what a candidate costs follows from its micro-kernel (registers, ports,
+latency, loads), from the footprints of its tiles at every cache level, and from how its loops divide among cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Block
+from modelc.ir.expr import DTYPES, Op, Var, walk
+from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
+from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, reads_plainly
+from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs
+from modelc.target import Target
+
+Bools = NDArray[np.bool_]
+
+FORK_JOIN_SECONDS = 4e-6  # waking the other cores and waiting for the last of them
+TILE_CYCLES = 12.0  # loop control and address arithmetic around one register tile
+VECTOR_CYCLES = 1.5  # zeroing and writing back one accumulator, and as much for each operation of the epilogue
+WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port: it waits at times
+STEP_CYCLES = 0.5  # loop control of one reduction step
+CONFLICT_CYCLES = 1.2  # of a line that finds every way of its set in L1 taken, at each reduction step
+COPY_CYCLES = 1.0  # of one vector that a prologue copies
+SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
+WINDOW = 256  # instructions that a core looks ahead: the next register tile begins before a short one ends
+SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
+MISS_WEIGHT = 0.5  # how much slower a level is where no prefetcher helps
+
+
+@dataclass(frozen=True)
+class Population:
+    """Knob vectors of one Task: row p of every array makes one Candidate. `parallel` indexes Model.parallel."""
+
+    rows: Ints  # [P x row iterators in the register tile]
+    vectors: Ints  # [P]
+    chunk: Ints  # [P]
+    by_rows: Bools  # [P]
+    parallel: Ints  # [P]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, which: NDArray[np.intp] | Bools) -> Population:
+        return Population(*(getattr(self, f.name)[which] for f in fields(self)))
+
+    @staticmethod
+    def join(parts: Sequence[Population]) -> Population:
+        return Population(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Population)))
+
+    def unique(self) -> Population:
+        """Every knob vector once, in lexicographic order."""
+        table = np.column_stack([self.rows, self.vectors, self.chunk, self.by_rows, self.parallel])
+        return self.take(np.unique(table, axis=0, return_index=True)[1])
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An access that crosses memory levels: its reach over the anchor's iterators, and how often each byte crosses."""
+
+    reach: Reach
+    times: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the cost needs to know of a tiled Task."""
+
+    tiled: Tiled
+    iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
+    operands: tuple[Operand, ...]
+    parallel: tuple[str | None, ...]  # loops that may go to threads
+    epilogue_operations: int
+
+    @property
+    def target(self) -> Target:
+        return self.tiled.target
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What each member of a population costs; everything of one core but `seconds`. All [P], except `traffic`."""
+
+    seconds: Floats
+    compute: Floats  # seconds of arithmetic, loads and loop control
+    prologue: Floats  # seconds of copies
+    memory: Floats  # [P x levels] seconds of each level's bandwidth: what leaves L2, L3, ..., memory
+    traffic: Floats  # [P x levels] bytes that enter L1, L2, ...
+    registers: Ints
+    accumulators: Ints
+    efficiency: Floats  # multiply-adds that count / those that vector units could have done
+    balance: Floats  # mean work of a core / most work of a core
+    misses: Floats  # of L1, after prefetching
+
+
+def model_of(tiled: Tiled) -> Model:
+    anchor = tiled.anchor
+    iters = tuple(i.name for i in anchor.iters)
+    operands = []
+    for read in tiled.reads:
+        packed = read.load.buffer in tiled.task.constants and read.strides[tiled.vector] != 0
+        operands.append(Operand(reach(tiled.task, read.load, iters, dense=packed), 1.0))
+    boundary = {*tiled.task.inputs, *tiled.task.outputs}
+    operations = 0
+    for consumer in tiled.consumers:
+        names = _anchor_names(tiled, consumer)
+        operations += sum(isinstance(e, Op) for b in consumer.body for e in walk(b))
+        for load in (x for x in consumer.reads if x.buffer in boundary):
+            operands.append(Operand(reach(tiled.task, load, iters, names), 1.0))
+        for load in (x for x in consumer.writes if x.buffer in boundary):
+            operands.append(Operand(reach(tiled.task, load, iters, names), 2.0))  # read for ownership, written back
+    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations)
+
+
+def _anchor_names(tiled: Tiled, consumer: Block) -> dict[str, str]:
+    """The consumer's names for the anchor's iterators."""
+    names = {}
+    for write in tiled.anchor.writes:
+        for d, name in (reads_plainly(consumer, write.buffer) or {}).items():
+            index = write.indices[d]
+            if isinstance(index, Var):
+                names[name] = index.name
+    return names
+
+
+def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
+    """Loops over whole iterators; none where there is too little work, or one core."""
+    knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
+    found = [m for m in tiled.macro_loops(knobs) if m.endswith("0") and tiled.ranges[m[:-1]] > 1]
+    serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
+    return (None,) if serial or not found else tuple(found)
+
+
+# --- knobs --------------------------------------------------------------------------------------------------------
+
+
+def knobs_at(model: Model, population: Population, p: int) -> TiledKnobs:
+    """Member `p` as knobs."""
+    rows = tuple((n, int(c)) for n, c in zip(model.tiled.inside, population.rows[p], strict=True))
+    parallel = model.parallel[int(population.parallel[p])]
+    return TiledKnobs(rows, int(population.vectors[p]), int(population.chunk[p]), bool(population.by_rows[p]), parallel)
+
+
+def population_of(model: Model, knobs: Sequence[TiledKnobs]) -> Population:
+    """Knobs as a population. A parallel loop that is none of the model's counts as its first."""
+    inside = model.tiled.inside
+    place = {loop: k for k, loop in enumerate(model.parallel)}
+    return Population(
+        np.array([[dict(k.rows)[n] for n in inside] for k in knobs], np.int64).reshape(len(knobs), len(inside)),
+        np.array([k.vectors for k in knobs], np.int64),
+        np.array([k.chunk for k in knobs], np.int64),
+        np.array([k.by_rows for k in knobs], np.bool_),
+        np.array([place.get(k.parallel, 0) for k in knobs], np.int64),
+    )
+
+
+def register_tiles(model: Model) -> Ints:
+    """Every register tile that fits in the registers, as [tiles x (row iterators + 1)]: rows, then vectors."""
+    tiled = model.tiled
+    limit = tiled.target.vector.registers
+    most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
+    extents = [range(1, min(tiled.ranges[n], limit) + 1) for n in tiled.inside]
+    tiles = np.array(list(product(*extents, range(1, most + 1))), np.int64)
+    fits = registers(model, tiles[:, :-1], tiles[:, -1]) <= limit
+    fits[0] = True  # one row, one vector: what else
+    return tiles[fits]
+
+
+def chunks(model: Model) -> list[int]:
+    """Sizes of a chunk worth trying: doublings and divisors of the first row iterator, and all of it."""
+    if not model.tiled.inside:
+        return [1]
+    extent = model.tiled.ranges[model.tiled.inside[0]]
+    doublings = {1 << k for k in range(extent.bit_length())}
+    divisors = {d for d in range(1, min(extent, 64) + 1) if extent % d == 0}
+    return sorted({*doublings, *divisors, *(extent // d for d in divisors), extent})
+
+
+def every_candidate(model: Model) -> Population:
+    """The whole space: register tiles x chunks x orders x parallel loops."""
+    tiles, sizes = register_tiles(model), np.array(chunks(model), np.int64)
+    orders = np.array(list(product((False, True), range(len(model.parallel)))), np.int64)
+    t, s, o = (x.reshape(-1) for x in np.indices((len(tiles), len(sizes), len(orders))))
+    found = Population(tiles[t, :-1], tiles[t, -1], sizes[s], orders[o, 0].astype(np.bool_), orders[o, 1])
+    return legal(model, found).unique()
+
+
+def legal(model: Model, population: Population) -> Population:
+    """Chunks rounded to whole register tiles and to the extent; one chunk where panels go outside it anyway."""
+    if not model.tiled.inside:
+        return population
+    rows = population.rows[:, 0]
+    extent = model.tiled.ranges[model.tiled.inside[0]]
+    whole = -(-extent // rows) * rows
+    chunk = np.minimum(np.maximum(population.chunk // rows, 1) * rows, whole)
+    return Population(population.rows, population.vectors, chunk, population.by_rows, population.parallel)
+
+
+def random_candidates(model: Model, count: int, seed: int) -> Population:
+    """`count` different members of the space (or all of it), each register tile as likely as any."""
+    rng = np.random.default_rng(seed)
+    tiles, sizes = register_tiles(model), np.array(chunks(model), np.int64)
+    n = 4 * count
+    t = tiles[rng.integers(0, len(tiles), n)]
+    drawn = Population(
+        t[:, :-1],
+        t[:, -1],
+        sizes[rng.integers(0, len(sizes), n)],
+        rng.integers(0, 2, n).astype(np.bool_),
+        rng.integers(0, len(model.parallel), n),
+    )
+    found = legal(model, drawn).unique()
+    return found.take(rng.permutation(len(found))[:count])
+
+
+# --- the micro-kernel ---------------------------------------------------------------------------------------------
+
+
+def registers(model: Model, rows: Ints, vectors: Ints) -> Ints:
+    """Vector registers: accumulators, the vectors that are reused across rows, two for what is loaded next. A window
+    without a broadcast operand keeps its elements and weights as well (see Tiled.kernels)."""
+    tiled = model.tiled
+    accumulators = np.asarray(np.prod(rows, axis=1) * vectors, np.int64)
+    if tiled.sliding:
+        return 3 * accumulators + 2
+    reused = any(r.strides[tiled.vector] != 0 and any(r.strides[n] == 0 for n in tiled.inside) for r in tiled.reads)
+    return np.asarray(accumulators + (vectors if reused else 0) + 2, np.int64)
+
+
+def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles of one reduction step of a register tile: the ports' work (arithmetic, two loads a cycle, spills, lines
+    that conflict in L1), or the latency of dependent accumulation where that is more."""
+    tiled, target = model.tiled, model.target
+    wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
+    for read in tiled.reads:
+        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
+        loads = np.prod(rows[:, moving], axis=1)
+        if read.strides[tiled.vector] != 0:
+            wide = wide + loads * vectors
+        else:
+            narrow = narrow + loads
+    if tiled.sliding:
+        wide = wide / 2  # half of what a tap needs was loaded for the one before
+    accumulators = np.prod(rows, axis=1) * vectors
+    busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / 2)
+    spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
+    waiting = WIDE_CYCLES * wide + NARROW_CYCLES * narrow + SPILL_CYCLES * spilled
+    conflicts = CONFLICT_CYCLES * conflicting_lines(model, rows)
+    steps = prod(i.extent for i in tiled.anchor.reduction)
+    ahead = 1 + WINDOW / (steps * (accumulators + wide + narrow))  # register tiles in flight
+    return np.asarray(np.maximum(busy + waiting + conflicts + STEP_CYCLES, target.fma_latency / ahead), np.float64)
+
+
+def conflicting_lines(model: Model, rows: Ints) -> Floats:
+    """Lines that the rows of a register tile hold in L1 at once, in sets that have fewer ways than that: with rows that
+    lie a large power of two apart they fall into few sets, and each step fetches all of such a set again."""
+    tiled, cache = model.tiled, model.target.caches[0]
+    sets = max(1, cache.bytes // cache.line // cache.ways)
+    tiles, back = np.unique(rows, axis=0, return_inverse=True)
+    total = np.zeros(len(tiles))
+    for read in tiled.reads:
+        strides = [read.strides[n] for n in tiled.inside]
+        if read.load.buffer in tiled.task.constants or None in strides or not any(strides):
+            continue
+        itemsize = DTYPES[tiled.task.buffer(read.load.buffer).dtype].itemsize
+        for p, tile in enumerate(tiles):
+            at = np.zeros(1, np.int64)
+            for count, step in zip(tile, strides, strict=True):
+                at = (at[:, None] + np.arange(count if step else 1) * (step or 0)).reshape(-1)
+            lines = np.unique(at * itemsize // cache.line)
+            held = np.bincount(lines % sets, minlength=sets)
+            total[p] += held[held >= cache.ways].sum()
+    return np.asarray(total[back.reshape(-1)], np.float64)
+
+
+def kernel_cycles(model: Model, population: Population) -> Floats:
+    """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
+    surrounds each: zeroing, the epilogue, loop control."""
+    tiled = model.tiled
+    steps = prod(i.extent for i in tiled.anchor.reduction)
+    outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
+    parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
+    for k, n in enumerate(tiled.inside):
+        size = population.rows[:, k]
+        full, rest = np.divmod(np.int64(tiled.ranges[n]), size)
+        parts.append([(full, size), ((rest > 0).astype(np.int64), rest)])
+    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), population.vectors * tiled.lanes)
+    parts.append([(full, population.vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
+    total = np.zeros(len(population))
+    for choice in product(*parts):
+        times = np.prod([t for t, _ in choice], axis=0)
+        rows = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else population.rows
+        vectors = choice[-1][1]
+        accumulators = np.prod(rows, axis=1) * vectors
+        around = TILE_CYCLES + accumulators * VECTOR_CYCLES * (1 + model.epilogue_operations)
+        cycles = steps * step_cycles(model, np.maximum(rows, 1), np.maximum(vectors, 1)) + around
+        total = total + np.where(times > 0, times * cycles, 0.0)
+    return total * outer
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------
+
+
+def estimate(model: Model, population: Population) -> Estimate:
+    """The cost of every member of the population."""
+    parts, places = [], []
+    for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
+        which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
+        parts.append(_estimate(model, population.take(which)))
+        places.append(which)
+    back = np.argsort(np.concatenate(places), kind="stable")
+    return Estimate(*(np.concatenate([getattr(p, f.name) for p in parts])[back] for f in fields(Estimate)))
+
+
+def best_of(model: Model, population: Population) -> TiledKnobs:
+    """The knobs of least estimated cost; of equals the first."""
+    return knobs_at(model, population, int(np.argmin(estimate(model, population).seconds)))
+
+
+def _estimate(model: Model, population: Population) -> Estimate:
+    """The cost of members that share the order of their loops."""
+    tiled, target = model.tiled, model.target
+    hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
+    loops = _loops(model, population)
+    cores, share = _share(model, population, loops)
+    boxes, trips = _boxes(model, population, loops, share)
+    line = target.caches[0].line
+    found = [[footprint(o.reach, b, line) for b in boxes] for o in model.operands]
+    inside = [
+        [o.times * np.maximum(f.bytes, f.lines * line) for f in fs] for o, fs in zip(model.operands, found, strict=True)
+    ]
+    held = [reduce_sum([f[k] for f in inside]) for k in range(len(boxes))]
+    moved = []
+    for cache in target.caches:
+        capacity = cache.bytes / (cores if cache.shared else 1)
+        moved.append([traffic(f, trips, held, capacity) for f in inside])
+    if (
+        len(target.caches) > 1
+    ):  # what fits in the last cache is there: the task before wrote it, or the last run read it
+        warm = held[-1] <= capacity
+        moved[-1] = [np.where(warm, np.maximum(0.0, m - f[-1]), m) for m, f in zip(moved[-1], inside, strict=True)]
+    whole = [np.maximum(1.0, f[-1].lines) for f in found]
+    rough = [np.maximum(0.0, f[-1].misses / w * 4 - 1) for f, w in zip(found, whole, strict=True)]
+    bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
+    seconds = [
+        reduce_sum([m * (1 + MISS_WEIGHT * np.minimum(r, 3) / 3) for m, r in zip(level, rough, strict=True)])
+        / (1e9 * b)
+        for level, b in zip(moved, bandwidths, strict=True)
+    ]
+    memory = np.column_stack(seconds)
+    cycles = kernel_cycles(model, population)
+    points = prod(tiled.ranges.values())
+    compute = cycles * share / hertz
+    copies = _copies(model, population, loops, boxes, trips) * COPY_CYCLES / tiled.lanes / hertz
+    resources = np.column_stack([compute + copies, memory])
+    top = np.max(resources, axis=1, keepdims=True)
+    total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
+    forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
+    accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)
+    return Estimate(
+        total + forked,
+        compute,
+        copies,
+        memory,
+        np.column_stack([reduce_sum(level) for level in moved]),
+        registers(model, population.rows, population.vectors),
+        accumulators,
+        points / (tiled.lanes * target.fma_ports * cycles),
+        1 / (share * cores),
+        reduce_sum([m / line * (r + 1) / 4 for m, r in zip(moved[0], rough, strict=True)]),
+    )
+
+
+def reduce_sum(arrays: Sequence[Floats]) -> Floats:
+    return np.asarray(np.sum(np.stack(arrays), axis=0), np.float64)
+
+
+def _loops(model: Model, population: Population) -> list[str]:
+    """Macro and reduction loops, outermost first, the same for the whole population."""
+    tiled = model.tiled
+    return [*tiled.macro_loops(knobs_at(model, population, 0)), *(f"{n}0" for n in tiled.reduction)]
+
+
+def _tile(model: Model, population: Population, loop: str) -> Ints:
+    """The tile of a loop: how many values of its iterator one iteration covers."""
+    tiled, name, level = model.tiled, loop[:-1], int(loop[-1])
+    one = np.ones(len(population), np.int64)
+    if name == tiled.vector:
+        return np.minimum(population.vectors * tiled.lanes, tiled.ranges[name])
+    if name in tiled.inside:
+        k = tiled.inside.index(name)
+        sizes = population.chunk if k == 0 and level == 0 else population.rows[:, k]
+        return np.minimum(sizes, tiled.ranges[name])
+    return one
+
+
+def _share(model: Model, population: Population, loops: list[str]) -> tuple[int, Floats]:
+    """(cores that work, the part of the work that the busiest has)."""
+    cores = model.target.cores
+    parallel = model.parallel[int(population.parallel[0])]
+    if parallel is None or cores == 1:
+        return 1, np.ones(len(population))
+    trips = -(-model.tiled.ranges[parallel[:-1]] // _tile(model, population, parallel))
+    pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
+    return cores, np.asarray(-(-pieces // cores) / pieces, np.float64)
+
+
+def _boxes(model: Model, population: Population, loops: list[str], share: Floats) -> tuple[list[Ints], list[Floats]]:
+    """(boxes inside each loop and around all, trips of each loop), innermost first, of one core."""
+    ranges = model.tiled.ranges
+    box = np.array([[ranges[n] for n in model.iters]] * len(population), np.int64)
+    parallel = model.parallel[int(population.parallel[0])]
+    if parallel is not None:
+        k = model.iters.index(parallel[:-1])
+        box[:, k] = np.ceil(box[:, k] * share)
+    boxes, trips = [box], []
+    for loop in loops:
+        k = model.iters.index(loop[:-1])
+        inner = box.copy()
+        inner[:, k] = np.minimum(box[:, k], _tile(model, population, loop))
+        trips.append(box[:, k] / inner[:, k])
+        box = inner
+        boxes.append(box)
+    return boxes[::-1], trips[::-1]
+
+
+def _copies(model: Model, population: Population, loops: list[str], boxes: list[Ints], trips: list[Floats]) -> Floats:
+    """Elements that prologues write on one core, again for each iteration of the loop that they are placed in."""
+    tiled = model.tiled
+    total = np.zeros(len(population))
+    schedules = tiled.candidate(knobs_at(model, population, 0)).blocks
+    for producer in tiled.task.blocks[: tiled.task.blocks.index(tiled.anchor)]:
+        assert isinstance(producer, Block)
+        at = schedules[producer.name].at
+        operand = next((o for o in model.operands if o.reach.buffer == producer.writes[0].buffer), None)
+        if operand is None or "." not in at or at.split(".")[1] not in loops:
+            total = total + producer.points() / model.target.cores
+            continue
+        depth = len(loops) - 1 - loops.index(at.split(".")[1])  # of the loop, from the innermost
+        again = np.prod(np.stack(trips[depth:]), axis=0)
+        total = total + again * footprint(operand.reach, boxes[depth], 1).elements
+    return total
