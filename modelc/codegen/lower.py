@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from tvm import tirx as tx
 
 from modelc.codegen.math import lower_cast, lower_op
 from modelc.errors import InvalidIR
-from modelc.ir.affine import bounds, linear, simplify
+from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
@@ -417,10 +418,21 @@ class _Lowering:
     def flat(self, access: Load, scope: _Scope) -> Expr:
         """The element offset of an access within its Region."""
         region = scope.storage[access.buffer].region
-        flat: Expr = Const(0)
-        for index, stride in zip(access.indices, region.stride, strict=True):
-            flat = op("add", flat, op("mul", index, stride))
-        return simplify(substitute(flat, scope.values), scope.ranges)
+        flat, form = _flattened(access, region.stride)
+        if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
+            return simplify(substitute(flat, scope.values), scope.ranges)
+        terms: dict[Expr, int] = {}
+        constant = form.constant
+        for atom, c in form.terms:
+            assert isinstance(atom, Var)
+            value = scope.values.get(atom.name, atom)
+            if isinstance(value, Const):
+                constant += c * int(value.value)
+            elif isinstance(value, Var):
+                terms[value] = terms.get(value, 0) + c
+            else:
+                return simplify(substitute(flat, scope.values), scope.ranges)
+        return Linear(tuple((x, c) for x, c in terms.items() if c and scope.ranges.get(str(x)) != 1), constant).expr()
 
     def is_linear(self, access: Load, scope: _Scope) -> bool:
         assert scope.vector is not None
@@ -443,7 +455,7 @@ class _Lowering:
         if isinstance(place, _Registers):
             loaded = self.load_slots(place, flat, step, lanes)
         else:
-            base = self.index(op("add", flat, place.offset), scope)
+            base = self.index_of(op("add", flat, place.offset), scope)
             loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
         if place.region.dtype == "bool":
             loaded = tx.NE(loaded, _widen(tx.IntImm("uint8", 0), 1, lanes))
@@ -487,7 +499,7 @@ class _Lowering:
                 stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
                 done += count
             return _sequence(stores)
-        base = self.index(op("add", flat, place.offset), scope)
+        base = self.index_of(op("add", flat, place.offset), scope)
         return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
 
     def index(self, e: Expr, scope: _Scope) -> Any:
@@ -532,6 +544,15 @@ _INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understa
     "eq": tx.EQ,
     "ne": tx.NE,
 }
+
+
+@lru_cache(maxsize=4096)
+def _flattened(access: Load, strides: tuple[int, ...]) -> tuple[Expr, Linear | None]:
+    """The element offset of an access in terms of loop variables, and its linear form."""
+    flat: Expr = Const(0)
+    for index, stride in zip(access.indices, strides, strict=True):
+        flat = op("add", flat, op("mul", index, stride))
+    return flat, linear(flat)
 
 
 def _sequence(stmts: list[Any]) -> Any:
