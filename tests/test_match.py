@@ -75,13 +75,23 @@ def test_a_convolution_in_channels_last_reads_its_input_as_it_lies() -> None:
     assert found.tiles == 7 * 7 * 5 * 9 * 16
 
 
-def test_few_channels_are_fused_with_the_taps_beside_them_when_nothing_is_padded() -> None:
-    task = task_of("ConvInteger", {}, [(1, 3, 9, 9), (16, 3, 7, 7)], [1], True, ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("width", "pads", "inner", "outer", "packed"),
+    [
+        (9, 0, ("s", "c"), ("r",), (1, 7, 6, 16, 4)),
+        (7, 0, ("r", "s", "c"), (), (1, 37, 16, 4)),  # the window is as wide as the rows: all of it is one stretch
+        (9, 3, ("c",), ("r", "s"), (1, 7, 7, 1, 16, 4)),
+    ],
+)
+def test_few_channels_are_fused_with_the_taps_beside_them_when_nothing_is_padded(
+    width: int, pads: int, inner: tuple[str, ...], outer: tuple[str, ...], packed: tuple[int, ...]
+) -> None:
+    attrs = {"pads": [pads] * 4}
+    task = task_of("ConvInteger", attrs, [(1, 3, 9, width), (16, 3, 7, 7)], [1], True, ["uint8", "int8"])
     found = matched(task, SHIPPED["avx512-vnni"])
     assert found is not None
-    assert found.group("k").inner == ("s", "c") and found.group("k").outer == ("r",)
-    assert found.padding == {"k": (21, 24)}
-    assert found.packing("B").shape((16, 3, 7, 7)) == (1, 7, 6, 16, 4)
+    assert found.group("k").inner == inner and found.group("k").outer == outer
+    assert found.packing("B").shape((16, 3, 7, 7)) == packed
 
 
 def test_tiles_of_rows_and_columns() -> None:
