@@ -1,9 +1,9 @@
-"""Softmax and its kin, along one axis: greatest element, exponentials, their sum, the quotient."""
+"""Softmax and its kin, along one axis: greatest element, exponentials, their sum, its inverse (one division a row)."""
 
 from __future__ import annotations
 
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import Load, Var, cast, op
+from modelc.ir.expr import Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
 from modelc.ops.operator import (
     Definition,
@@ -33,7 +33,7 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
     row = tuple(e for k, e in enumerate(kept_point(rank, (axis,), True)) if k != axis)
     each = widened(Load("x0", at), x.dtype, wide)
     rows = kept_shape(x.shape, (axis,), False)
-    peak, total, exps = Load("peak", row), Load("total", row), Load("exps", at)
+    peak, total, inverse, exps = Load("peak", row), Load("total", row), Load("inverse", row), Load("exps", at)
     highest = fold("max", "peak", reducing, peak, each)
     if node.op == "LogSoftmax":
         blocks: tuple[Block, ...] = (
@@ -46,9 +46,10 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
         highest,
         assign("exp", iters, exps, op("exp", each - peak)),
         fold("add", "total", reducing, total, exps),
-        assign("softmax", iters, Load("y0", at), widened(exps / total, wide, x.dtype)),
+        assign("inverse", tuple(i for i in reducing if not i.reduce), inverse, op("div", const(1.0, wide), total)),
+        assign("softmax", iters, Load("y0", at), widened(exps * inverse, wide, x.dtype)),
     )
-    locals_ = (Buffer("peak", wide, rows), Buffer("exps", wide, x.shape), Buffer("total", wide, rows))
+    locals_ = tuple(Buffer(n, wide, x.shape if n == "exps" else rows) for n in ("peak", "exps", "total", "inverse"))
     return Definition(locals_, blocks)
 
 
