@@ -100,7 +100,7 @@ def test_pyramid_adds_what_is_resized(m, tmp_path):
 def test_softmax_takes_its_prologue(m, tmp_path):
     x, mask = m.input("x", 2, 4, 5, 5), m.input("mask", 1, 1, 5, 5)
     program = m.program(tmp_path, m.node("Softmax", m.node("Add", m.node("Div", x, m.const(2)), mask), to="y"))
-    assert tasks(program) == ["div add peak exp total softmax"]
+    assert tasks(program) == ["div add peak exp total inverse softmax"]
     assert kind_of(program.tasks[0].task) == "reduction"
 
 
@@ -118,7 +118,7 @@ def test_attention(m, tmp_path):
     norm = m.node("LayerNormalization", m.node("Add", out, x), m.weight(8), m.weight(8), to="y")
     program = m.program(tmp_path, norm)
     assert tasks(program) == [
-        "matmul add", "matmul add", "matmul div add", "peak exp total softmax", "matmul add", "matmul", "matmul add",
+        "matmul add", "matmul add", "matmul div add", "peak exp total inverse softmax", "matmul add", "matmul", "matmul add",
         "total mean squares invstd normal",
     ]  # fmt: skip
     assert program.tasks[5].task.buffer("y0").layout == reordered(0, 2, 1, 3)
