@@ -241,14 +241,17 @@ class _Builder:
         """What Block `name` writes and a Block of another group reads: its storage has to outlive the group."""
         block = self.task.block(name)
         assert isinstance(block, Block)
-        found = []
-        for buffer in dict.fromkeys(w.buffer for w in block.writes):
-            readers = [
-                b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}
-            ]
-            if any(groups.get(reader, groups[name]) != groups[name] for reader in readers):
-                found.append(buffer)
-        return found
+        written = list(dict.fromkeys(w.buffer for w in block.writes))
+        readers = {
+            buffer: [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+            for buffer in written
+        }
+        together = [name for names in readers.values() for name in names]  # what nobody reads lies beside what is read
+        return [
+            buffer
+            for buffer in written
+            if any(groups.get(reader, groups[name]) != groups[name] for reader in readers[buffer] or together)
+        ]
 
     def domains(
         self, block: Block, domain: Domain, groups: Mapping[str, str], ranges: Mapping[str, int]

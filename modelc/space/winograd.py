@@ -132,6 +132,8 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
     consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
     if write.buffer in task.outputs or consumers != list(later) or not consumers:
         raise DoesNotApply(f"what block {block} writes is not consumed in place")
+    if not all(isinstance(i, (Var, Const)) for i in write.indices):
+        raise DoesNotApply(f"block {block} does not write its iterators plainly")
     return _Winograd(task, anchor, found, m).task()
 
 
