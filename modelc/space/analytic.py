@@ -28,7 +28,7 @@ TILE_CYCLES = 12.0  # loop control and address arithmetic around one register ti
 VECTOR_CYCLES = 1.5  # zeroing and writing back one accumulator, and as much for each operation of the epilogue
 WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port: it waits at times
 STEP_CYCLES = 0.5  # loop control of one reduction step
-CONFLICT_CYCLES = 1.2  # of a line that finds every way of its set in L1 taken, at each reduction step
+CONFLICT_CYCLES = 3.75  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
 COPY_CYCLES = 1.0  # of one vector that a prologue copies
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
 WINDOW = 256  # instructions that a core looks ahead: the next register tile begins before a short one ends
@@ -235,20 +235,27 @@ def registers(model: Model, rows: Ints, vectors: Ints) -> Ints:
     return np.asarray(accumulators + (vectors if reused else 0) + 2, np.int64)
 
 
+def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
+    """(vectors, scalars) that a register tile loads at each reduction step."""
+    tiled = model.tiled
+    wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
+    for read in tiled.reads:
+        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
+        times = np.prod(rows[:, moving], axis=1)
+        if read.strides[tiled.vector] != 0:
+            wide = wide + times * vectors
+        else:
+            narrow = narrow + times
+    if tiled.sliding:
+        wide = wide / 2  # half of what a tap needs was loaded for the one before
+    return wide, narrow
+
+
 def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
     """Cycles of one reduction step of a register tile: the ports' work (arithmetic, two loads a cycle, spills, lines
     that conflict in L1), or the latency of dependent accumulation where that is more."""
     tiled, target = model.tiled, model.target
-    wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
-    for read in tiled.reads:
-        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
-        loads = np.prod(rows[:, moving], axis=1)
-        if read.strides[tiled.vector] != 0:
-            wide = wide + loads * vectors
-        else:
-            narrow = narrow + loads
-    if tiled.sliding:
-        wide = wide / 2  # half of what a tap needs was loaded for the one before
+    wide, narrow = loads(model, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
     busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / 2)
     spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
@@ -260,8 +267,8 @@ def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
 
 
 def conflicting_lines(model: Model, rows: Ints) -> Floats:
-    """Lines that the rows of a register tile hold in L1 at once, in sets that have fewer ways than that: with rows that
-    lie a large power of two apart they fall into few sets, and each step fetches all of such a set again."""
+    """Lines of the rows of a register tile that their sets in L1 have no way for: rows that lie a large power of two
+    apart fall into few sets (4096 bytes: into one), and every step reads a line of each."""
     tiled, cache = model.tiled, model.target.caches[0]
     sets = max(1, cache.bytes // cache.line // cache.ways)
     tiles, back = np.unique(rows, axis=0, return_inverse=True)
@@ -277,7 +284,7 @@ def conflicting_lines(model: Model, rows: Ints) -> Floats:
                 at = (at[:, None] + np.arange(count if step else 1) * (step or 0)).reshape(-1)
             lines = np.unique(at * itemsize // cache.line)
             held = np.bincount(lines % sets, minlength=sets)
-            total[p] += held[held >= cache.ways].sum()
+            total[p] += np.maximum(0, held - cache.ways - 1).sum()
     return np.asarray(total[back.reshape(-1)], np.float64)
 
 

@@ -1,0 +1,286 @@
+"""Construction without measuring, after Gensor: annealed walks through a graph of tilings (sections IV-A to IV-C).
+
+A state is a tile size for each dimension and memory level, and the loop that goes to threads. The levels are the
+second-level cache (the chunk of rows and the panel of vectors that are worked on while they lie there), then the
+registers (rows x vectors of accumulators). An action makes one tile larger or smaller, moves on to the next level
+(cache), or adds virtual threads. Its probability is its benefit by formulas (1) to (3), divided by the sum of all.
+
+What the paper leaves open or contradicts itself in is read so:
+
+- (1) As printed it rewards a growing footprint. Its text says less traffic, divided by more footprint:
+  (Q(T) / Q(T')) / (F(T') / F(T)). Inverse tiling has the same formula.
+- (2) As printed: latency and bandwidth of the level that holds the data now over those of the next; its factor
+  3 / (1 + exp(-ln(5) / 10 * (t - 10))) has to rise as the walk stays on, so t counts the steps on the level.
+- (3) A bank's width W becomes what is in flight at once, x what there has to be: on the registers' level W is the
+  number of accumulators and x the FMAs that cover latency x ports; on the cores' level W is the number of iterations of
+  the parallel loop and x a few for each core. V is by how much the action multiplies W.
+- Algorithm 1 keeps a state with a probability that falls as the walk cools, which keeps the unfinished ones; here it
+  rises: 1 / (1 + exp(-0.5 * (-log(T) - 10))). Where a walk ends is kept in any case.
+- Algorithm 2 compares one random number with each probability in turn; the text says roulette, so it is one.
+- T halves at every step: a walk is short, so there are many of them, taken at the same time as rows of arrays.
+
+Of what was kept the analytic cost picks the best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, prod
+
+import numpy as np
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Candidate, Stage
+from modelc.space.analytic import (
+    Model,
+    Population,
+    best_of,
+    chunks,
+    legal,
+    loads,
+    model_of,
+    registers,
+)
+from modelc.space.default import default_candidate
+from modelc.space.footprint import Floats, Ints, footprint
+from modelc.space.maps import CHUNKS_PER_CORE, inlined
+from modelc.space.tiled import MAX_VECTORS, Tiled, tiled_space
+from modelc.target import Target
+
+WALKS = 48
+STEPS = 48  # halvings of the temperature from 1
+LATENCY_CYCLES = (4.0, 14.0, 50.0, 200.0)  # of L1, L2, L3 and memory, as good as any for formula (2)
+CACHE, REGISTERS, DONE = range(3)  # levels
+
+
+def construct(task: Task, target: Target, seed: int = 0) -> Candidate:
+    """The best of what Gensor's walks find for a tiled float32 Task, by the analytic cost; the default schedule for any
+    other Task. Equal arguments give equal Candidates."""
+    tiled = tiled_of(task, target)
+    if tiled is None:
+        return default_candidate(task, target)
+    model = model_of(tiled)
+    return tiled.candidate(best_of(model, walks(model, seed)))
+
+
+def tiled_of(task: Task, target: Target) -> Tiled | None:
+    """The choices of a Task that the default rules tile too, in float32; else None."""
+    stages: list[Stage] = []
+    task = inlined(task, stages)
+    reductions = [b for b in task.blocks if isinstance(b, Block) and b.reduction]
+    if len(reductions) != 1 or not all(isinstance(b, Block) for b in task.blocks):
+        return None
+    if any(task.buffer(w.buffer).dtype != "float32" for w in reductions[0].writes):
+        return None
+    return tiled_space(task, target, stages)[1]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The dimensions of a state (columns), the sizes that each may take, and where an action leads."""
+
+    model: Model
+    sizes: tuple[Ints, ...]  # of a chunk, of a panel (in vectors), of each row iterator's rows, of vectors
+    levels: tuple[int, ...]  # the level that each column belongs to
+
+    @property
+    def capacity(self) -> tuple[float, float]:
+        """Bytes of the second-level cache, vector registers."""
+        caches = self.model.target.caches
+        return float(caches[min(1, len(caches) - 1)].bytes), float(self.model.target.vector.registers)
+
+    def larger(self, column: int, at: Ints) -> Ints:
+        """The index of the largest size up to twice that at index `at`, at least the next; -1 after the last."""
+        sizes = self.sizes[column]
+        up = np.maximum(np.searchsorted(sizes, 2 * sizes[at], side="right") - 1, at + 1)
+        return np.where(at + 1 < len(sizes), np.minimum(up, len(sizes) - 1), -1)
+
+    def size(self, column: int, at: Ints) -> Ints:
+        sizes: Ints = self.sizes[column][at]
+        return sizes
+
+
+def graph_of(model: Model) -> Graph:
+    tiled = model.tiled
+    most = -(-tiled.ranges[tiled.vector] // tiled.lanes)
+    panels = sorted({1 << k for k in range(most.bit_length())} | {most})
+    rows = [_rows(tiled.ranges[n], tiled.target.vector.registers) for n in tiled.inside]
+    vectors = list(range(1, min(MAX_VECTORS, most) + 1))
+    sizes = tuple(np.array(s, np.int64) for s in (chunks(model), panels, *rows, vectors))
+    return Graph(model, sizes, (CACHE, CACHE, *(REGISTERS for _ in rows), REGISTERS))
+
+
+def _rows(extent: int, limit: int) -> list[int]:
+    """Rows of a register tile: the least for each number of tiles, so that no tile is emptier than it has to be."""
+    return sorted({r for k in range(1, extent + 1) if (r := -(-extent // k)) < limit} | {1})
+
+
+@dataclass(frozen=True)
+class States:
+    """One state for each walk."""
+
+    at: Ints  # [walks x columns] indices of sizes
+    parallel: Ints  # [walks]
+    level: Ints  # [walks]
+    steps: Ints  # [walks] on this level
+
+    def tiles(self, graph: Graph) -> Ints:
+        return np.column_stack([graph.size(k, self.at[:, k]) for k in range(self.at.shape[1])])
+
+
+def walks(model: Model, seed: int) -> Population:
+    """What WALKS walks of STEPS steps keep (algorithm 1)."""
+    graph, rng = graph_of(model), np.random.default_rng(seed)
+    zero = np.zeros(WALKS, np.int64)
+    # unscheduled: the smallest tiles, the parallel loop left to chance
+    start = rng.integers(0, len(model.parallel), WALKS)
+    states = States(np.zeros((WALKS, len(graph.sizes)), np.int64), start, zero, zero)
+    kept = []
+    for step in range(1, STEPS + 1):
+        states = _step(graph, states, rng)
+        temperature = 0.5**step
+        keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
+        kept.append(programs(graph, states).take(keep | (step == STEPS)))
+    return legal(model, Population.join(kept)).unique()
+
+
+def programs(graph: Graph, states: States) -> Population:
+    """The knobs that states stand for: several panels pass by one chunk, or several chunks by one panel."""
+    tiles = states.tiles(graph)
+    return Population(tiles[:, 2:-1], tiles[:, -1], tiles[:, 0], tiles[:, 1] > tiles[:, -1], states.parallel)
+
+
+def _step(graph: Graph, states: States, rng: np.random.Generator) -> States:
+    """Every walk takes one action, by roulette (algorithm 2)."""
+    outcomes, benefits = _actions(graph, states)
+    total = np.cumsum(benefits, axis=1)
+    ball = rng.random(len(total)) * total[:, -1]
+    chosen = np.minimum(np.sum(total <= ball[:, None], axis=1), len(outcomes) - 1)
+    chosen = np.where(total[:, -1] > 0, chosen, -1)
+
+    def pick(name: str) -> Ints:
+        old: Ints = getattr(states, name)
+        result = old.copy()
+        for a, outcome in enumerate(outcomes):
+            result[chosen == a] = getattr(outcome, name)[chosen == a]
+        return result
+
+    return States(pick("at"), pick("parallel"), pick("level"), pick("steps"))
+
+
+def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
+    """Where each action leads, and its benefit for every walk [walks x actions]; 0 where it is not to be had."""
+    outcomes: list[States] = []
+    benefits: list[Floats] = []
+    before = _measures(graph, states.tiles(graph), states.level)
+    later = states.steps + 1
+    for column, level in enumerate(graph.levels):
+        here = states.level == level
+        for moved in (graph.larger(column, states.at[:, column]), states.at[:, column] - 1):
+            at = states.at.copy()
+            at[:, column] = np.maximum(moved, 0)
+            outcome = States(at, states.parallel, states.level, later)
+            after = _measures(graph, outcome.tiles(graph), states.level)
+            fits = here & (moved >= 0) & (after[1] <= np.array([*graph.capacity, 0.0])[states.level])
+            outcomes.append(outcome)
+            benefits.append(np.where(fits, tiling_benefit(before[0], after[0], before[1], after[1]), 0.0))
+        if level == REGISTERS:  # virtual threads: as many more groups of accumulators as the larger tile has
+            grown, fits = outcomes[-2], benefits[-2] > 0
+            target = graph.model.target
+            needed = np.float64(target.fma_latency * target.fma_ports)
+            now, then = (np.prod(s.tiles(graph)[:, 2:], axis=1) for s in (states, grown))
+            outcomes.append(grown)
+            benefits.append(np.where(fits & (then > now), thread_benefit(needed, now, then / now), 0.0))
+    for loop in range(len(graph.model.parallel)):
+        parallel = np.full_like(states.parallel, loop)
+        now, then = (_trips(graph, states, p).astype(np.float64) for p in (states.parallel, parallel))
+        useful = np.float64(graph.model.target.cores * CHUNKS_PER_CORE)
+        gain = np.where(
+            (states.level == CACHE) & (parallel != states.parallel), thread_benefit(useful, now, then / now), 0.0
+        )
+        outcomes.append(States(states.at, parallel, states.level, later))
+        benefits.append(gain)
+    outcomes.append(States(states.at, states.parallel, np.minimum(states.level + 1, DONE), np.zeros_like(later)))
+    rising = 3 / (1 + np.exp(-log(5) / 10 * (states.steps - 10)))
+    benefits.append(np.where(states.level < DONE, rising * _cache_benefit(graph, states, before[1]), 0.0))
+    return outcomes, np.column_stack(benefits)
+
+
+# --- formulas -----------------------------------------------------------------------------------------------------
+
+
+def tiling_benefit(traffic: Floats, new_traffic: Floats, held: Floats, new_held: Floats) -> Floats:
+    """Formula (1): by how much traffic falls, divided by how much the footprint grows."""
+    return np.asarray((traffic / new_traffic) / (new_held / held), np.float64)
+
+
+def caching_benefit(
+    low_latency: Floats, low_bandwidth: Floats, high_latency: Floats, high_bandwidth: Floats, data: Floats
+) -> Floats:
+    """Formula (2): the time to bring `data` bytes from the lower level over that from the higher one."""
+    return np.asarray((low_latency + data / low_bandwidth) / (high_latency + data / high_bandwidth), np.float64)
+
+
+def thread_benefit(needed: Floats | np.float64, width: Floats | Ints, more: Floats) -> Floats:
+    """Formula (3): ceil(x / W) / ceil(x / (V * W))."""
+    return np.asarray(np.ceil(needed / width) / np.ceil(needed / (more * width) - 1e-9), np.float64)
+
+
+def _measures(graph: Graph, tiles: Ints, level: Ints) -> tuple[Floats, Floats]:
+    """(traffic Q, footprint F) of the tiles of the level that each walk is on: bytes through the cache and in it, or
+    loads into registers and registers."""
+    model, tiled = graph.model, graph.model.tiled
+    box = np.array([[1 if n in tiled.ranges and n in (*tiled.batch, *tiled.rows) else tiled.ranges[n]
+                     for n in model.iters]] * len(tiles), np.int64)  # fmt: skip
+    for k, n in enumerate(tiled.inside):
+        box[:, model.iters.index(n)] = np.minimum(tiles[:, 0] if k == 0 else tiled.ranges[n], tiled.ranges[n])
+    box[:, model.iters.index(tiled.vector)] = np.minimum(tiles[:, 1] * tiled.lanes, tiled.ranges[tiled.vector])
+    ranges = np.array([tiled.ranges[n] for n in model.iters], np.float64)
+    held = np.sum([footprint(o.reach, box, 1).bytes for o in model.operands], axis=0)
+    passed = held * np.prod(np.ceil(ranges / box), axis=1)
+    rows, vectors = tiles[:, 2:-1], tiles[:, -1]
+    wide, narrow = loads(model, rows, vectors)
+    steps = np.ceil(tiled.ranges[tiled.vector] / (vectors * tiled.lanes)) * prod(
+        i.extent for i in tiled.anchor.reduction
+    )
+    for k, n in enumerate(tiled.inside):
+        steps = steps * np.ceil(tiled.ranges[n] / rows[:, k])
+    cached = level == CACHE
+    used = registers(model, rows, vectors).astype(np.float64)
+    return np.where(cached, passed, steps * (wide + narrow)), np.where(cached, held, used)
+
+
+def _trips(graph: Graph, states: States, parallel: Ints) -> Ints:
+    """Iterations of the parallel loop."""
+    model, tiled = graph.model, graph.model.tiled
+    found = np.ones(len(parallel), np.int64)
+    tiles = states.tiles(graph)
+    for k, loop in enumerate(model.parallel):
+        if loop is not None:
+            name = loop[:-1]
+            size = np.ones(len(parallel), np.int64)
+            if name == tiled.vector:
+                size = tiles[:, 1] * tiled.lanes
+            elif name in tiled.inside:
+                size = tiles[:, 0] if name == tiled.inside[0] else tiles[:, 3]
+            found = np.where(parallel == k, -(-tiled.ranges[name] // size), found)
+    return found
+
+
+def _cache_benefit(graph: Graph, states: States, held: Floats) -> Floats:
+    """Formula (2) for moving on: from L3 (or memory) to L2, then from L1 to registers."""
+    target = graph.model.target
+    caches = target.caches
+    clock = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
+    bandwidths = [1e9 * c.bandwidth_gbs / clock for c in caches] + [1e9 * target.memory_bandwidth_gbs / clock]
+    second = min(1, len(caches) - 1)
+    vector = target.vector.bits / 8
+    low = caching_benefit(
+        np.float64(LATENCY_CYCLES[second + 1]), np.float64(bandwidths[second + 1]),
+        np.float64(LATENCY_CYCLES[second]), np.float64(bandwidths[second]), held,
+    )  # fmt: skip
+    high = caching_benefit(
+        np.float64(LATENCY_CYCLES[0]), np.float64(bandwidths[0]),
+        np.float64(target.fma_latency), np.float64(2 * vector * target.fma_ports), held * vector,
+    )  # fmt: skip
+    return np.where(states.level == CACHE, low, high)
