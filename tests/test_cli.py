@@ -173,6 +173,23 @@ def test_run(cli, tmp_path) -> None:
     assert code == 2 and "it was compiled for" in err
 
 
+@pytest.mark.parametrize("kind", ["array", "text", "truncated", "nothing", "folder"])
+def test_files_without_named_arrays_are_refused(cli, tmp_path, kind) -> None:
+    path = tmp_path / "in.npz"
+    if kind == "array":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif kind == "truncated":
+        np.savez(path, x=np.ones((1, 3, 20, 24), np.float32))
+        path.write_bytes(path.read_bytes()[:500])
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text("hello" if kind == "text" else "")
+    code, _, err = cli("run", small.package(), "--inputs", path, "--outputs", tmp_path / "out.npz")
+    assert code == 2 and f"{path} " in err.replace("\n", "") and not (tmp_path / "out.npz").exists()
+
+
 def test_inspect_a_model(cli, tmp_path) -> None:
     code, out, _ = cli("inspect", small.model(), "--json")
     found = json.loads(out)

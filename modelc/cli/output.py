@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,14 +38,15 @@ def print_json(data: Mapping[str, Any] | list[Any]) -> None:
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name; nothing in it is executed."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise InputError(f"{path} holds one array without a name; expected an .npz file")
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is no .npz file of numbers: {error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise InputError(f"{path} is no .npz file of numbers, or it is damaged: numpy.savez writes such files") from None
 
 
 def size(count: float) -> str:
