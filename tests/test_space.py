@@ -141,6 +141,8 @@ def test_pad_where_it_would_change_the_result() -> None:
     plain = PADDED.replace("    where w + s - 1 >= 0 and w + s - 1 < 5\n", "")
     assert "no condition" in refused(plain, "pad", block="conv", buffer="x0")
     assert "does not read" in refused(PADDED, "pad", block="conv", buffer="y0")
+    twice = PADDED.replace("* x1[o, c, s]", "* x0[c, w] * x1[o, c, s]")
+    assert "does not read" in refused(twice, "pad", block="conv", buffer="x0")
 
 
 PRODUCT = """\

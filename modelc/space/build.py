@@ -71,7 +71,8 @@ class _Builder:
 
     def nest(self) -> Nest:
         storage: dict[str, Storage] = {}
-        params, temporaries = [], []
+        params: list[Region] = []
+        temporaries: list[Region] = []
         for buffer in self.task.buffers:
             boundary = buffer.name in self.task.inputs or buffer.name in self.task.outputs
             layout = self.candidate.layouts.get(buffer.name, buffer.layout)
@@ -379,9 +380,10 @@ class _Builder:
         domain = {i.name: Span(Const(0), i.extent) for i in producer.iters}
         for index, span in zip(producer.writes[0].indices, box, strict=True):
             if isinstance(index, Var):
-                extent = domain[index.name].extent
-                fixed = isinstance(span.base, Const)
-                domain[index.name] = Span(span.base, min(span.extent, extent - int(span.base.value))) if fixed else span
+                if isinstance(span.base, Const):
+                    left = domain[index.name].extent - int(span.base.value)
+                    span = Span(span.base, min(span.extent, left))
+                domain[index.name] = span
             elif not isinstance(index, Const):
                 raise InvalidIR(f"block {producer.name} cannot be placed in a loop: it writes at {index}")
         return domain

@@ -121,6 +121,7 @@ class _Schedule:
         inside = [f"{self.ti}0", f"{self.tj}0"]
         tags = dict.fromkeys(inside, "unroll")
         outer = [f"{n}0" for n in lead]
+        tiles: dict[str, tuple[int, ...]]
         if self.by_panels:
             tiles = {v: (tile, self.lanes)}
             order = [f"{v}0", *outer, f"{th}0", f"{tw}0", f"{v}1", *inside, f"{v}2"]
@@ -173,6 +174,7 @@ class _Schedule:
     def columns_schedule(self, at: str, scope: str) -> BlockSchedule:
         """The second input transform, one vector of channels of one tile at a time; the first runs inside it."""
         block, c = self.columns, self.channel
+        assert c is not None
         e = block.spatial[-1].name
         others = [i.name for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
         order = [*(f"{n}0" for n in others), f"{c}0", f"{e}0", f"{c}1"]

@@ -52,6 +52,7 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
     tiles = {k: v for k, v in base.tiles.items() if k not in rows}
     tags = {k: v for k, v in base.tags.items() if k[:-1] not in rows}
     if across_rows:
+        assert vector is not None
         tiles[vector] = (lanes,)
         inner.append(f"{vector}1")
         tags[f"{vector}1"] = "vector"

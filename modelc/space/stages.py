@@ -2,7 +2,8 @@
 
     inline(block)              the block's body is substituted where its result is read (always-inline)
     pad(block, buffer)         a copy of `buffer` with its padding in place is read instead; the conditions go
-    cache_read(block, buffer)  the block reads a copy of `buffer`, stored by a layout of its own
+    cache_read(block, buffer, innermost)  the block reads a copy of `buffer`, with a dimension of choice innermost
+    stage_write(block, innermost)  the result is written to storage of another order first
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
     collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
@@ -114,9 +115,10 @@ def _factors(e: Expr) -> list[Expr]:
 
 def pad_rule(task: Task, block: str, buffer: str) -> Task:
     reader = _plain(task, block)
-    (read,) = [r for r in reader.reads if r.buffer == buffer] or [None]
-    if read is None or len(reader.body) != 1:
+    reads = [r for r in reader.reads if r.buffer == buffer]
+    if len(reads) != 1 or len(reader.body) != 1:
         raise DoesNotApply(f"block {block} does not read {buffer} once")
+    (read,) = reads
     source = task.buffer(buffer)
     guarded: dict[int, list[Expr]] = {}
     kept = []
@@ -175,7 +177,13 @@ def _always(condition: Expr, ranges: dict[str, int]) -> bool:
     return {"lt": a[1] < b[0], "le": a[1] <= b[0], "gt": a[0] > b[1], "ge": a[0] >= b[1]}.get(condition.name, False)
 
 
-def cache_read_rule(task: Task, block: str, buffer: str) -> Task:
+def innermost_layout(rank: int, dim: int) -> Layout:
+    """The layout that stores dimension `dim` element by element; -1: row-major."""
+    order = tuple(d for d in range(rank) if d != dim) + ((dim,) if dim >= 0 else ())
+    return Layout() if order == tuple(range(rank)) else Layout((Primitive("reorder", order),))
+
+
+def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1) -> Task:
     reader = _plain(task, block)
     source = task.buffer(buffer)
     copy_name = _fresh(task, f"{buffer}_packed")
@@ -184,7 +192,26 @@ def cache_read_rule(task: Task, block: str, buffer: str) -> Task:
     copy = Block(_fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (Load(buffer, at),))
     anchor = reader.mapped(lambda e: Load(copy_name, e.indices) if isinstance(e, Load) and e.buffer == buffer else None)
     blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
-    return _replaced(task, blocks, [*task.buffers, Buffer(copy_name, source.dtype, source.shape)])
+    layout = innermost_layout(len(source.shape), innermost)
+    return _replaced(task, blocks, [*task.buffers, Buffer(copy_name, source.dtype, source.shape, layout)])
+
+
+def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
+    writer = _plain(task, block)
+    if len(writer.writes) != 1 or writer.aggregation != "assign" and task.blocks[-1] is not writer:
+        raise DoesNotApply(f"block {block} is not the one that writes the result")
+    (write,) = writer.writes
+    target = task.buffer(write.buffer)
+    if target.name not in task.outputs or any(target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)):
+        raise DoesNotApply(f"{target.name} is no result, or is read on")
+    name = _fresh(task, f"{target.name}_staged")
+    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(target.shape))
+    at = tuple(Var(i.name) for i in iters)
+    store = Block(_fresh(task, f"store_{target.name}"), iters, (Load(target.name, at),), (Load(name, at),))
+    moved = replace(writer, writes=(Load(name, write.indices),))
+    blocks = [x for b in task.blocks for x in ([moved, store] if b is writer else [b])]
+    layout = innermost_layout(len(target.shape), innermost)
+    return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, target.shape, layout)])
 
 
 def cache_write_rule(task: Task, block: str) -> Task:
@@ -450,6 +477,7 @@ RULES: dict[str, Callable[..., Task]] = {
     "pad": pad_rule,
     "cache_read": cache_read_rule,
     "cache_write": cache_write_rule,
+    "stage_write": stage_write_rule,
     "lane_split": lane_split_rule,
     "collapse": collapse_rule,
     "factor": factor_rule,

@@ -374,4 +374,5 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
         return data
     moved = np.moveaxis(data.reshape(task.buffer(kernel.buffer).shape), (high.kernel_dim, wide.kernel_dim), (0, 1))
     g = np.array(TRANSFORMS[m].kernel)
-    return np.einsum("er,fs,rs...->ef...", g, g, moved.astype(np.float64)).astype(data.dtype)
+    transformed: NDArray[Any] = np.einsum("er,fs,rs...->ef...", g, g, moved.astype(np.float64))
+    return transformed.astype(data.dtype)
