@@ -160,7 +160,7 @@ def _step(graph: Graph, states: States, rng: np.random.Generator) -> States:
 
     def pick(name: str) -> Ints:
         old: Ints = getattr(states, name)
-        result = old.copy()
+        result: Ints = old.copy()
         for a, outcome in enumerate(outcomes):
             result[chosen == a] = getattr(outcome, name)[chosen == a]
         return result
@@ -172,7 +172,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
     """Where each action leads, and its benefit for every walk [walks x actions]; 0 where it is not to be had."""
     outcomes: list[States] = []
     benefits: list[Floats] = []
-    before = _measures(graph, states.tiles(graph), states.level)
+    before = measures(graph, states.tiles(graph), states.level)
     later = states.steps + 1
     for column, level in enumerate(graph.levels):
         here = states.level == level
@@ -180,7 +180,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
             at = states.at.copy()
             at[:, column] = np.maximum(moved, 0)
             outcome = States(at, states.parallel, states.level, later)
-            after = _measures(graph, outcome.tiles(graph), states.level)
+            after = measures(graph, outcome.tiles(graph), states.level)
             fits = here & (moved >= 0) & (after[1] <= np.array([*graph.capacity, 0.0])[states.level])
             outcomes.append(outcome)
             benefits.append(np.where(fits, tiling_benefit(before[0], after[0], before[1], after[1]), 0.0))
@@ -193,7 +193,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
             benefits.append(np.where(fits & (then > now), thread_benefit(needed, now, then / now), 0.0))
     for loop in range(len(graph.model.parallel)):
         parallel = np.full_like(states.parallel, loop)
-        now, then = (_trips(graph, states, p).astype(np.float64) for p in (states.parallel, parallel))
+        now, then = (trips(graph, states, p).astype(np.float64) for p in (states.parallel, parallel))
         useful = np.float64(graph.model.target.cores * CHUNKS_PER_CORE)
         gain = np.where(
             (states.level == CACHE) & (parallel != states.parallel), thread_benefit(useful, now, then / now), 0.0
@@ -226,7 +226,7 @@ def thread_benefit(needed: Floats | np.float64, width: Floats | Ints, more: Floa
     return np.asarray(np.ceil(needed / width) / np.ceil(needed / (more * width) - 1e-9), np.float64)
 
 
-def _measures(graph: Graph, tiles: Ints, level: Ints) -> tuple[Floats, Floats]:
+def measures(graph: Graph, tiles: Ints, level: Ints) -> tuple[Floats, Floats]:
     """(traffic Q, footprint F) of the tiles of the level that each walk is on: bytes through the cache and in it, or
     loads into registers and registers."""
     model, tiled = graph.model, graph.model.tiled
@@ -250,7 +250,7 @@ def _measures(graph: Graph, tiles: Ints, level: Ints) -> tuple[Floats, Floats]:
     return np.where(cached, passed, steps * (wide + narrow)), np.where(cached, held, used)
 
 
-def _trips(graph: Graph, states: States, parallel: Ints) -> Ints:
+def trips(graph: Graph, states: States, parallel: Ints) -> Ints:
     """Iterations of the parallel loop."""
     model, tiled = graph.model, graph.model.tiled
     found = np.ones(len(parallel), np.int64)

@@ -1,0 +1,176 @@
+"""The analytic cost: whatever knobs are drawn, their Candidate computes right; what the cost says of simple cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from three_ways import random_inputs, run_task, run_tree, task_of
+
+from modelc.ir.block import Task
+from modelc.ir.verify_nest import verify_nest
+from modelc.space.analytic import (
+    Model,
+    best_of,
+    conflicting_lines,
+    estimate,
+    every_candidate,
+    kernel_cycles,
+    knobs_at,
+    model_of,
+    population_of,
+    random_candidates,
+    registers,
+)
+from modelc.space.build import build_nest
+from modelc.space.construct import tiled_of
+from modelc.space.stages import derive
+from modelc.space.tiled import MicroKernel, TiledKnobs
+from modelc.target import Target, load_target
+
+TARGET = load_target("x86-64-v4")
+
+
+def conv(shape: tuple[int, ...], weights: tuple[int, ...], **attrs: object) -> Task:
+    pads = [(k - 1) // 2 for k in weights[2:]]
+    attrs = {"kernel_shape": list(weights[2:]), "pads": pads * 2, **attrs}
+    return task_of("Conv", attrs, [shape, weights], consts=(1,), channels_last=True)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "conv": lambda: conv((1, 5, 9, 7), (35, 5, 3, 3)),
+    "strided": lambda: conv((2, 4, 11, 11), (16, 4, 3, 3), strides=[2, 2]),
+    "pointwise": lambda: conv((1, 6, 7, 7), (40, 6, 1, 1)),
+    "depthwise": lambda: conv((1, 24, 10, 10), (24, 1, 3, 3), group=24),
+    "grouped": lambda: conv((1, 8, 6, 6), (32, 4, 3, 3), group=2),
+    "3d": lambda: conv((1, 3, 4, 6, 5), (17, 3, 3, 3, 3)),
+    "matmul": lambda: task_of("MatMul", {}, [(13, 20), (20, 37)], consts=(1,)),
+    "batched": lambda: task_of("MatMul", {}, [(3, 11, 8), (3, 8, 18)]),
+    "transposed": lambda: task_of(
+        "ConvTranspose",
+        {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        [(1, 5, 5, 5), (5, 18, 4, 4)],
+        consts=(1,),
+        channels_last=True,
+    ),
+    "pool": lambda: task_of(
+        "MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}, [(1, 20, 9, 9)], channels_last=True
+    ),
+}
+
+
+@cache
+def model(name: str, target: Target = TARGET) -> tuple[Task, Model]:
+    task = TASKS[name]()
+    tiled = tiled_of(task, target)
+    assert tiled is not None, name
+    return task, model_of(tiled)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(list(TASKS)), st.integers(0, 2**20))
+def test_any_knobs_make_a_candidate_that_computes_right(name: str, seed: int) -> None:
+    task, m = model(name)
+    drawn = random_candidates(m, 1, seed)
+    candidate = m.tiled.candidate(knobs_at(m, drawn, 0))
+    nest = build_nest(task, candidate)
+    verify_nest(nest, derive(task, candidate.stages))
+    inputs = random_inputs(task)
+    wanted = run_task(task, inputs)
+    for buffer, found in run_tree(task, candidate, nest, inputs).items():
+        np.testing.assert_allclose(found, wanted[buffer], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_space_fits_in_the_registers_and_has_the_default(name: str) -> None:
+    _, m = model(name)
+    space = every_candidate(m)
+    assert (registers(m, space.rows, space.vectors) <= TARGET.vector.registers).all()
+    for k, n in enumerate(m.tiled.inside[:1]):
+        assert (space.chunk % space.rows[:, k] == 0).all() and (space.chunk < 2 * m.tiled.ranges[n] + 32).all()
+    default = population_of(m, [m.tiled.default_knobs()])
+    found = (space.rows == default.rows).all(axis=1) & (space.vectors == default.vectors)
+    assert found.any()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_estimates_do_not_depend_on_the_rest_of_the_population(name: str) -> None:
+    _, m = model(name)
+    drawn = random_candidates(m, 40, 1)
+    whole = estimate(m, drawn)
+    assert np.isfinite(whole.seconds).all() and (whole.seconds > 0).all()
+    assert (whole.efficiency <= 1).all() and (whole.balance <= 1).all()
+    for p in range(0, len(drawn), 7):
+        alone = estimate(m, population_of(m, [knobs_at(m, drawn, p)]))
+        assert alone.seconds[0] == whole.seconds[p] and (alone.traffic[0] == whole.traffic[p]).all()
+
+
+def test_tails_are_counted() -> None:
+    """13 rows by 37 columns in tiles of 5 rows x 2 vectors of 16: six tiles, with the cycles of each."""
+    _, m = model("matmul")
+    knobs = TiledKnobs((("m", 5),), 2, 5, True, None)
+
+    def tile(rows: int, vectors: int) -> float:
+        """One tile alone: a Task of its size."""
+        task = task_of("MatMul", {}, [(rows, 20), (20, 16 * vectors)], consts=(1,))
+        tiled = tiled_of(task, TARGET)
+        assert tiled is not None
+        own = model_of(tiled)
+        inside = tuple((n, rows) for n in tiled.inside)
+        return float(kernel_cycles(own, population_of(own, [TiledKnobs(inside, vectors, rows, True, None)]))[0])
+
+    wanted = 2 * tile(5, 2) + 2 * tile(5, 1) + tile(3, 2) + tile(3, 1)
+    assert kernel_cycles(m, population_of(m, [knobs]))[0] == pytest.approx(wanted)
+
+
+def test_rows_a_power_of_two_apart_conflict() -> None:
+    """Pixels of 1024 channels lie 4096 bytes apart: all in one set of 8 ways; 1040 channels do not."""
+    rows = np.array([[1, 7], [1, 14], [2, 14]])
+    for channels, wanted in ((1024, [0, 5, 19]), (1040, [0, 0, 0])):
+        tiled = tiled_of(conv((1, channels, 14, 14), (32, channels, 1, 1)), TARGET)
+        assert tiled is not None and tiled.inside == ["h", "w"]
+        assert conflicting_lines(model_of(tiled), rows).tolist() == wanted
+
+
+def test_a_cache_that_holds_the_operands_is_filled_once() -> None:
+    """128 x 128 x 128: 192 KiB. Into L2 every operand crosses once, whatever the order; into L1 more does."""
+    tiled = tiled_of(task_of("MatMul", {}, [(128, 128), (128, 128)], consts=(1,)), replace(TARGET, cores=1))
+    assert tiled is not None
+    m = model_of(tiled)
+    costs = estimate(m, every_candidate(m))
+    assert costs.traffic[:, 1] == pytest.approx(4 * 4 * 128 * 128, rel=0.05)  # the result is read before it is written
+    assert (costs.traffic[:, 0] >= costs.traffic[:, 1] * 0.99).all()
+    assert (costs.traffic[:, 2] == 0).all()  # it is warm
+
+
+def test_parallel_work_is_balanced() -> None:
+    """Two iterations for four cores leave two idle."""
+    tiled = tiled_of(conv((2, 32, 32, 32), (64, 32, 3, 3)), replace(TARGET, cores=4))
+    assert tiled is not None
+    m = model_of(tiled)
+    knobs = [TiledKnobs((("h", 1), ("w", 14)), 2, 1, True, loop) for loop in ("n0", "h0")]
+    assert estimate(m, population_of(m, knobs)).balance.tolist() == [0.5, 1.0]
+
+
+def test_the_best_is_near_the_rules_choice() -> None:
+    """Where the rules are known to be good (no conflicts, whole tiles) the cost does not say otherwise by much."""
+    for name in ("matmul", "conv", "3d"):
+        _, m = model(name)
+        default = estimate(m, population_of(m, [m.tiled.default_knobs()])).seconds[0]
+        best = estimate(m, population_of(m, [best_of(m, every_candidate(m))])).seconds[0]
+        assert best <= default <= 2 * best
+
+
+def test_points_are_the_tasks() -> None:
+    _, m = model("conv")
+    assert isinstance(m.tiled.best_kernel(), MicroKernel)
+    whole = estimate(m, every_candidate(m))
+    cycles = kernel_cycles(m, every_candidate(m))
+    points = prod(m.tiled.ranges.values())
+    assert whole.efficiency == pytest.approx(points / (16 * TARGET.fma_ports * cycles))

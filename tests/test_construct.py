@@ -1,0 +1,119 @@
+"""Construction by walks and by a greedy tree: deterministic, within registers and caches, right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_analytic import TARGET, TASKS, model
+from three_ways import random_inputs, run_task, run_tree, task_of
+
+from modelc.ir.verify_nest import verify_nest
+from modelc.space.analytic import estimate, every_candidate, registers
+from modelc.space.build import build_nest
+from modelc.space.construct import (
+    CACHE,
+    STEPS,
+    WALKS,
+    States,
+    caching_benefit,
+    construct,
+    graph_of,
+    measures,
+    thread_benefit,
+    tiling_benefit,
+    walks,
+)
+from modelc.space.default import default_candidate
+from modelc.space.greedy import greedy
+from modelc.space.stages import derive
+
+
+def one(*values: float) -> list[np.ndarray]:
+    return [np.array([v]) for v in values]
+
+
+def test_formulas() -> None:
+    assert tiling_benefit(*one(8, 4, 1, 2)) == 1.0  # half the traffic for twice the footprint
+    assert tiling_benefit(*one(8, 2, 1, 2)) == 2.0
+    assert caching_benefit(*one(50, 10, 14, 40, 0)) == pytest.approx(50 / 14)  # latencies alone
+    assert caching_benefit(*one(50, 10, 14, 40, 1e9)) == pytest.approx(4)  # bandwidths alone
+    assert thread_benefit(*one(8, 4, 2)) == 2.0  # four accumulators cover half of the latency, eight all of it
+    assert thread_benefit(*one(8, 8, 2)) == 1.0
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_is_constructed_computes_right(name: str) -> None:
+    task, _ = model(name)
+    inputs = random_inputs(task)
+    wanted = run_task(task, inputs)
+    for candidate in (construct(task, TARGET), greedy(task, TARGET)):
+        nest = build_nest(task, candidate)
+        verify_nest(nest, derive(task, candidate.stages))
+        for buffer, found in run_tree(task, candidate, nest, inputs).items():
+            np.testing.assert_allclose(found, wanted[buffer], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["conv", "depthwise", "batched"])
+def test_equal_seeds_construct_equal_candidates(name: str) -> None:
+    task, m = model(name)
+    assert str(construct(task, TARGET, 3)) == str(construct(task, TARGET, 3))
+    assert str(greedy(task, TARGET)) == str(greedy(task, TARGET))
+    a, b, c = walks(m, 3), walks(m, 3), walks(m, 4)
+    assert (a.rows == b.rows).all() and (a.parallel == b.parallel).all()
+    assert len(a) != len(c) or (a.rows != c.rows).any() or (a.chunk != c.chunk).any()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_registers_and_memory_are_respected(name: str) -> None:
+    """Every state that a walk keeps fits in the registers; with a small cache, chunks and panels shrink to fit it."""
+    _, m = model(name)
+    kept = walks(m, 0)
+    assert 0 < len(kept) <= WALKS * STEPS
+    assert (registers(m, kept.rows, kept.vectors) <= TARGET.vector.registers).all()
+
+
+def test_no_tile_is_larger_than_its_cache() -> None:
+    small = replace(
+        TARGET, cores=1, caches=(replace(TARGET.caches[0], bytes=8192), replace(TARGET.caches[1], bytes=16384))
+    )
+    task, m = model("pointwise", small)
+    graph = graph_of(m)
+    kept = walks(m, 0)
+    tiles = np.column_stack(
+        [kept.chunk, np.where(kept.by_rows, kept.vectors * 2, kept.vectors), kept.rows, kept.vectors]
+    )
+    level = np.full(len(kept), CACHE, np.int64)
+    assert (measures(graph, tiles, level)[1][kept.chunk == kept.rows[:, 0]] <= 16384 * 1.5).all()
+    assert len(every_candidate(m)) > len(kept)
+    assert task.outputs
+
+
+def test_walks_stay_in_the_graph() -> None:
+    _, m = model("conv")
+    graph = graph_of(m)
+    for column, sizes in enumerate(graph.sizes):
+        at = np.arange(len(sizes))
+        up = graph.larger(column, at)
+        assert up[-1] == -1 and (up[:-1] > at[:-1]).all()
+        grown = sizes[up[:-1]]
+        assert ((grown <= 2 * sizes[:-1]) | (up[:-1] == at[:-1] + 1)).all()
+    zero = np.zeros(1, np.int64)
+    assert States(np.zeros((1, len(graph.sizes)), np.int64), zero, zero, zero).tiles(graph).tolist() == [[1] * 5]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_walks_come_near_the_analytic_optimum(name: str) -> None:
+    _, m = model(name)
+    best = estimate(m, every_candidate(m)).seconds.min()
+    assert estimate(m, walks(m, 0)).seconds.min() <= 1.25 * best
+
+
+def test_other_tasks_get_the_default() -> None:
+    softmax = task_of("Softmax", {"axis": -1}, [(4, 33)])
+    relu = task_of("Relu", {}, [(4, 33)])
+    whole = task_of("MatMulInteger", {}, [(4, 8), (8, 16)], dtypes=["uint8", "int8"])
+    for task in (softmax, relu, whole):
+        default = default_candidate(task, TARGET)
+        assert construct(task, TARGET) == default and greedy(task, TARGET) == default
