@@ -35,6 +35,7 @@ from modelc.package import (
     PackageSpec,
     PackageTarget,
     Plan,
+    check_place,
     find_toolchain,
     read_choices,
     read_package,
@@ -162,6 +163,9 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
+        if self.stop_after in STAGES[STAGES.index("package") :]:  # what would fail at the end, before any work
+            check_place(output)
+            find_toolchain(self.target.triple)
         try:
             programs = self.programs()
             compiled = self.kernels(programs)

@@ -20,7 +20,7 @@ from modelc import pipeline
 from modelc.choices import read_choices_file
 from modelc.codegen.kernels import Kernel, KernelStep
 from modelc.config import load_config, parse_config
-from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError
+from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
 from modelc.package import read_package
 from modelc.passes import SIMPLIFY
 from modelc.target import load_target
@@ -177,6 +177,30 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
             with pytest.raises(KeyboardInterrupt):
                 modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
         assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["/proc/none/p", "file", "folder"])
+def test_where_no_package_can_be_is_said_before_any_work(tmp_path, place) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/mine").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    stages: list[str] = []
+    with pytest.raises(PackageError):
+        modelc.compile(
+            small.model(), output=tmp_path / place, shapes=small.SHAPES, progress=lambda s, _: stages.append(s)
+        )
+    assert stages == [] and sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_compiler_is_said_before_any_work(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    stages: list[str] = []
+    with pytest.raises(ToolchainError, match="install Debian's gcc-aarch64-linux-gnu"):
+        modelc.compile(small.model(), "cortex-a72", tmp_path / "p", progress=lambda s, _: stages.append(s))
+    assert stages == [] and not list(tmp_path.iterdir())
 
 
 def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, monkeypatch) -> None:

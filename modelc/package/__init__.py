@@ -14,7 +14,7 @@ from modelc.package.spec import (
     TensorInfo,
 )
 from modelc.package.toolchain import Toolchain, emulator, find_toolchain, machine_of
-from modelc.package.write import write_package, write_verification
+from modelc.package.write import check_place, write_package, write_verification
 
 __all__ = [
     "ALIGNMENT",
@@ -32,6 +32,7 @@ __all__ = [
     "StepTime",
     "TensorInfo",
     "Toolchain",
+    "check_place",
     "emulator",
     "find_toolchain",
     "machine_of",

@@ -48,6 +48,12 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
     return Package(place, made)
 
 
+def check_place(path: str | Path) -> None:
+    """Raises PackageError if a package cannot be written to `path`; leaves nothing there."""
+    with _folder_beside(_place(path)):
+        pass
+
+
 def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
     with _os_errors_as_sentences(place):
         params_sha256 = _write_params(spec, folder / "params.bin")

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.runtime import ModelError
+
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
 
@@ -120,7 +122,8 @@ def serve() -> None:
                 assert command == "time" and run is not None
                 answer["ms"] = timed(run, inputs, given["seconds"])
         except Exception as error:
-            answer = {"error": f"{error}" if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"}
+            sentence = isinstance(error, ImportError | ModelError)
+            answer = {"error": f"{error}" if sentence else f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
