@@ -24,8 +24,9 @@ Of what was kept the analytic cost picks the best.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log, prod
+from math import log
 
 import numpy as np
 
@@ -47,7 +48,7 @@ from modelc.space.maps import CHUNKS_PER_CORE, inlined
 from modelc.space.tiled import MAX_VECTORS, Tiled, tiled_space
 from modelc.target import Target
 
-WALKS = 48
+WALKS = 96
 STEPS = 48  # halvings of the temperature from 1
 LATENCY_CYCLES = (4.0, 14.0, 50.0, 200.0)  # of L1, L2, L3 and memory, as good as any for formula (2)
 CACHE, REGISTERS, DONE = range(3)  # levels
@@ -95,9 +96,9 @@ class Graph:
         up = np.maximum(np.searchsorted(sizes, 2 * sizes[at], side="right") - 1, at + 1)
         return np.where(at + 1 < len(sizes), np.minimum(up, len(sizes) - 1), -1)
 
-    def size(self, column: int, at: Ints) -> Ints:
-        sizes: Ints = self.sizes[column][at]
-        return sizes
+    def tiles(self, at: Ints) -> Ints:
+        """The sizes at indices [walks x columns]."""
+        return np.column_stack([sizes[at[:, k]] for k, sizes in enumerate(self.sizes)])
 
 
 def graph_of(model: Model) -> Graph:
@@ -124,29 +125,34 @@ class States:
     level: Ints  # [walks]
     steps: Ints  # [walks] on this level
 
-    def tiles(self, graph: Graph) -> Ints:
-        return np.column_stack([graph.size(k, self.at[:, k]) for k in range(self.at.shape[1])])
-
 
 def walks(model: Model, seed: int) -> Population:
-    """What WALKS walks of STEPS steps keep (algorithm 1)."""
+    """What WALKS walks of at most STEPS steps keep (algorithm 1)."""
     graph, rng = graph_of(model), np.random.default_rng(seed)
-    zero = np.zeros(WALKS, np.int64)
-    # unscheduled: the smallest tiles, the parallel loop left to chance
-    start = rng.integers(0, len(model.parallel), WALKS)
-    states = States(np.zeros((WALKS, len(graph.sizes)), np.int64), start, zero, zero)
     kept = []
-    for step in range(1, STEPS + 1):
-        states = _step(graph, states, rng)
+    for step, states in enumerate(trajectory(graph, rng), 1):
         temperature = 0.5**step
         keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
-        kept.append(programs(graph, states).take(keep | (step == STEPS)))
+        kept.append(programs(graph, states).take(keep | (states.level == DONE) | (step == STEPS)))
     return legal(model, Population.join(kept)).unique()
+
+
+def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
+    """The states of WALKS walks after each step, until all of them are done: at first unscheduled, with the smallest
+    tiles and the parallel loop left to chance."""
+    zero = np.zeros(WALKS, np.int64)
+    start = rng.integers(0, len(graph.model.parallel), WALKS)
+    states = States(np.zeros((WALKS, len(graph.sizes)), np.int64), start, zero, zero)
+    for _ in range(STEPS):
+        states = _step(graph, states, rng)
+        yield states
+        if (states.level == DONE).all():
+            break
 
 
 def programs(graph: Graph, states: States) -> Population:
     """The knobs that states stand for: several panels pass by one chunk, or several chunks by one panel."""
-    tiles = states.tiles(graph)
+    tiles = graph.tiles(states.at)
     return Population(tiles[:, 2:-1], tiles[:, -1], tiles[:, 0], tiles[:, 1] > tiles[:, -1], states.parallel)
 
 
@@ -172,37 +178,41 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
     """Where each action leads, and its benefit for every walk [walks x actions]; 0 where it is not to be had."""
     outcomes: list[States] = []
     benefits: list[Floats] = []
-    before = measures(graph, states.tiles(graph), states.level)
-    later = states.steps + 1
+    tiles, later = graph.tiles(states.at), states.steps + 1
+    levels = [level for level in (CACHE, REGISTERS) if (states.level == level).any()]
+    before = {level: measures(graph, tiles, level) for level in levels}
     for column, level in enumerate(graph.levels):
-        here = states.level == level
+        if level not in levels:
+            continue
+        traffic, held = before[level]
         for moved in (graph.larger(column, states.at[:, column]), states.at[:, column] - 1):
             at = states.at.copy()
             at[:, column] = np.maximum(moved, 0)
             outcome = States(at, states.parallel, states.level, later)
-            after = measures(graph, outcome.tiles(graph), states.level)
-            fits = here & (moved >= 0) & (after[1] <= np.array([*graph.capacity, 0.0])[states.level])
+            new_traffic, new_held = measures(graph, graph.tiles(at), level)
+            fits = (states.level == level) & (moved >= 0) & (new_held <= graph.capacity[level])
             outcomes.append(outcome)
-            benefits.append(np.where(fits, tiling_benefit(before[0], after[0], before[1], after[1]), 0.0))
+            benefits.append(np.where(fits, tiling_benefit(traffic, new_traffic, held, new_held), 0.0))
         if level == REGISTERS:  # virtual threads: as many more groups of accumulators as the larger tile has
             grown, fits = outcomes[-2], benefits[-2] > 0
             target = graph.model.target
-            needed = np.float64(target.fma_latency * target.fma_ports)
-            now, then = (np.prod(s.tiles(graph)[:, 2:], axis=1) for s in (states, grown))
+            needed = float(target.fma_latency * target.fma_ports)
+            now, then = (np.prod(t[:, 2:], axis=1) for t in (tiles, graph.tiles(grown.at)))
             outcomes.append(grown)
             benefits.append(np.where(fits & (then > now), thread_benefit(needed, now, then / now), 0.0))
-    for loop in range(len(graph.model.parallel)):
+    for loop in range(len(graph.model.parallel)) if CACHE in levels else ():
         parallel = np.full_like(states.parallel, loop)
-        now, then = (trips(graph, states, p).astype(np.float64) for p in (states.parallel, parallel))
-        useful = np.float64(graph.model.target.cores * CHUNKS_PER_CORE)
-        gain = np.where(
-            (states.level == CACHE) & (parallel != states.parallel), thread_benefit(useful, now, then / now), 0.0
-        )
+        now, then = (trips(graph, tiles, p).astype(np.float64) for p in (states.parallel, parallel))
+        useful = float(graph.model.target.cores * CHUNKS_PER_CORE)
+        other = (states.level == CACHE) & (parallel != states.parallel)
         outcomes.append(States(states.at, parallel, states.level, later))
-        benefits.append(gain)
+        benefits.append(np.where(other, thread_benefit(useful, now, then / now), 0.0))
     outcomes.append(States(states.at, states.parallel, np.minimum(states.level + 1, DONE), np.zeros_like(later)))
-    rising = 3 / (1 + np.exp(-log(5) / 10 * (states.steps - 10)))
-    benefits.append(np.where(states.level < DONE, rising * _cache_benefit(graph, states, before[1]), 0.0))
+    moving_on = np.zeros(len(later))
+    for level in levels:
+        gain = _cache_benefit(graph.model.target, level, before[level][1])
+        moving_on = np.where(states.level == level, gain, moving_on)
+    benefits.append(moving_on * 3 / (1 + np.exp(-log(5) / 10 * (states.steps - 10))))
     return outcomes, np.column_stack(benefits)
 
 
@@ -215,46 +225,40 @@ def tiling_benefit(traffic: Floats, new_traffic: Floats, held: Floats, new_held:
 
 
 def caching_benefit(
-    low_latency: Floats, low_bandwidth: Floats, high_latency: Floats, high_bandwidth: Floats, data: Floats
+    low_latency: float, low_bandwidth: float, high_latency: float, high_bandwidth: float, data: Floats
 ) -> Floats:
     """Formula (2): the time to bring `data` bytes from the lower level over that from the higher one."""
     return np.asarray((low_latency + data / low_bandwidth) / (high_latency + data / high_bandwidth), np.float64)
 
 
-def thread_benefit(needed: Floats | np.float64, width: Floats | Ints, more: Floats) -> Floats:
+def thread_benefit(needed: float, width: Floats | Ints, more: Floats) -> Floats:
     """Formula (3): ceil(x / W) / ceil(x / (V * W))."""
     return np.asarray(np.ceil(needed / width) / np.ceil(needed / (more * width) - 1e-9), np.float64)
 
 
-def measures(graph: Graph, tiles: Ints, level: Ints) -> tuple[Floats, Floats]:
-    """(traffic Q, footprint F) of the tiles of the level that each walk is on: bytes through the cache and in it, or
-    loads into registers and registers."""
+def measures(graph: Graph, tiles: Ints, level: int) -> tuple[Floats, Floats]:
+    """(traffic Q, footprint F) of tiles on a level: bytes into the second-level cache and in it, or loads into
+    registers and registers."""
     model, tiled = graph.model, graph.model.tiled
-    box = np.array([[1 if n in tiled.ranges and n in (*tiled.batch, *tiled.rows) else tiled.ranges[n]
-                     for n in model.iters]] * len(tiles), np.int64)  # fmt: skip
-    for k, n in enumerate(tiled.inside):
-        box[:, model.iters.index(n)] = np.minimum(tiles[:, 0] if k == 0 else tiled.ranges[n], tiled.ranges[n])
-    box[:, model.iters.index(tiled.vector)] = np.minimum(tiles[:, 1] * tiled.lanes, tiled.ranges[tiled.vector])
-    ranges = np.array([tiled.ranges[n] for n in model.iters], np.float64)
+    if level == REGISTERS:
+        rows, vectors = tiles[:, 2:-1], tiles[:, -1]
+        steps = np.ceil(tiled.ranges[tiled.vector] / (vectors * tiled.lanes))
+        for k, n in enumerate(tiled.inside):
+            steps = steps * np.ceil(tiled.ranges[n] / rows[:, k])
+        return steps * sum(loads(model, rows, vectors)), registers(model, rows, vectors).astype(np.float64)
+    ranges = np.array([tiled.ranges[n] for n in model.iters], np.int64)
+    around = [n in (*tiled.batch, *tiled.rows) and n not in tiled.inside[1:] for n in model.iters]
+    box = np.repeat(np.where(around, 1, ranges)[None, :], len(tiles), axis=0)
+    for n, size in [*zip(tiled.inside[:1], [tiles[:, 0]], strict=False), (tiled.vector, tiles[:, 1] * tiled.lanes)]:
+        box[:, model.iters.index(n)] = np.minimum(size, tiled.ranges[n])
     held = np.sum([footprint(o.reach, box, 1).bytes for o in model.operands], axis=0)
-    passed = held * np.prod(np.ceil(ranges / box), axis=1)
-    rows, vectors = tiles[:, 2:-1], tiles[:, -1]
-    wide, narrow = loads(model, rows, vectors)
-    steps = np.ceil(tiled.ranges[tiled.vector] / (vectors * tiled.lanes)) * prod(
-        i.extent for i in tiled.anchor.reduction
-    )
-    for k, n in enumerate(tiled.inside):
-        steps = steps * np.ceil(tiled.ranges[n] / rows[:, k])
-    cached = level == CACHE
-    used = registers(model, rows, vectors).astype(np.float64)
-    return np.where(cached, passed, steps * (wide + narrow)), np.where(cached, held, used)
+    return held * np.prod(np.ceil(ranges / box), axis=1), held
 
 
-def trips(graph: Graph, states: States, parallel: Ints) -> Ints:
+def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
     """Iterations of the parallel loop."""
     model, tiled = graph.model, graph.model.tiled
     found = np.ones(len(parallel), np.int64)
-    tiles = states.tiles(graph)
     for k, loop in enumerate(model.parallel):
         if loop is not None:
             name = loop[:-1]
@@ -267,20 +271,15 @@ def trips(graph: Graph, states: States, parallel: Ints) -> Ints:
     return found
 
 
-def _cache_benefit(graph: Graph, states: States, held: Floats) -> Floats:
-    """Formula (2) for moving on: from L3 (or memory) to L2, then from L1 to registers."""
-    target = graph.model.target
+def _cache_benefit(target: Target, level: int, held: Floats) -> Floats:
+    """Formula (2) for moving on: from L3 (or memory) to L2, then from L1 to registers. In cycles and bytes."""
     caches = target.caches
     clock = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
-    bandwidths = [1e9 * c.bandwidth_gbs / clock for c in caches] + [1e9 * target.memory_bandwidth_gbs / clock]
-    second = min(1, len(caches) - 1)
+    bandwidths = [1e9 * b / clock for b in (*(c.bandwidth_gbs for c in caches), target.memory_bandwidth_gbs)]
+    if level == CACHE:
+        near = min(1, len(caches) - 1)
+        far = near + 1
+        return caching_benefit(LATENCY_CYCLES[far], bandwidths[far], LATENCY_CYCLES[near], bandwidths[near], held)
     vector = target.vector.bits / 8
-    low = caching_benefit(
-        np.float64(LATENCY_CYCLES[second + 1]), np.float64(bandwidths[second + 1]),
-        np.float64(LATENCY_CYCLES[second]), np.float64(bandwidths[second]), held,
-    )  # fmt: skip
-    high = caching_benefit(
-        np.float64(LATENCY_CYCLES[0]), np.float64(bandwidths[0]),
-        np.float64(target.fma_latency), np.float64(2 * vector * target.fma_ports), held * vector,
-    )  # fmt: skip
-    return np.where(states.level == CACHE, low, high)
+    operands = 2 * vector * target.fma_ports  # what multiply-adds take from registers in a cycle
+    return caching_benefit(LATENCY_CYCLES[0], bandwidths[0], target.fma_latency, operands, held * vector)

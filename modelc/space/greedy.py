@@ -36,9 +36,8 @@ def greedy(task: Task, target: Target) -> Candidate:
     graph = graph_of(model)
     at, zero = np.zeros((1, len(graph.sizes)), np.int64), np.zeros(1, np.int64)
     for level in (REGISTERS, CACHE):
-        where = np.full(1, level, np.int64)
         while True:
-            now = measures(graph, States(at, zero, where, zero).tiles(graph), where)
+            now = measures(graph, graph.tiles(at), level)
             best, chosen = 0.0, None
             for column in (k for k, own in enumerate(graph.levels) if own == level):
                 larger = graph.larger(column, at[:, column])
@@ -46,7 +45,7 @@ def greedy(task: Task, target: Target) -> Candidate:
                     continue
                 new = at.copy()
                 new[:, column] = larger
-                then = measures(graph, States(new, zero, where, zero).tiles(graph), where)
+                then = measures(graph, graph.tiles(new), level)
                 benefit = float(tiling_benefit(now[0], then[0], now[1], then[1])[0])
                 if then[1][0] <= graph.capacity[level] and then[0][0] < now[0][0] and benefit > best:
                     best, chosen = benefit, new
@@ -54,5 +53,5 @@ def greedy(task: Task, target: Target) -> Candidate:
                 break
             at = chosen
     end = [States(at, np.full(1, p, np.int64), zero, zero) for p in range(len(model.parallel))]
-    most = max(end, key=lambda s: int(trips(graph, s, s.parallel)[0]))  # of equals the first
+    most = max(end, key=lambda s: int(trips(graph, graph.tiles(at), s.parallel)[0]))  # of equals the first
     return tiled.candidate(knobs_at(model, legal(model, programs(graph, most)), 0))
