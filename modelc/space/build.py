@@ -161,7 +161,8 @@ class _Builder:
             then = body(Var(var), full, tile, reserved=True)
             otherwise = body(Const(full), full + 1, rest)
             return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
-        whole = part == "init" or tag == "parallel"
+        initial = part == "init" or (part == "assign" and bool(block.reduction))  # every element gets its identity
+        whole = initial or tag == "parallel"
         full, limit = (full, full) if whole else self.clipped(name, full, tile, domain, where)
         result: list[Stmt] = []
         if full == 1:
