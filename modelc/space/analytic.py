@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import Block
-from modelc.ir.expr import DTYPES, Op, Var, walk
+from modelc.ir.expr import DTYPES, Op, Var, variables, walk
 from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
 from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, reads_plainly
 from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs
@@ -337,23 +337,28 @@ def _estimate(model: Model, population: Population) -> Estimate:
     tiled, target = model.tiled, model.target
     hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
     loops = _loops(model, population)
-    cores, share = _share(model, population, loops)
+    parallel = model.parallel[int(population.parallel[0])]
+    cores, share = _share(model, population)
     boxes, trips = _boxes(model, population, loops, share)
     line = target.caches[0].line
     found = [[footprint(o.reach, b, line) for b in boxes] for o in model.operands]
-    inside = [
-        [o.times * np.maximum(f.bytes, f.lines * line) for f in fs] for o, fs in zip(model.operands, found, strict=True)
-    ]
-    held = [reduce_sum([f[k] for f in inside]) for k in range(len(boxes))]
+    inside = [[np.maximum(f.bytes, f.lines * line) for f in fs] for fs in found]
+    own = [cores if _moves(o.reach, model, parallel) else 1 for o in model.operands]  # copies of what is held
     moved = []
     for cache in target.caches:
-        capacity = cache.bytes / (cores if cache.shared else 1)
-        moved.append([traffic(f, trips, held, capacity) for f in inside])
+        copies = own if cache.shared else [1] * len(own)
+        held = [reduce_sum([c * f[k] for c, f in zip(copies, inside, strict=True)]) for k in range(len(boxes))]
+        moved.append(
+            [o.times * traffic(f, trips, held, cache.bytes) for o, f in zip(model.operands, inside, strict=True)]
+        )
     if (
         len(target.caches) > 1
-    ):  # what fits in the last cache is there: the task before wrote it, or the last run read it
-        warm = held[-1] <= capacity
-        moved[-1] = [np.where(warm, np.maximum(0.0, m - f[-1]), m) for m, f in zip(moved[-1], inside, strict=True)]
+    ):  # what fits in the last cache is there: it was written by the task before, or read before
+        warm = held[-1] <= target.caches[-1].bytes
+        once = [o.times * f[-1] for o, f in zip(model.operands, inside, strict=True)]
+        moved[-1] = [np.where(warm, np.maximum(0.0, m - f), m) for m, f in zip(moved[-1], once, strict=True)]
+    if target.caches[-1].shared:  # what all cores read comes from memory once
+        moved[-1] = [m * c / cores for m, c in zip(moved[-1], own, strict=True)]
     whole = [np.maximum(1.0, f[-1].lines) for f in found]
     rough = [np.maximum(0.0, f[-1].misses / w * 4 - 1) for f, w in zip(found, whole, strict=True)]
     bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
@@ -366,8 +371,8 @@ def _estimate(model: Model, population: Population) -> Estimate:
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
     compute = cycles * share / hertz
-    copies = _copies(model, population, loops, boxes, trips) * COPY_CYCLES / tiled.lanes / hertz
-    resources = np.column_stack([compute + copies, memory])
+    prologue = _copies(model, population, loops, boxes, trips) * COPY_CYCLES / tiled.lanes / hertz
+    resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
     forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
@@ -375,7 +380,7 @@ def _estimate(model: Model, population: Population) -> Estimate:
     return Estimate(
         total + forked,
         compute,
-        copies,
+        prologue,
         memory,
         np.column_stack([reduce_sum(level) for level in moved]),
         registers(model, population.rows, population.vectors),
@@ -384,6 +389,11 @@ def _estimate(model: Model, population: Population) -> Estimate:
         1 / (share * cores),
         reduce_sum([m / line * (r + 1) / 4 for m, r in zip(moved[0], rough, strict=True)]),
     )
+
+
+def _moves(access: Reach, model: Model, parallel: str | None) -> bool:
+    """Whether iterations of the parallel loop touch elements of their own."""
+    return parallel is None or any(parallel[:-1] in variables(d.index) for d in access.dims)
 
 
 def reduce_sum(arrays: Sequence[Floats]) -> Floats:
@@ -409,7 +419,7 @@ def _tile(model: Model, population: Population, loop: str) -> Ints:
     return one
 
 
-def _share(model: Model, population: Population, loops: list[str]) -> tuple[int, Floats]:
+def _share(model: Model, population: Population) -> tuple[int, Floats]:
     """(cores that work, the part of the work that the busiest has)."""
     cores = model.target.cores
     parallel = model.parallel[int(population.parallel[0])]
