@@ -10,7 +10,6 @@ import click
 import yaml
 
 from modelc.cli.output import json_option, out, print_json
-from modelc.codegen.intrinsic_check import check_file
 from modelc.errors import TargetError, VerificationError
 from modelc.target import Target, list_targets, load_target, probe
 
@@ -59,6 +58,8 @@ def probe_(output: Path | None, as_json: bool) -> None:
 @json_option
 def check(file: Path, as_json: bool) -> None:
     """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""
+    from modelc.codegen.intrinsic_check import check_file
+
     outcomes = []
     for outcome in check_file(file):
         outcomes.append(outcome)
