@@ -31,7 +31,7 @@ STEP_CYCLES = 0.5  # loop control of one reduction step
 CONFLICT_CYCLES = 3.75  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
 COPY_CYCLES = 1.0  # of one vector that a prologue copies
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
-WINDOW = 256  # instructions that a core looks ahead: the next register tile begins before a short one ends
+WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
 SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
 MISS_WEIGHT = 0.5  # how much slower a level is where no prefetcher helps
 
@@ -261,9 +261,15 @@ def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
     spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
     waiting = WIDE_CYCLES * wide + NARROW_CYCLES * narrow + SPILL_CYCLES * spilled
     conflicts = CONFLICT_CYCLES * conflicting_lines(model, rows)
-    steps = prod(i.extent for i in tiled.anchor.reduction)
-    ahead = 1 + WINDOW / (steps * (accumulators + wide + narrow))  # register tiles in flight
+    ahead = 1 + WINDOW / tile_instructions(model, rows, vectors)  # register tiles in flight
     return np.asarray(np.maximum(busy + waiting + conflicts + STEP_CYCLES, target.fma_latency / ahead), np.float64)
+
+
+def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
+    """Multiply-adds and loads of one register tile over all reduction steps."""
+    steps = prod(i.extent for i in model.tiled.anchor.reduction)
+    wide, narrow = loads(model, rows, vectors)
+    return np.asarray(steps * (np.prod(rows, axis=1) * vectors + wide + narrow), np.float64)
 
 
 def conflicting_lines(model: Model, rows: Ints) -> Floats:
@@ -308,7 +314,9 @@ def kernel_cycles(model: Model, population: Population) -> Floats:
         vectors = choice[-1][1]
         accumulators = np.prod(rows, axis=1) * vectors
         around = TILE_CYCLES + accumulators * VECTOR_CYCLES * (1 + model.epilogue_operations)
-        cycles = steps * step_cycles(model, np.maximum(rows, 1), np.maximum(vectors, 1)) + around
+        some = np.maximum(rows, 1), np.maximum(vectors, 1)
+        exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, *some))  # the rest runs beside the next tile
+        cycles = steps * step_cycles(model, *some) + exposed * around
         total = total + np.where(times > 0, times * cycles, 0.0)
     return total * outer
 
