@@ -29,7 +29,8 @@ class Verification:
 @dataclass(frozen=True)
 class Config:
     """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `winograd`: whether
-    convolutions may be computed by minimal filtering. `flush_denormals`: whether a package computes with subnormal numbers taken as zero."""
+    convolutions may be computed by minimal filtering. `flush_denormals`: whether a package computes with subnormal
+    numbers taken as zero."""
 
     simplify: tuple[Spec, ...]
     winograd: bool

@@ -118,7 +118,8 @@ def test_attention(m, tmp_path):
     norm = m.node("LayerNormalization", m.node("Add", out, x), m.weight(8), m.weight(8), to="y")
     program = m.program(tmp_path, norm)
     assert tasks(program) == [
-        "matmul add", "matmul add", "matmul div add", "peak exp total inverse softmax", "matmul add", "matmul", "matmul add",
+        "matmul add", "matmul add", "matmul div add", "peak exp total inverse softmax", "matmul add", "matmul",
+        "matmul add",
         "total mean squares invstd normal",
     ]  # fmt: skip
     assert program.tasks[5].task.buffer("y0").layout == reordered(0, 2, 1, 3)

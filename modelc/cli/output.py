@@ -46,7 +46,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise InputError(f"{path} is no .npz file of numbers, or it is damaged: numpy.savez writes such files") from None
+        raise InputError(f"{path} is no .npz file of numbers, or damaged: numpy.savez writes such files") from None
 
 
 def size(count: float) -> str:

@@ -56,8 +56,8 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
 
 
 def build_module(module: tvm.IRModule, machine: tvm.target.Target) -> tvm.runtime.Module:
-    """TVM's lowering of intrinsics and LLVM's code generation. Indices are simplified already; TVM's own simplifier would
-    take minutes over the polynomials."""
+    """TVM's lowering of intrinsics and LLVM's code generation. Indices are simplified already; TVM's own simplifier
+    would take minutes over the polynomials."""
     passes = [
         tx.transform.LowerIntrin(),
     ]

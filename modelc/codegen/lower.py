@@ -73,7 +73,7 @@ class _Registers:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What is known at a place: loop variables (numbers once unrolled), storage, the vector loop around, scratch used."""
+    """What is known at a place: loop variables (numbers once unrolled), storage, the vector loop around, scratch."""
 
     values: Mapping[str, Expr] = field(default_factory=dict)
     ranges: Mapping[str, int] = field(default_factory=dict)
@@ -151,9 +151,7 @@ class _Lowering:
 
     def loop(self, loop: Loop, scope: _Scope) -> list[Any]:
         if loop.tag == "unroll":
-            return [
-                s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))
-            ]
+            return [s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))]
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
             inner = _bind(scope, loop.var, Var(loop.var), loop.extent)
             vector = _Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
@@ -237,7 +235,7 @@ class _Lowering:
     def vector_leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
         """A leaf executed for all lanes of the vector loop around it."""
         assert scope.vector is not None
-        var, lanes = scope.vector
+        var, _ = scope.vector
         if any(_depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
         leaf = replace(leaf, body=tuple(rewrite(b, _one_condition_each) for b in leaf.body))
@@ -257,9 +255,7 @@ class _Lowering:
         condition = self.value(conditions[0], scope)[0]
         for c in conditions[1:]:
             condition = tx.And(condition, self.value(c, scope)[0])
-        sides = [
-            _sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)
-        ]
+        sides = [_sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
     def vector_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
@@ -281,7 +277,7 @@ class _Lowering:
             if not any(isinstance(scope.storage[x.buffer], _Registers) for x in _accesses(leaf)):
                 return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
         scalar = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
-        return [s for one in scalar for s in self.leaf(leaf, _Scope(one.values, one.ranges, one.storage, None, one.scratch))]
+        return [s for one in scalar for s in self.leaf(leaf, replace(one, vector=None))]
 
     def split_guards(self, leaf: Leaf, guards: list[Expr], scope: _Scope) -> list[Any]:
         """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are
@@ -471,7 +467,8 @@ class _Lowering:
             return tx.Shuffle(scalars, [_int(k) for k in range(lanes)])
         parts = []
         for slot, offset, count in _pieces(start, lanes, place.width):
-            parts.append(tx.BufferLoad(place.slots[slot], [tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)]))
+            index = tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)
+            parts.append(tx.BufferLoad(place.slots[slot], [index]))
         return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [_int(k) for k in range(lanes)])
 
     def store(self, access: Load, value: Any, scope: _Scope, lanes: int) -> Any:

@@ -60,7 +60,7 @@ def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, .
 
 
 class BatchNormalization(OpRun):
-    """For inference, as every model here: before operator set 14 the reference implementation computes as in training."""
+    """For inference; before operator set 14 the reference implementation computes as in training."""
 
     op_domain = ""
 
