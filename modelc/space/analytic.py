@@ -254,7 +254,7 @@ def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
 def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
     """Cycles of one reduction step of a register tile: the ports' work (arithmetic, two loads a cycle, spills, lines
     that conflict in L1), or the latency of dependent accumulation where that is more."""
-    tiled, target = model.tiled, model.target
+    target = model.target
     wide, narrow = loads(model, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
     busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / 2)
