@@ -15,6 +15,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.filtering import filtering_candidates
 from modelc.space.maps import collapsed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
+from modelc.space.staging import staged
 from modelc.space.tiled import tiled_space
 from modelc.target import Target
 
@@ -34,6 +35,7 @@ def default_candidate(task: Task, target: Target, winograd: bool = True) -> Cand
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
         return rows_candidate(task, target, stages)
+    task = staged(task, target, stages)
     found = filtering_candidates(task, target, stages) if winograd else []
     task, direct = tiled_space(task, target, stages)
     if direct is None:

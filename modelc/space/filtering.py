@@ -33,7 +33,7 @@ class Filtering:
 def filtering_candidates(task: Task, target: Target, stages: list[Stage]) -> list[Filtering]:
     """A Candidate per F(m, 3) that applies to the one reduction of `task`; empty if none does."""
     anchor = reduction_of(task)
-    if len(anchor.writes) > 1 or windows(task, anchor) is None or task.blocks[0] is not anchor:
+    if len(anchor.writes) > 1 or windows(task, anchor) is None:
         return []
     found = []
     for m in TRANSFORMS:
@@ -50,7 +50,10 @@ def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> Filte
         task = applied(task, stages, "cache_write", block=name)
     if len(consumers_of(task, reduction_of(task))) > 1:
         raise DoesNotApply("several Blocks consume the result")
+    copies = [b.name for b in task.blocks[: task.blocks.index(reduction_of(task))]]
     task = applied(task, stages, "winograd", block=name, m=m)
+    for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
+        task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
     schedule = _Schedule(task, target, tuple(stages), m)
     return Filtering(schedule.candidate(), schedule.seconds())
@@ -62,9 +65,10 @@ class _Schedule:
     def __init__(self, task: Task, target: Target, stages: tuple[Stage, ...], m: int):
         self.task, self.target, self.stages, self.m = task, target, stages, m
         blocks = [b for b in task.blocks if isinstance(b, Block)]
-        if len(blocks) != 8:
+        if len(blocks) != len(task.blocks) or blocks[3:4] != [reduction_of(task)] or len(blocks) < 8:
             raise DoesNotApply("the Task has Blocks of another kind")
-        self.pad, self.rows, self.columns, self.product, self.write, self.gather, self.scatter, self.owner = blocks
+        self.pad, self.rows, self.columns, self.product, self.write, self.gather, self.scatter, self.owner = blocks[:8]
+        self.afterwards = blocks[8:]
         _, writes = accesses(task, self.write)
         vector = vector_iterator(self.write, writes)
         source, _ = accesses(task, self.columns)
@@ -143,6 +147,7 @@ class _Schedule:
             self.scatter.name: self.transform_schedule(self.scatter, self.vector, spot),
             owner: BlockSchedule("root", "arena", tiles, tuple(order), tags),
         }
+        schedules |= {b.name: map_schedule(self.task, b, self.target) for b in self.afterwards}
         layouts = {}
         schedules[self.product.name], macro = self.product_schedule(products)
         schedules[self.write.name] = replace(

@@ -38,6 +38,12 @@ def inlined(task: Task, stages: list[Stage]) -> Task:
     return task
 
 
+def _reorders(task: Task, copy: Block) -> bool:
+    """Whether a copy's operand is a local that is stored in another order than what it is copied to."""
+    source, target = (task.buffer(x.buffer) for x in (copy.body[0], copy.writes[0]) if isinstance(x, Load))
+    return source in task.locals and source.layout != target.layout
+
+
 def _read_once(task: Task, producer: Block) -> bool:
     """Whether inlining `producer` computes each of its elements no more often than now (up to one extra read)."""
     written = {w.buffer for w in producer.writes}
@@ -46,6 +52,8 @@ def _read_once(task: Task, producer: Block) -> bool:
         return False
     reader = readers[0]
     reads = [r for r in reader.reads if r.buffer in written]
+    if isinstance(reader.body[0], Load) and _reorders(task, reader):
+        return False  # it is there to leave its operand in an order of its own
     if producer.body and isinstance(producer.body[0], Load) and not reader.reduction:
         return True  # moving data costs nothing but its index
     if len(reads) > 1 and len(loads(producer.body[0])) > 1:

@@ -202,7 +202,9 @@ def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
         raise DoesNotApply(f"block {block} is not the one that writes the result")
     (write,) = writer.writes
     target = task.buffer(write.buffer)
-    if target.name not in task.outputs or any(target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)):
+    if target.name not in task.outputs or any(
+        target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)
+    ):
         raise DoesNotApply(f"{target.name} is no result, or is read on")
     name = _fresh(task, f"{target.name}_staged")
     iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(target.shape))
@@ -428,7 +430,7 @@ def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:
     if form is None or form.constant or len(form.terms) != 2:
         return None
     (a, x), (b, y) = sorted(form.terms, key=lambda t: -t[1])
-    if isinstance(a, Var) and isinstance(b, Var) and y == 1 and x == block.ranges[b.name]:
+    if isinstance(a, Var) and isinstance(b, Var) and y == 1 < x == block.ranges[b.name]:
         return a.name, b.name
     return None
 

@@ -86,9 +86,23 @@ def reduction_of(task: Task) -> Block:
 
 
 def consumers_of(task: Task, anchor: Block) -> list[Block]:
-    """The maps after the anchor, all of which have to run on its tile."""
+    """The maps that read what the anchor writes: they run on its tile."""
+    written = {w.buffer for w in anchor.writes}
     later = task.blocks[task.blocks.index(anchor) + 1 :]
-    return [b for b in later if isinstance(b, Block)]
+    return [b for b in later if isinstance(b, Block) and written & {r.buffer for r in b.reads}]
+
+
+def afterwards(task: Task, anchor: Block) -> list[Block]:
+    """The maps after the anchor that read its consumers' results: phases of their own."""
+    consumers = consumers_of(task, anchor)
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block) and b not in consumers]
+
+
+def read_afterwards(task: Task, anchor: Block, consumer: Block) -> bool:
+    """Whether a later phase reads what `consumer` writes: it has to outlive the tile."""
+    written = {w.buffer for w in consumer.writes}
+    return any(written & {r.buffer for r in b.reads} for b in afterwards(task, anchor))
 
 
 def padded(task: Task, stages: list[Stage]) -> Task:
@@ -318,6 +332,8 @@ class Tiled:
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
+        for later in afterwards(self.task, anchor):
+            schedules[later.name] = map_schedule(self.task, later, self.target)
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
             schedules[producer.name], layout = self.prologue(producer, macro)
@@ -418,7 +434,8 @@ class Tiled:
         order = [f"{n}0" for n in rows] + [f"{v}0", f"{v}1"]
         rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
         tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
-        return BlockSchedule(at, "local", {v: (self.lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
+        scope = "arena" if read_afterwards(self.task, self.anchor, consumer) else "local"
+        return BlockSchedule(at, scope, {v: (self.lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
 
     def prologue(self, producer: Block, macro: list[str]) -> tuple[BlockSchedule, Layout | None]:
         """Where a padded or packed copy is made: in the outermost loop that all of its readers' loops move with."""

@@ -130,7 +130,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
     later = task.blocks[task.blocks.index(anchor) + 1 :]
     (write,) = anchor.writes
     consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
-    if write.buffer in task.outputs or consumers != list(later) or not consumers:
+    if write.buffer in task.outputs or len(consumers) != 1:
         raise DoesNotApply(f"what block {block} writes is not consumed in place")
     if not all(isinstance(i, (Var, Const)) for i in write.indices):
         raise DoesNotApply(f"block {block} does not write its iterators plainly")
@@ -235,7 +235,8 @@ class _Winograd:
             Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
         ]
         before = old.blocks[: old.blocks.index(anchor)]
-        after = [self.consumer(b, result) for b in old.blocks[old.blocks.index(anchor) + 1 :]]
+        later = old.blocks[old.blocks.index(anchor) + 1 :]
+        after = [self.consumer(b, result) if write.buffer in _read(b) else b for b in later]
         blocks: list[AnyBlock] = [*before, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
 
@@ -339,6 +340,10 @@ class _Winograd:
             if tiles * self.m > extent:
                 where.append(op("lt", tiled[var], extent))
         return replace(mapped, iters=tuple(iters), where=tuple(where))
+
+
+def _read(block: AnyBlock) -> set[str]:
+    return {r.buffer for r in block.reads} if isinstance(block, Block) else set(block.inputs)
 
 
 def _plus(index: Expr) -> Expr:

@@ -1,0 +1,72 @@
+"""Contractions whose operand or result is stored across their channels, as models hand them over (n, c, h, w).
+
+The register tile wants output channels side by side, and transforms want input channels side by side. Where a Task's
+boundary says otherwise, the operand is copied in, and the result written out, through storage of our own order: two
+transpositions, paid for by the arithmetic that every element takes part in.
+"""
+
+from __future__ import annotations
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Stage
+from modelc.ir.expr import Op, Var
+from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.maps import applied
+from modelc.target import Target
+
+LEAST_REUSE = 32  # operations per element moved that make a transposition worth it
+
+
+def staged(task: Task, target: Target, stages: list[Stage]) -> Task:
+    """`task` with the data operand and the result of its contraction by a constant stored channels innermost."""
+    anchors = [b for b in task.blocks if isinstance(b, Block) and b.reduction]
+    if len(anchors) != 1 or not isinstance(anchors[0].body[0], Op) or len(anchors[0].writes) > 1:
+        return task
+    anchor = anchors[0]
+    reads, writes = accesses(task, anchor)
+    constant = [r for r in reads if r.load.buffer in task.constants]
+    data = [r for r in reads if r.load.buffer not in task.constants]
+    if len(constant) != 1 or len(data) != 1 or anchor.body[0].name != "mul":
+        return task
+    lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
+    outputs = [
+        i
+        for i in anchor.spatial
+        if i.extent >= lanes and constant[0].strides[i.name] != 0 and data[0].strides[i.name] == 0
+    ]
+    inputs = [
+        i
+        for i in anchor.reduction
+        if i.extent >= lanes and constant[0].strides[i.name] != 0 and Var(i.name) in data[0].load.indices
+    ]
+    steps = anchor.points() // max(1, task.buffer(data[0].load.buffer).bytes // 4)
+    if len(outputs) != 1 or len(inputs) != 1 or steps < LEAST_REUSE:
+        return task
+    (o,), (c,) = outputs, inputs
+    place = data[0].load.indices.index(Var(c.name))
+    if data[0].strides[c.name] != 1 and _worth(task, data[0], place):
+        task = applied(task, stages, "cache_read", block=anchor.name, buffer=data[0].load.buffer, innermost=place)
+    return staged_result(task, anchor.name, o.name, stages)
+
+
+def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) -> Task:
+    """`task` with what its last Block writes stored along the anchor's iterator `channel`, if it is not."""
+    before, noted = task, len(stages)
+    if task.blocks[-1].name == anchor:
+        task = applied(task, stages, "cache_write", block=anchor)
+    last, block = task.blocks[-1], task.block(anchor)
+    assert isinstance(block, Block)
+    if isinstance(last, Block) and len(last.writes) == 1 and Var(channel) in block.writes[0].indices:
+        position = block.writes[0].indices.index(Var(channel))
+        names = {r.indices[position] for r in last.reads if r.buffer == block.writes[0].buffer}
+        dims = [d for d, i in enumerate(last.writes[0].indices) if {i} == names and isinstance(i, Var)]
+        spread = [n for n in task.buffer(last.writes[0].buffer).shape if n > 1]
+        if len(dims) == 1 and len(spread) > 1 and accesses(task, last)[1][0].strides[str(*names)] != 1:
+            return applied(task, stages, "stage_write", block=last.name, innermost=dims[0])
+    del stages[noted:]
+    return before
+
+
+def _worth(task: Task, read: Access, dim: int) -> bool:
+    """Whether anything but the channels has an extent: otherwise every order is the same."""
+    return any(n > 1 for d, n in enumerate(task.buffer(read.load.buffer).shape) if d != dim)
