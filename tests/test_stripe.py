@@ -127,8 +127,8 @@ def test_figure_5_before() -> None:
 
 
 def test_figure_5_after() -> None:
-    """Loops over 4 x 4 tiles, and inside them over the 3 x 4 positions, the window and the channels, with the conditions
-    over both (Stripe passes xo = 3x to the inner block; here x0 is the tile and x1 the position in it)."""
+    """Loops over 4 x 4 tiles, and inside them over the 3 x 4 positions, the window and the channels, with the
+    conditions over both (Stripe passes xo = 3x to the inner block; here x0 is the tile and x1 the position in it)."""
     task, _ = figure_5()
     nest = scheduled(task, Candidate({"conv": BlockSchedule("root", "arena", TILES, ORDER)}))
     text = str(nest).replace("x0 * 3 + x1 + i0 - 1", "ROW").replace("y0 * 4 + y1 + j0 - 1", "COLUMN")
