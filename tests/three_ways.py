@@ -46,7 +46,6 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 PAGE = mmap.PAGESIZE
 SECONDS = 20  # that a kernel may run
-PLACEMENTS = ("low", "high", "odd")
 
 
 @cache
@@ -288,8 +287,8 @@ def _link(kernel: Kernel) -> Path:
 
 
 class Memory:
-    """Shared memory between unmapped pages, `nbytes` of it at one of PLACEMENTS: right after the page before, right
-    before the page after, or one element later than the page before."""
+    """Shared memory between unmapped pages, `nbytes` of it: right after the page before (low), right before the page
+    after (high), or one element later than the page before (odd)."""
 
     def __init__(self, nbytes: int, itemsize: int, placement: str, poison: int):
         slack = itemsize if placement == "odd" else 0
@@ -323,46 +322,79 @@ def _libc() -> Any:
     return ctypes.CDLL(None)
 
 
-def run_kernel(
-    built: Built, inputs: Mapping[str, Array], placement: str = "low", poison: int = 0xFF, cuts: int = 1
-) -> Arrays:
-    """The outputs of the compiled kernel, each step run as `cuts` ranges, the last one first."""
-    task, steps = built.task, built.kernel.steps
-    memory: dict[str, Memory] = {}
-    for name, raw in parameters(task, built.candidate, inputs).items():
-        memory[name] = Memory(raw.size, DTYPES[task.buffer(name).dtype].itemsize, placement, poison)
-        memory[name].bytes[:] = raw
-    for name in task.outputs:
-        buffer = task.buffer(name)
-        memory[name] = Memory(stored_bytes(buffer), DTYPES[buffer.dtype].itemsize, placement, poison)
-    for name, count in built.kernel.temporaries:
-        memory[name] = Memory(-(-count // 64) * 64, 64, placement, poison)
-    scratch = Memory(-(-max(s.scratch_bytes for s in steps) // 64) * 64, 64, placement, poison)
+@dataclass(frozen=True)
+class Run:
+    """One way of running a kernel: where its buffers lie, what is in those that it may not read, how many ranges its
+    parallel loops are divided into (the last one runs first)."""
 
-    def body() -> None:
-        library = ctypes.CDLL(str(built.library))
-        for one in (*memory.values(), scratch):
+    placement: str
+    poison: int
+    cuts: int
+
+
+RUNS = (Run("low", 0xFF, 1), Run("high", 0x00, 2), Run("odd", 0x3C, 3))
+
+
+class Execution:
+    """The memory of one Run, and what it does in the child."""
+
+    def __init__(self, built: Built, inputs: Mapping[str, Array], run: Run):
+        task = built.task
+        self.built, self.inputs, self.run = built, inputs, run
+        self.memory = {name: self.blank(raw.size, task.buffer(name)) for name, raw in inputs.items()}
+        for name, raw in inputs.items():
+            self.memory[name].bytes[:] = raw
+        for name in task.outputs:
+            self.memory[name] = self.blank(stored_bytes(task.buffer(name)), task.buffer(name))
+        for name, count in built.kernel.temporaries:
+            self.memory[name] = self.blank(count)
+        self.scratch = self.blank(max(s.scratch_bytes for s in built.kernel.steps))
+
+    def blank(self, count: int, buffer: Buffer | None = None) -> Memory:
+        """Room for a buffer; without one, for what the runtime places: whole cache lines."""
+        itemsize = DTYPES[buffer.dtype].itemsize if buffer else 64
+        return Memory(count if buffer else -(-count // 64) * 64, itemsize, self.run.placement, self.run.poison)
+
+    def execute(self) -> None:
+        library = ctypes.CDLL(str(self.built.library))
+        for one in (*self.memory.values(), self.scratch):
             one.guard()
-        for step in steps:
+        for step in self.built.kernel.steps:
             function = getattr(library, step.symbol)
             function.restype = None
-            pointers = [ctypes.c_void_p(memory[a].address) for a in step.args]
-            marks = [step.extent * k // cuts for k in range(cuts + 1)]
+            pointers = [ctypes.c_void_p(self.memory[a].address) for a in step.args]
+            marks = [step.extent * k // self.run.cuts for k in range(self.run.cuts + 1)]
             for begin, end in reversed(list(pairwise(marks))):
-                scratch.bytes[:] = poison
-                function(*pointers, ctypes.c_void_p(scratch.address), ctypes.c_int(begin), ctypes.c_int(end))
+                self.scratch.bytes[:] = self.run.poison
+                function(*pointers, ctypes.c_void_p(self.scratch.address), ctypes.c_int(begin), ctypes.c_int(end))
+
+    def outputs(self) -> Arrays:
+        """What the kernel wrote, after a look at all that it may not write to."""
+        task = self.built.task
+        for name, one in (*self.memory.items(), ("scratch", self.scratch)):
+            assert one.intact(), f"{task.name} writes around {name}"
+        for name, raw in self.inputs.items():
+            assert (self.memory[name].bytes == raw).all(), f"{task.name} writes to its input {name}"
+        for name in task.outputs:
+            data = self.memory[name].bytes
+            between = np.ones(data.size // DTYPES[task.buffer(name).dtype].itemsize, np.bool_)
+            between[physical_index(task.buffer(name))] = False
+            kept = data.reshape(between.size, -1)[between] if between.any() else np.zeros(0)
+            assert (kept == self.run.poison).all(), f"{task.name} writes between the elements of {name}"
+        return {name: from_storage(self.memory[name].bytes.copy(), task.buffer(name)) for name in task.outputs}
+
+
+def run_kernel(built: Built, inputs: Mapping[str, Array], runs: Sequence[Run] = RUNS) -> list[Arrays]:
+    """The outputs of the compiled kernel in each Run."""
+    stored = parameters(built.task, built.candidate, inputs)
+    executions = [Execution(built, stored, run) for run in runs]
+
+    def body() -> None:
+        for one in executions:
+            one.execute()
 
     _in_child(body)
-    for name, one in (*memory.items(), ("scratch", scratch)):
-        assert one.intact(), f"{task.name} writes around {name}"
-    for name, raw in parameters(task, built.candidate, inputs).items():
-        assert (memory[name].bytes == raw).all(), f"{task.name} writes to its input {name}"
-    for name in task.outputs:
-        between = np.ones(memory[name].bytes.size // DTYPES[task.buffer(name).dtype].itemsize, np.bool_)
-        between[physical_index(task.buffer(name))] = False
-        kept = memory[name].bytes.reshape(between.size, -1)[between] if between.any() else np.zeros(0)
-        assert (kept == poison).all(), f"{task.name} writes between the elements of {name}"
-    return {name: from_storage(memory[name].bytes.copy(), task.buffer(name)) for name in task.outputs}
+    return [one.outputs() for one in executions]
 
 
 def _in_child(body: Callable[[], None]) -> None:
@@ -402,15 +434,13 @@ def check(example: Example | Task, candidate: Candidate | None = None, target: T
         verify_nest(built.nest, derive(task, built.candidate.stages))
         for name, value in run_tree(task, built.candidate, built.nest, inputs).items():
             close(value, wanted[name], example, f"Nest and Blocks, {name}")
-    found = run_kernel(built, inputs)
-    for name, value in found.items():
+    first, *others = run_kernel(built, inputs)
+    for name, value in first.items():
         close(value, wanted[name], example, f"kernel and Blocks, {name}")
         if name in example.wanted:
             close(value, example.wanted[name], example, f"kernel and reference, {name}")
-    for placement, poison, cuts in (("high", 0x00, 2), ("odd", 0x3C, 3)):
-        again = run_kernel(built, inputs, placement, poison, cuts)
-        for name, value in again.items():
-            assert value.tobytes() == found[name].tobytes(), f"{name} differs with {placement} buffers in {cuts} ranges"
+        for run, found in zip(RUNS[1:], others, strict=True):
+            assert found[name].tobytes() == value.tobytes(), f"{name} differs in {run}"
     return built
 
 

@@ -198,7 +198,7 @@ def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1) ->
 
 def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
     writer = _plain(task, block)
-    if len(writer.writes) != 1 or writer.aggregation != "assign" and task.blocks[-1] is not writer:
+    if len(writer.writes) != 1 or (writer.aggregation != "assign" and task.blocks[-1] is not writer):
         raise DoesNotApply(f"block {block} is not the one that writes the result")
     (write,) = writer.writes
     target = task.buffer(write.buffer)

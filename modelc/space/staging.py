@@ -20,13 +20,13 @@ LEAST_REUSE = 32  # operations per element moved that make a transposition worth
 def staged(task: Task, target: Target, stages: list[Stage]) -> Task:
     """`task` with the data operand and the result of its contraction by a constant stored channels innermost."""
     anchors = [b for b in task.blocks if isinstance(b, Block) and b.reduction]
-    if len(anchors) != 1 or not isinstance(anchors[0].body[0], Op) or len(anchors[0].writes) > 1:
+    if len(anchors) != 1 or len(anchors[0].writes) > 1:
         return task
-    anchor = anchors[0]
-    reads, writes = accesses(task, anchor)
+    anchor, body = anchors[0], anchors[0].body[0]
+    reads, _ = accesses(task, anchor)
     constant = [r for r in reads if r.load.buffer in task.constants]
     data = [r for r in reads if r.load.buffer not in task.constants]
-    if len(constant) != 1 or len(data) != 1 or anchor.body[0].name != "mul":
+    if len(constant) != 1 or len(data) != 1 or not isinstance(body, Op) or body.name != "mul":
         return task
     lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
     outputs = [
