@@ -488,7 +488,10 @@ class _Lowering:
             if lanes == 1:
                 return tx.BufferStore(place.slots[start // place.width], value, [_int(start % place.width)])
             if step != 1:
-                raise InvalidIR(f"{access} stores a register tile with stride {step}")
+                ends = [divmod(start + step * k, place.width) for k in range(lanes)]
+                parts = [_lanes(value, range(k, k + 1), lanes) for k in range(lanes)]
+                pairs = zip(ends, parts, strict=True)
+                return _sequence([tx.BufferStore(place.slots[slot], p, [_int(at)]) for (slot, at), p in pairs])
             done = 0
             for slot, offset, count in _pieces(start, lanes, place.width):
                 piece = value if count == lanes else _lanes(value, range(done, done + count), lanes)
