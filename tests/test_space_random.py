@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from three_ways import Example, check, example_of, host_target, random_array, random_inputs, task_of
@@ -319,10 +318,3 @@ def test_pools(data: st.DataObject) -> None:
     shape = (1, draw(SIZES), draw(st.integers(4, 10)), draw(st.integers(4, 10)))
     task = task_of(op, attrs, [shape], (), draw(st.booleans()))
     agree(data, Example(task, random_inputs(task)))
-
-
-@pytest.mark.slow
-@settings(random_schedules, max_examples=20 * EXAMPLES, derandomize=False)
-@given(st.data())
-def test_many_convolutions(data: st.DataObject) -> None:
-    test_convolutions.hypothesis.inner_test(data)  # type: ignore[attr-defined]

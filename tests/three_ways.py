@@ -268,13 +268,14 @@ def build(task: Task, candidate: Candidate | None = None, target: Target | None 
     candidate = candidate or default_candidate(task, target)
     nest = build_nest(task, candidate)
     kernel = compile_nest(nest, "kernel", target)
-    return Built(task, candidate, nest, kernel, _link(kernel))
+    return Built(task, candidate, nest, kernel, link(kernel))
 
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="modelc-kernels-")
 
 
-def _link(kernel: Kernel) -> Path:
+def link(kernel: Kernel) -> Path:
+    """A shared library with the kernel alone."""
     folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
     if kernel.object is not None:
         (folder / "kernel.o").write_bytes(kernel.object)
