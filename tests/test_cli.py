@@ -146,6 +146,8 @@ def test_bench(cli) -> None:
     code, out, _ = cli("bench", small.package(), *options, "--threads", 2, "--json")
     found = json.loads(out)
     assert code == 0 and found["threads"] == 2 and found["engines"]["modelc"]["median_ms"] > 0 and found["ratio"]["ort"]
+    longer = json.loads(cli("bench", small.package(), "--seconds", 2, "--threads", 1, "--json")[1])
+    assert longer["threads"] == 1 and longer["engines"]["modelc"]["runs"] > 2 * found["engines"]["modelc"]["runs"]
     code, out, _ = cli("bench", small.package(), *options)
     assert code == 0 and "onnxruntime" in out and "median ms" in out
     code, _, err = cli("bench", small.package(), "--against", "ort")

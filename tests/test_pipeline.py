@@ -296,3 +296,14 @@ def test_the_tolerances_samples_and_seed_of_verification_are_used(tmp_path) -> N
     report = result.report
     assert report is not None
     assert (report.rtol, report.atol, report.samples, report.seed) == (0.5, 0.25, 4, 7)
+
+
+def test_winograd_is_chosen_only_where_the_configuration_allows_it(tmp_path) -> None:
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 64, 56, 56]}, {"y": [1, 64, 56, 56]}, weights)
+    for allowed in (True, False):
+        config = replace(DEFAULT, winograd=allowed)
+        modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
+        tasks = read_choices_file(tmp_path / "p/choices.json").tasks.values()
+        assert any(stage.rule == "winograd" for task in tasks for stage in task.stages) == allowed
