@@ -9,17 +9,38 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import tvm
 from tvm import tirx as tx
 
+from modelc.codegen.leaves import (
+    accesses,
+    depends,
+    first_sides,
+    flattened,
+    guarded_value,
+    indexed_by_constants,
+    lane_step,
+    one_condition_each,
+    slot_pieces,
+    slot_width,
+    vector_guards,
+)
 from modelc.codegen.math import lower_cast, lower_op
+from modelc.codegen.vectors import (
+    INDEX_OPS,
+    constant,
+    held,
+    int32,
+    lanes_at,
+    lanes_of,
+    sequence,
+    widen,
+)
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS
@@ -95,7 +116,7 @@ class _Lowering:
         self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
 
     def phase(self) -> Phase:
-        used = {x.buffer for s in statements(self.body) if isinstance(s, Leaf) for x in _accesses(s)}
+        used = {x.buffer for s in statements(self.body) if isinstance(s, Leaf) for x in accesses(s)}
         regions = [r for r in (*self.nest.params, *self.nest.temporaries) if r.name in used]
         params, storage = [], {}
         for region in regions:
@@ -115,17 +136,17 @@ class _Lowering:
             extent = first.extent
             self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
             inner = self.block(first.body, _bind(scope, first.var, Var(first.var), extent))
-            code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, _sequence(inner))]
+            code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
         else:
             extent, code = 1, self.block(self.body, scope)
-        function = tx.PrimFunc([*params, self.scratch, begin, end], _sequence([*self.declared, *code]))
+        function = tx.PrimFunc([*params, self.scratch, begin, end], sequence([*self.declared, *code]))
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
         return Phase(function, self.symbol, tuple(r.name for r in regions), extent, self.scratch_bytes)
 
     def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
         """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
         self.loop_vars[name] = var = tx.Var(name, "int32")
-        return tx.For(var, _int(0), _int(extent), tx.ForKind.SERIAL, _sequence(body()))
+        return tx.For(var, int32(0), int32(extent), tx.ForKind.SERIAL, sequence(body()))
 
     # --- statements -----------------------------------------------------------------------------------------------
 
@@ -139,8 +160,8 @@ class _Lowering:
                 result += self.loop(stmt, scope)
             elif isinstance(stmt, Branch):
                 condition = self.value(stmt.condition, scope)[0]
-                then = _sequence(self.block(stmt.then, scope))
-                otherwise = _sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
+                then = sequence(self.block(stmt.then, scope))
+                otherwise = sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
                 result.append(tx.IfThenElse(condition, then, otherwise))
             elif isinstance(stmt, Leaf):
                 result += self.leaf(stmt, scope)
@@ -167,8 +188,8 @@ class _Lowering:
         place: _Memory | _Registers
         stmts: list[Any] = []
         used = scope.scratch
-        if alloc.scope == "register" and _indexed_by_constants(region.name, after):
-            width = _slot_width(region, ALIGN // itemsize)
+        if alloc.scope == "register" and indexed_by_constants(region.name, after):
+            width = slot_width(region, ALIGN // itemsize)
             slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
             place = _Registers(region, slots, width)
@@ -210,12 +231,12 @@ class _Lowering:
         condition = self.value(leaf.where[0], scope)[0]
         for c in leaf.where[1:]:
             condition = tx.And(condition, self.value(c, scope)[0])
-        return [tx.IfThenElse(condition, _sequence(stores), None)]
+        return [tx.IfThenElse(condition, sequence(stores), None)]
 
     def combined(self, leaf: Leaf, values: list[Any], scope: _Scope, lanes: int = 1) -> list[Any]:
         """What is stored already, combined with `values`."""
         held = [self.load(w, scope) for w in leaf.writes]
-        current = [_widen(v, n, lanes) for v, n in held]
+        current = [widen(v, n, lanes) for v, n in held]
         names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
         known = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
         combined = AGGREGATIONS[leaf.aggregation].combine(
@@ -236,17 +257,17 @@ class _Lowering:
         """A leaf executed for all lanes of the vector loop around it."""
         assert scope.vector is not None
         var, _ = scope.vector
-        if any(_depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
+        if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        leaf = replace(leaf, body=tuple(rewrite(b, _one_condition_each) for b in leaf.body))
-        guards = [g for b in leaf.body for g in _vector_guards(b, var)]
+        leaf = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
+        guards = [g for b in leaf.body for g in vector_guards(b, var)]
         if guards:
             return self.split_guards(leaf, guards, scope)
         if any(self.is_guarding(x, scope) for b in leaf.body for x in walk(b)):
             return self.lane_by_lane(leaf, scope)
         if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        if len(leaf.body) == 1 and (guarded := _guarded_value(leaf.body[0], var)) is not None:
+        if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
 
@@ -255,16 +276,16 @@ class _Lowering:
         condition = self.value(conditions[0], scope)[0]
         for c in conditions[1:]:
             condition = tx.And(condition, self.value(c, scope)[0])
-        sides = [_sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
+        sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
     def vector_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
         assert scope.vector is not None
         var, lanes = scope.vector
         values = [self.value(b, scope) for b in leaf.body]
-        if leaf.part == "update" and not any(_depends(w, var) for w in leaf.writes):
+        if leaf.part == "update" and not any(depends(w, var) for w in leaf.writes):
             return self.across_lanes(leaf, values, scope)
-        wide = [_widen(v, n, lanes) for v, n in values]
+        wide = [widen(v, n, lanes) for v, n in values]
         if leaf.part == "update":
             wide = self.combined(leaf, wide, scope, lanes)
         return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
@@ -274,7 +295,7 @@ class _Lowering:
         var, lanes = scope.vector
         if lanes > 4:  # a loop, not copies: this is not the hot path
             flat = _Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
-            if not any(isinstance(scope.storage[x.buffer], _Registers) for x in _accesses(leaf)):
+            if not any(isinstance(scope.storage[x.buffer], _Registers) for x in accesses(leaf)):
                 return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
         scalar = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
         return [s for one in scalar for s in self.leaf(leaf, replace(one, vector=None))]
@@ -288,14 +309,14 @@ class _Lowering:
         inside = ends[0]
         for e in ends[1:]:
             inside = tx.And(inside, e)
-        body = tuple(_taken(b, guards) for b in leaf.body)
+        body = tuple(first_sides(b, guards) for b in leaf.body)
         then = self.vector_leaf(replace(leaf, body=body), scope)
-        return [tx.IfThenElse(inside, _sequence(then), _sequence(self.lane_by_lane(leaf, scope)))]
+        return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
 
     def is_guarding(self, e: Expr, scope: _Scope) -> bool:
         """Whether `e` is a select, by lanes, with a load that only its condition keeps inside its Region."""
         assert scope.vector is not None
-        if not (isinstance(e, Op) and e.name == "select" and _depends(e.args[0], scope.vector[0])):
+        if not (isinstance(e, Op) and e.name == "select" and depends(e.args[0], scope.vector[0])):
             return False
         for access in (x for arm in e.args[1:] for x in walk(arm) if isinstance(x, Load)):
             for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
@@ -309,18 +330,18 @@ class _Lowering:
         assert scope.vector is not None
         lanes = scope.vector[1]
         combine = AGGREGATIONS[leaf.aggregation].combine
-        wide = [_widen(v, n, lanes) for v, n in values]
+        wide = [widen(v, n, lanes) for v, n in values]
         dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
         rest: list[list[Any]] = []
         while lanes > 1:
             wide = [self.bound(v) for v in wide]
             if lanes % 2:
-                rest.append([_lanes(v, range(lanes - 1, lanes), lanes) for v in wide])
-                wide = [_lanes(v, range(lanes - 1), lanes) for v in wide]
+                rest.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in wide])
+                wide = [lanes_at(v, range(lanes - 1), lanes) for v in wide]
                 lanes -= 1
                 continue
             half = lanes // 2
-            low, high = ([_lanes(v, part, lanes) for v in wide] for part in (range(half), range(half, lanes)))
+            low, high = ([lanes_at(v, part, lanes) for v in wide] for part in (range(half), range(half, lanes)))
             wide, lanes = self.combine_values(combine, low, high, dtypes, half), half
         for extra in rest:
             wide = self.combine_values(combine, wide, extra, dtypes, 1)
@@ -341,23 +362,23 @@ class _Lowering:
     def value(self, e: Expr, scope: _Scope) -> tuple[Any, int]:
         """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
         if isinstance(e, Const):
-            return _constant(e), 1
+            return constant(e), 1
         if isinstance(e, Var):
             index = self.index(e, scope)
             if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
                 return tx.IntImm("int64", int(index.value)), 1
-            return lower_cast("int64", index, "int32", _lanes_of(index)), _lanes_of(index)
+            return lower_cast("int64", index, "int32", lanes_of(index)), lanes_of(index)
         if isinstance(e, Load):
             return self.load(e, scope)
         if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
             sides = [self.index(a, scope) for a in e.args]
-            lanes = max(map(_lanes_of, sides))
-            return _INDEX_OPS[e.name](*(_widen(s, _lanes_of(s), lanes) for s in sides)), lanes
+            lanes = max(map(lanes_of, sides))
+            return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
             return self.select(e, scope)
         parts = [self.value(a, scope) for a in e.args]
         lanes = max(n for _, n in parts)
-        args = [_widen(v, n, lanes) for v, n in parts]
+        args = [widen(v, n, lanes) for v, n in parts]
         dtype = dtype_of(e.args[0], self.dtypes)
         if e.name == "cast":
             assert e.dtype is not None
@@ -370,7 +391,7 @@ class _Lowering:
     def named(self, value: Any) -> Any:
         """`value` with its Lets as statements before the current store, where that is a place to compute them."""
         while self.bindings is not None and isinstance(value, tx.Let):
-            self.bindings += _held(value.var, value.value)
+            self.bindings += held(value.var, value.value)
             value = value.body
         return value
 
@@ -380,7 +401,7 @@ class _Lowering:
         if self.bindings is None or isinstance(value, tx.Var) or dtype.startswith("bool"):
             return value
         var = tx.Var("part", dtype)
-        self.bindings += _held(var, value)
+        self.bindings += held(var, value)
         return var
 
     def with_bindings(self, stores: Callable[[], list[Any]]) -> list[Any]:
@@ -404,17 +425,17 @@ class _Lowering:
         lanes = max(n for _, n in parts)
         condition, then, otherwise = (v for v, _ in parts)
         if parts[0][1] == 1:
-            then, otherwise = _widen(then, parts[1][1], lanes), _widen(otherwise, parts[2][1], lanes)
+            then, otherwise = widen(then, parts[1][1], lanes), widen(otherwise, parts[2][1], lanes)
             if loaded:
                 return tx.if_then_else(condition, then, otherwise), lanes
-            return tx.Select(_widen(condition, 1, lanes), then, otherwise), lanes
-        wide = [_widen(v, n, lanes) for v, n in parts]
+            return tx.Select(widen(condition, 1, lanes), then, otherwise), lanes
+        wide = [widen(v, n, lanes) for v, n in parts]
         return tx.Select(*wide), lanes
 
     def flat(self, access: Load, scope: _Scope) -> Expr:
         """The element offset of an access within its Region."""
         region = scope.storage[access.buffer].region
-        flat, form = _flattened(access, region.stride)
+        flat, form = flattened(access, region.stride)
         if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
             return simplify(substitute(flat, scope.values), scope.ranges)
         terms: dict[Expr, int] = {}
@@ -432,18 +453,18 @@ class _Lowering:
 
     def is_linear(self, access: Load, scope: _Scope) -> bool:
         assert scope.vector is not None
-        return _step(self.flat(access, scope), scope.vector[0]) is not None
+        return lane_step(self.flat(access, scope), scope.vector[0]) is not None
 
     def load(self, access: Load, scope: _Scope) -> tuple[Any, int]:
         flat = self.flat(access, scope)
         place = scope.storage[access.buffer]
-        step = 0 if scope.vector is None else _step(flat, scope.vector[0])
+        step = 0 if scope.vector is None else lane_step(flat, scope.vector[0])
         if step is None:  # every lane has an address of its own
             assert scope.vector is not None
             var, lanes = scope.vector
             single = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
             found = [self.load(access, _Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
-            return tx.Shuffle(found, [_int(k) for k in range(lanes)]), lanes
+            return tx.Shuffle(found, [int32(k) for k in range(lanes)]), lanes
         lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
         if lanes > 1:
             assert scope.vector is not None
@@ -452,55 +473,55 @@ class _Lowering:
             loaded = self.load_slots(place, flat, step, lanes)
         else:
             base = self.index_of(op("add", flat, place.offset), scope)
-            loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
+            loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
         if place.region.dtype == "bool":
-            loaded = tx.NE(loaded, _widen(tx.IntImm("uint8", 0), 1, lanes))
+            loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
         return loaded, lanes
 
     def load_slots(self, place: _Registers, flat: Expr, step: int, lanes: int) -> Any:
         assert isinstance(flat, Const)
         start = int(flat.value)
         if lanes == 1:
-            return tx.BufferLoad(place.slots[start // place.width], [_int(start % place.width)])
+            return tx.BufferLoad(place.slots[start // place.width], [int32(start % place.width)])
         if step != 1:
             scalars = [self.load_slots(place, Const(start + step * k), 0, 1) for k in range(lanes)]
-            return tx.Shuffle(scalars, [_int(k) for k in range(lanes)])
+            return tx.Shuffle(scalars, [int32(k) for k in range(lanes)])
         parts = []
-        for slot, offset, count in _pieces(start, lanes, place.width):
-            index = tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)
+        for slot, offset, count in slot_pieces(start, lanes, place.width):
+            index = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
             parts.append(tx.BufferLoad(place.slots[slot], [index]))
-        return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [_int(k) for k in range(lanes)])
+        return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
     def store(self, access: Load, value: Any, scope: _Scope, lanes: int) -> Any:
         flat = self.flat(access, scope)
         place = scope.storage[access.buffer]
         if place.region.dtype == "bool":
-            value = tx.Select(value, _widen(tx.IntImm("uint8", 1), 1, lanes), _widen(tx.IntImm("uint8", 0), 1, lanes))
+            value = tx.Select(value, widen(tx.IntImm("uint8", 1), 1, lanes), widen(tx.IntImm("uint8", 0), 1, lanes))
         step = 0
         if lanes > 1:
             assert scope.vector is not None
-            step = _step(flat, scope.vector[0]) or 0
+            step = lane_step(flat, scope.vector[0]) or 0
             flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
         if isinstance(place, _Registers):
             assert isinstance(flat, Const)
             stores = []
             start = int(flat.value)
             if lanes == 1:
-                return tx.BufferStore(place.slots[start // place.width], value, [_int(start % place.width)])
+                return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
             if step != 1:
                 ends = [divmod(start + step * k, place.width) for k in range(lanes)]
-                parts = [_lanes(value, range(k, k + 1), lanes) for k in range(lanes)]
+                parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
                 pairs = zip(ends, parts, strict=True)
-                return _sequence([tx.BufferStore(place.slots[slot], p, [_int(at)]) for (slot, at), p in pairs])
+                return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
             done = 0
-            for slot, offset, count in _pieces(start, lanes, place.width):
-                piece = value if count == lanes else _lanes(value, range(done, done + count), lanes)
-                at = tx.Ramp(_int(offset), _int(1), count) if count > 1 else _int(offset)
+            for slot, offset, count in slot_pieces(start, lanes, place.width):
+                piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
+                at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
                 stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
                 done += count
-            return _sequence(stores)
+            return sequence(stores)
         base = self.index_of(op("add", flat, place.offset), scope)
-        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, _int(step), lanes)])
+        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
 
     def index(self, e: Expr, scope: _Scope) -> Any:
         """The TIR of an index expression, int32; the vector variable becomes a ramp."""
@@ -509,10 +530,10 @@ class _Lowering:
 
     def index_of(self, e: Expr, scope: _Scope) -> Any:
         if isinstance(e, Const):
-            return _int(int(e.value))
+            return int32(int(e.value))
         if isinstance(e, Var):
             if scope.vector is not None and e.name == scope.vector[0]:
-                return tx.Ramp(_int(0), _int(1), scope.vector[1])
+                return tx.Ramp(int32(0), int32(1), scope.vector[1])
             return self.loop_vars[e.name]
         if isinstance(e, Load):
             loaded, _ = self.load(e, scope)
@@ -524,183 +545,11 @@ class _Lowering:
             value, _ = self.value(e, scope)
             return tx.Cast("int32", value)
         args = [self.index_of(a, scope) for a in e.args]
-        lanes = max(map(_lanes_of, args))
-        wide = [_widen(a, _lanes_of(a), lanes) for a in args]
-        return _INDEX_OPS[e.name](*wide) if e.name in _INDEX_OPS else lower_op(e.name, wide, "int32", lanes)
-
-
-_INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": tx.FloorDiv,
-    "mod": tx.FloorMod,
-    "min": tx.Min,
-    "max": tx.Max,
-    "lt": tx.LT,
-    "le": tx.LE,
-    "gt": tx.GT,
-    "ge": tx.GE,
-    "eq": tx.EQ,
-    "ne": tx.NE,
-}
-
-
-@lru_cache(maxsize=4096)
-def _flattened(access: Load, strides: tuple[int, ...]) -> tuple[Expr, Linear | None]:
-    """The element offset of an access in terms of loop variables, and its linear form."""
-    flat: Expr = Const(0)
-    for index, stride in zip(access.indices, strides, strict=True):
-        flat = op("add", flat, op("mul", index, stride))
-    return flat, linear(flat)
-
-
-def _sequence(stmts: list[Any]) -> Any:
-    if not stmts:
-        return tx.Evaluate(_int(0))
-    return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
-
-
-def _int(value: int) -> Any:
-    return tx.IntImm("int32", value)
-
-
-def _constant(e: Const) -> Any:
-    if e.dtype == "bool":
-        return tx.IntImm("bool", int(e.value))
-    return tx.const(e.value, e.dtype)
-
-
-def _lanes_of(value: Any) -> int:
-    dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
-    return tvm.runtime.DataType(dtype).lanes if not hasattr(dtype, "lanes") else dtype.lanes
-
-
-def _held(var: Any, value: Any) -> list[Any]:
-    """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
-    substitute a bound value into whatever uses it, again and again."""
-    dtype, lanes = str(var.dtype if hasattr(var, "dtype") else var.ty.dtype), _lanes_of(var)
-    slot = tx.decl_buffer((lanes,), dtype.split("x")[0] if lanes > 1 else dtype, var.name, scope="local")
-    at = [tx.Ramp(_int(0), _int(1), lanes) if lanes > 1 else _int(0)]
-    return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
-
-
-def _widen(value: Any, lanes: int, wanted: int) -> Any:
-    return value if lanes == wanted else tx.Broadcast(value, wanted)
-
-
-def _lanes(value: Any, which: range, lanes: int) -> Any:
-    """Some lanes of a vector."""
-    if len(which) == 1:
-        return tx.Shuffle([value], [_int(which[0])])
-    return tx.Shuffle([value], [_int(k) for k in which])
+        lanes = max(map(lanes_of, args))
+        wide = [widen(a, lanes_of(a), lanes) for a in args]
+        return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, "int32", lanes)
 
 
 def _bind(scope: _Scope, var: str, value: Expr, extent: int) -> _Scope:
     ranges = {**scope.ranges, var: extent} if isinstance(value, Var) else scope.ranges
     return _Scope({**scope.values, var: value}, ranges, scope.storage, scope.vector, scope.scratch)
-
-
-def _step(flat: Expr, var: str) -> int | None:
-    """How far one lane moves; None if lanes are not evenly apart."""
-    form = linear(flat)
-    if form is None:
-        return None if _depends(flat, var) else 0
-    if any(_depends(atom, var) for atom, _ in form.terms if not isinstance(atom, Var)):
-        return None
-    return form.coefficient(Var(var))
-
-
-def _depends(e: Expr, var: str) -> bool:
-    return any(x == Var(var) for x in walk(e))
-
-
-def _one_condition_each(e: Expr) -> Expr | None:
-    """`select(a and b, x, fill)` as `select(a, select(b, x, fill), fill)`."""
-    if not (isinstance(e, Op) and e.name == "select"):
-        return None
-    result = e.args[1]
-    for condition in reversed(_conjuncts(e.args[0])):
-        result = Op("select", (condition, result, e.args[2]))
-    return result
-
-
-def _conjuncts(e: Expr) -> list[Expr]:
-    return [c for a in e.args for c in _conjuncts(a)] if isinstance(e, Op) and e.name == "and" else [e]
-
-
-def _vector_guards(e: Expr, var: str) -> list[Expr]:
-    """Conditions of selects over loads that differ from lane to lane."""
-    return [
-        x.args[0]
-        for x in walk(e)
-        if isinstance(x, Op)
-        and x.name == "select"
-        and _depends(x.args[0], var)
-        and any(isinstance(y, Load) for y in walk(x.args[1]))
-        and isinstance(x.args[0], Op)
-        and x.args[0].name in ("lt", "le", "gt", "ge")
-        and all(linear(a) is not None for a in x.args[0].args)
-    ]
-
-
-def _guarded_value(e: Expr, var: str) -> tuple[list[Expr], Expr, Expr] | None:
-    """`select(a, select(b, x, fill), fill)` as ([a, b], x, fill), for conditions that are the same for all lanes."""
-    conditions: list[Expr] = []
-    fill: Expr | None = None
-    while isinstance(e, Op) and e.name == "select" and (fill is None or e.args[2] == fill):
-        if _depends(e.args[0], var):
-            break
-        conditions.append(e.args[0])
-        fill, e = e.args[2], e.args[1]
-    return None if fill is None else (conditions, e, fill)
-
-
-def _taken(e: Expr, guards: list[Expr]) -> Expr:
-    return rewrite(e, lambda x: x.args[1] if isinstance(x, Op) and x.name == "select" and x.args[0] in guards else None)
-
-
-def _pieces(start: int, lanes: int, width: int) -> list[tuple[int, int, int]]:
-    """(slot, offset, count) of the slots that [start, start + lanes) covers."""
-    result = []
-    while lanes:
-        count = min(lanes, width - start % width)
-        result.append((start // width, start % width, count))
-        start, lanes = start + count, lanes - count
-    return result
-
-
-def _slot_width(region: Region, most: int) -> int:
-    last = region.shape[-1] if region.shape else 1
-    return next(w for w in range(min(most, last), 0, -1) if last % w == 0)
-
-
-def _accesses(leaf: Leaf) -> list[Load]:
-    exprs = (*leaf.body, *leaf.where, *leaf.writes)
-    return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
-
-
-def _indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
-    """Whether every access to `name` in `body` has constant indices once loops are unrolled."""
-    fixed: set[str] = set()
-
-    def check(stmts: tuple[Stmt, ...]) -> bool:
-        for s in stmts:
-            if isinstance(s, Loop):
-                if s.tag in ("unroll", "vector"):
-                    fixed.add(s.var)
-                else:
-                    fixed.discard(s.var)
-                if not check(s.body):
-                    return False
-            elif isinstance(s, Branch):
-                if not (check(s.then) and check(s.otherwise)):
-                    return False
-            elif isinstance(s, Leaf):
-                for access in _accesses(s):
-                    names = {x.name for i in access.indices for x in walk(i) if isinstance(x, Var)}
-                    if access.buffer == name and names - fixed:
-                        return False
-        return True
-
-    return check(body)

@@ -1,0 +1,123 @@
+"""What lowering asks of a Leaf: how accesses move from lane to lane, which conditions guard it, what is constant."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from modelc.ir.affine import Linear, linear
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, walk
+from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
+
+
+@lru_cache(maxsize=4096)
+def flattened(access: Load, strides: tuple[int, ...]) -> tuple[Expr, Linear | None]:
+    """The element offset of an access in terms of loop variables, and its linear form."""
+    flat: Expr = Const(0)
+    for index, stride in zip(access.indices, strides, strict=True):
+        flat = op("add", flat, op("mul", index, stride))
+    return flat, linear(flat)
+
+
+def lane_step(flat: Expr, var: str) -> int | None:
+    """How far one lane moves; None if lanes are not evenly apart."""
+    form = linear(flat)
+    if form is None:
+        return None if depends(flat, var) else 0
+    if any(depends(atom, var) for atom, _ in form.terms if not isinstance(atom, Var)):
+        return None
+    return form.coefficient(Var(var))
+
+
+def depends(e: Expr, var: str) -> bool:
+    return any(x == Var(var) for x in walk(e))
+
+
+def one_condition_each(e: Expr) -> Expr | None:
+    """`select(a and b, x, fill)` as `select(a, select(b, x, fill), fill)`."""
+    if not (isinstance(e, Op) and e.name == "select"):
+        return None
+    result = e.args[1]
+    for condition in reversed(conjuncts(e.args[0])):
+        result = Op("select", (condition, result, e.args[2]))
+    return result
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    return [c for a in e.args for c in conjuncts(a)] if isinstance(e, Op) and e.name == "and" else [e]
+
+
+def vector_guards(e: Expr, var: str) -> list[Expr]:
+    """Conditions of selects over loads that differ from lane to lane."""
+    return [
+        x.args[0]
+        for x in walk(e)
+        if isinstance(x, Op)
+        and x.name == "select"
+        and depends(x.args[0], var)
+        and any(isinstance(y, Load) for y in walk(x.args[1]))
+        and isinstance(x.args[0], Op)
+        and x.args[0].name in ("lt", "le", "gt", "ge")
+        and all(linear(a) is not None for a in x.args[0].args)
+    ]
+
+
+def guarded_value(e: Expr, var: str) -> tuple[list[Expr], Expr, Expr] | None:
+    """`select(a, select(b, x, fill), fill)` as ([a, b], x, fill), for conditions that are the same for all lanes."""
+    conditions: list[Expr] = []
+    fill: Expr | None = None
+    while isinstance(e, Op) and e.name == "select" and (fill is None or e.args[2] == fill):
+        if depends(e.args[0], var):
+            break
+        conditions.append(e.args[0])
+        fill, e = e.args[2], e.args[1]
+    return None if fill is None else (conditions, e, fill)
+
+
+def first_sides(e: Expr, guards: list[Expr]) -> Expr:
+    return rewrite(e, lambda x: x.args[1] if isinstance(x, Op) and x.name == "select" and x.args[0] in guards else None)
+
+
+def slot_pieces(start: int, lanes: int, width: int) -> list[tuple[int, int, int]]:
+    """(slot, offset, count) of the slots that [start, start + lanes) covers."""
+    result = []
+    while lanes:
+        count = min(lanes, width - start % width)
+        result.append((start // width, start % width, count))
+        start, lanes = start + count, lanes - count
+    return result
+
+
+def slot_width(region: Region, most: int) -> int:
+    last = region.shape[-1] if region.shape else 1
+    return next(w for w in range(min(most, last), 0, -1) if last % w == 0)
+
+
+def accesses(leaf: Leaf) -> list[Load]:
+    exprs = (*leaf.body, *leaf.where, *leaf.writes)
+    return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
+
+
+def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether every access to `name` in `body` has constant indices once loops are unrolled."""
+    fixed: set[str] = set()
+
+    def check(stmts: tuple[Stmt, ...]) -> bool:
+        for s in stmts:
+            if isinstance(s, Loop):
+                if s.tag in ("unroll", "vector"):
+                    fixed.add(s.var)
+                else:
+                    fixed.discard(s.var)
+                if not check(s.body):
+                    return False
+            elif isinstance(s, Branch):
+                if not (check(s.then) and check(s.otherwise)):
+                    return False
+            elif isinstance(s, Leaf):
+                for access in accesses(s):
+                    names = {x.name for i in access.indices for x in walk(i) if isinstance(x, Var)}
+                    if access.buffer == name and names - fixed:
+                        return False
+        return True
+
+    return check(body)

@@ -1,0 +1,69 @@
+"""Small words of TIR: statements in sequence, vectors made from scalars and taken apart, values held under a name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import tirx as tx
+
+from modelc.ir.expr import Const
+
+INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": tx.FloorDiv,
+    "mod": tx.FloorMod,
+    "min": tx.Min,
+    "max": tx.Max,
+    "lt": tx.LT,
+    "le": tx.LE,
+    "gt": tx.GT,
+    "ge": tx.GE,
+    "eq": tx.EQ,
+    "ne": tx.NE,
+}
+
+
+def sequence(stmts: list[Any]) -> Any:
+    if not stmts:
+        return tx.Evaluate(int32(0))
+    return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
+
+
+def int32(value: int) -> Any:
+    return tx.IntImm("int32", value)
+
+
+def constant(e: Const) -> Any:
+    if e.dtype == "bool":
+        return tx.IntImm("bool", int(e.value))
+    return tx.const(e.value, e.dtype)
+
+
+def lanes_of(value: Any) -> int:
+    dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
+    return tvm.runtime.DataType(dtype).lanes if not hasattr(dtype, "lanes") else dtype.lanes
+
+
+def held(var: Any, value: Any) -> list[Any]:
+    """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
+    substitute a bound value into whatever uses it, again and again."""
+    dtype, lanes = str(var.dtype if hasattr(var, "dtype") else var.ty.dtype), lanes_of(var)
+    slot = tx.decl_buffer((lanes,), dtype.split("x")[0] if lanes > 1 else dtype, var.name, scope="local")
+    at = [tx.Ramp(int32(0), int32(1), lanes) if lanes > 1 else int32(0)]
+    return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
+
+
+def widen(value: Any, lanes: int, wanted: int) -> Any:
+    return value if lanes == wanted else tx.Broadcast(value, wanted)
+
+
+def lanes_at(value: Any, which: range, lanes: int) -> Any:
+    """Some lanes of a vector."""
+    if len(which) == 1:
+        return tx.Shuffle([value], [int32(which[0])])
+    return tx.Shuffle([value], [int32(k) for k in which])
