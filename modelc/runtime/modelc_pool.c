@@ -1,8 +1,10 @@
 /* The threads of one handle: fork and join over the chunks of one step.
  *
  * The caller publishes a job by storing its number of chunks in `unclaimed`, and works on it itself. Whoever
- * decrements `unclaimed` owns that chunk, and only then reads the job: it cannot change before the chunk is done. So
- * nobody waits for a worker that came late, and a process that lost its workers (after fork) still computes.
+ * decrements `unclaimed` may take one chunk, and only then reads the job: it cannot change before that chunk is done.
+ * A thread takes chunks of its own share first, the same part of every step's loop, for it finds in its cache what it
+ * wrote there in the step before; then those that others have left. So nobody waits for a worker that came late, and a
+ * process that lost its workers (after fork) still computes.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,6 +24,7 @@ enum {
 };
 
 typedef struct mc_worker {
+    _Alignas(64) atomic_uint next; /* of its share of the chunks, the one that is taken next */
     pthread_t thread;
     mc_pool *pool;
     uint8_t *scratch;
@@ -47,7 +50,7 @@ struct mc_pool {
     pid_t owner;
     uint8_t *scratch; /* of all threads; the caller's comes first */
     size_t scratch_stride;
-    mc_worker workers[];
+    mc_worker workers[]; /* the caller's entry is the first */
 };
 
 uint64_t mc_now(void) {
@@ -87,22 +90,35 @@ static int spin_until(atomic_uint *counter, uint32_t value, int leave, uint64_t 
     }
 }
 
-static int claim(mc_pool *pool) {
+static int may_take(mc_pool *pool) {
     uint32_t left = atomic_load_explicit(&pool->unclaimed, memory_order_relaxed);
     while (left)
         if (atomic_compare_exchange_weak_explicit(&pool->unclaimed, &left, left - 1, memory_order_acq_rel,
                                                   memory_order_relaxed))
-            return (int)left;
+            return 1;
     return 0;
 }
 
-static void work(mc_pool *pool, uint8_t *scratch) {
-    for (uint32_t left; (left = (uint32_t)claim(pool));) {
+/* The first chunk of the share of thread `index`. */
+static uint32_t share_of(const mc_pool *pool, int32_t index) {
+    return (uint32_t)((uint64_t)pool->chunks * (uint32_t)index / (uint32_t)pool->threads);
+}
+
+/* There is a chunk for everyone who may take one, and a share that is found empty stays empty: one round finds it. */
+static uint32_t take(mc_pool *pool, int32_t index) {
+    for (;; index = index + 1 < pool->threads ? index + 1 : 0) {
+        uint32_t chunk = atomic_fetch_add_explicit(&pool->workers[index].next, 1, memory_order_relaxed);
+        if (chunk < share_of(pool, index + 1)) return chunk;
+    }
+}
+
+static void work(mc_pool *pool, mc_worker *worker) {
+    while (may_take(pool)) {
         const mc_step *step = pool->step;
-        uint32_t chunks = pool->chunks, chunk = chunks - left;
+        uint32_t chunks = pool->chunks, chunk = take(pool, (int32_t)(worker - pool->workers));
         int32_t begin = (int32_t)((uint64_t)step->extent * chunk / chunks);
         int32_t end = (int32_t)((uint64_t)step->extent * (chunk + 1) / chunks);
-        step->run(pool->frame, scratch, begin, end);
+        step->run(pool->frame, worker->scratch, begin, end);
         if (atomic_fetch_add(&pool->done, 1) + 1 == chunks && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -124,7 +140,7 @@ static void *worker_main(void *argument) {
             atomic_fetch_sub(&pool->sleepers, 1);
             pthread_mutex_unlock(&pool->lock);
         }
-        work(pool, worker->scratch);
+        work(pool, worker);
     }
     return NULL;
 }
@@ -145,11 +161,13 @@ void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
     pool->step = step;
     pool->frame = frame;
     pool->chunks = chunks;
+    for (int32_t i = 0; i < pool->threads; i++)
+        atomic_store_explicit(&pool->workers[i].next, share_of(pool, i), memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     /* Sequentially consistent, as is a worker's "sleepers + 1, then look": one of the two sees the other. */
     atomic_store(&pool->unclaimed, chunks);
     if (atomic_load(&pool->sleepers)) wake_workers(pool);
-    work(pool, pool->scratch);
+    work(pool, pool->workers);
     if (spin_until(&pool->done, chunks, 0, pool->spin)) return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_sleeps, 1);
@@ -163,7 +181,7 @@ static int start_workers(mc_pool *pool) {
     sigfillset(&all); /* the application's signal handlers run on the application's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; pool->started < pool->threads - 1; pool->started++) {
-        mc_worker *worker = &pool->workers[pool->started];
+        mc_worker *worker = &pool->workers[pool->started + 1];
         worker->pool = pool;
         worker->scratch = pool->scratch + (size_t)(pool->started + 1) * pool->scratch_stride;
         if (pthread_create(&worker->thread, NULL, worker_main, worker)) break;
@@ -186,7 +204,7 @@ mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);
-    pool->scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
+    pool->scratch = pool->workers[0].scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
     if (pool->scratch && start_workers(pool)) return pool;
     mc_pool_close(pool);
     return NULL;
@@ -197,7 +215,7 @@ void mc_pool_close(mc_pool *pool) {
     if (pool->owner == getpid()) { /* a forked child has no workers to join */
         atomic_store(&pool->quit, 1);
         wake_workers(pool);
-        for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+        for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i + 1].thread, NULL);
         pthread_cond_destroy(&pool->work);
         pthread_cond_destroy(&pool->finished);
         pthread_mutex_destroy(&pool->lock);
