@@ -157,7 +157,7 @@ def test_bench(cli) -> None:
 def test_profile(cli) -> None:
     code, out, _ = cli("profile", small.package(), "--json")
     found = json.loads(out)
-    assert code == 0 and found["kernels"][0]["flops"] > 0 and found["peak_gflops"]["float32"] > 0
+    assert code == 0 and any(k["flops"] > 0 for k in found["kernels"]) and found["peak_gflops"]["float32"] > 0
     code, out, _ = cli("profile", small.package(), "--threads", 2)
     assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out
 
@@ -205,7 +205,7 @@ def test_inspect_a_model(cli, tmp_path) -> None:
 def test_inspect_a_package(cli) -> None:
     code, out, _ = cli("inspect", small.package(), "--json")
     found = json.loads(out)
-    assert code == 0 and found["verification"]["passed"] and found["steps"] == 4 and len(found["variants"]) == 2
+    assert code == 0 and found["verification"]["passed"] and found["steps"] >= 4 and len(found["variants"]) == 2
     code, out, _ = cli("inspect", small.package())
     assert code == 0 and "checksum is right" in out
 

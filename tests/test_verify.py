@@ -301,6 +301,7 @@ def test_an_engine_that_cannot_open_says_so(tmp_path: Path) -> None:
 
 def test_profile_says_what_every_kernel_takes() -> None:
     found = modelc.profile(small.package())
-    assert len(found["kernels"]) == 4 and found["kernels"][0]["nodes"][0] == "first"
+    tasks = dict.fromkeys(kernel["nodes"][0] for kernel in found["kernels"])
+    assert list(tasks) == ["first", "second", "pool", "product"]
     assert sum(row["share"] for row in found["kernels"]) == pytest.approx(1)
     assert all(row["us"] > 0 for row in found["kernels"])
