@@ -2,8 +2,9 @@
 
 For each trained model (tests/models.yaml) and each built network: compiles it, compares it with ONNX Runtime on inputs
 of three seeds, runs it through its example.c and its loader.py (where neither tvm nor onnx can be imported), compares
-the bits of runs with one and with two threads, and measures size, memory and time. Packages for other machines run
-under qemu, where only values mean something. Prints a table; the exit code is 1 if anything is not as promised.
+the bits of runs with one and with two threads, of four handles at a time and of four callers of one, and measures size,
+memory and time. Packages for other machines run under qemu, where only values mean something. Prints a table; the exit
+code is 1 if anything is not as promised.
 """
 
 import argparse
@@ -36,19 +37,26 @@ COLUMNS = ("params_mb", "arena_mb", "library_mb", "compile_s", "verify_s", "open
 NATIVE_ALONE = ("open_ms", "run_ms", "beside_mb")  # figures that mean nothing under emulation
 
 # What a machine with numpy alone does: argv is the package, the folder of inputs and outputs, the number of threads.
+# Four threads run four handles at a time, and then one: whatever they compute has the bits that a run alone has.
 LOADER = """if True:
     import sys
     for name in ("modelc", "tvm", "tvm_ffi", "onnx", "onnxruntime", "scipy", "yaml", "jsonschema"):
         sys.modules[name] = None
     package, folder, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
     sys.path.insert(0, package)
-    import loader, numpy
-    with loader.load(package, threads=threads) as model:
-        feed = {}
+    import contextlib, loader, numpy
+    from concurrent.futures import ThreadPoolExecutor
+    with contextlib.ExitStack() as stack:
+        models = [stack.enter_context(loader.load(package, threads=threads)) for _ in range(4)]
+        model, feed = models[0], {}
         for k, t in enumerate(model.inputs):
             feed[t.name] = numpy.fromfile(f"{folder}/in{k}", t.dtype).reshape(t.shape)
-        for _ in range(2):
-            results = model.run(feed)
+        results = model.run(feed)
+        for called in (models, [model] * 4):
+            for found in ThreadPoolExecutor(4).map(lambda m: m.run(feed), called):
+                for name, array in results.items():
+                    if array.tobytes() != found[name].tobytes():
+                        sys.exit(f"{name}: other bits when four threads run {len(set(called))} handle(s)")
         for k, t in enumerate(model.outputs):
             results[t.name].tofile(f"{folder}/out{k}")
 """
