@@ -22,6 +22,9 @@ from modelc.space.winograd import TRANSFORMS, windows
 from modelc.target import Target
 
 
+PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
+
+
 @dataclass(frozen=True)
 class Filtering:
     """One way to compute a windowed Task: its Candidate and the seconds that it is estimated to take."""
@@ -213,4 +216,5 @@ class _Schedule:
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
         kernel = self.task.buffer(next(r.load.buffer for r in self.gemm.reads if r.load.buffer in self.task.constants))
-        return overlapped((products + cycles_in + cycles_out) / rate, kernel.bytes, self.target)
+        phases = 2 * PHASE_SECONDS if self.by_panels else 0.0
+        return phases + overlapped((products + cycles_in + cycles_out) / rate, kernel.bytes, self.target)
