@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -30,7 +31,9 @@ for verb in VERBS:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point: a user's mistake is a sentence on stderr and an exit code, never a traceback."""
+    """The entry point: a user's mistake is a sentence on stderr and an exit code, never a traceback. Whatever ends the
+    process by a signal, nothing half-written is left."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         code = group.main(arguments, prog_name="modelc", standalone_mode=False)
     except ModelcError as error:
