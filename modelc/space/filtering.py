@@ -21,7 +21,6 @@ from modelc.space.tiled import Tiled, TiledKnobs, consumers_of, overlapped, redu
 from modelc.space.winograd import TRANSFORMS, windows
 from modelc.target import Target
 
-
 PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
 
 
