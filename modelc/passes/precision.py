@@ -1,0 +1,326 @@
+"""Contractions in bfloat16 with sums in float32: Program -> Program.
+
+    before                                          after
+    in x0: float32[1, 64, 56, 56]                   in x0: bfloat16[1, 64, 56, 56]
+    const x1: float32[64, 64, 1, 1]                 const x1: bfloat16[64, 64, 1, 1]
+    out y0: float32[1, 64, 56, 56]                  out y0: bfloat16[1, 64, 56, 56]
+    t0[...] += x0[...] * x1[...]                    t0[...] += float32(x0[...]) * float32(x1[...])
+    y0[...] = max(t0[...], float32(0.0))            y0[...] = bfloat16(max(t0[...], float32(0.0)))
+
+A contraction is told by its structure: a sum of products of two loads, over iterators that index both. It is worth
+bfloat16 where both operands are reused, or where the one that is not is a constant that streams by; a depthwise
+convolution, whose data meets one weight each, is neither, and stays in float32.
+
+Its operands become bfloat16: constants are converted, computed values are stored so by whoever writes them and read
+with a cast by everyone, and what has to stay float32 (inputs and outputs of the program, operands of opaque Blocks) is
+copied by a Task of its own. What its Task computes is stored as bfloat16 too, and so is what merely moves such values.
+Inside a Task everything is float32; a result is rounded once, to nearest even, where it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from modelc.errors import TargetError
+from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
+from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, cast, variables
+from modelc.ir.program import BoundTask, Placed, Program, verify_program
+from modelc.target import Intrinsic, Target
+from modelc.target.intrinsics import shipped_intrinsics
+
+NARROW, WIDE = "bfloat16", "float32"
+
+
+def to_bfloat16(program: Program, kept: Collection[str] = ()) -> Program:
+    """`program` with its contractions in bfloat16, but for the Tasks named in `kept`: what these compute is float32,
+    from constants in float32. The program's inputs and outputs keep their dtypes."""
+    rounded = _Rewrite(program, frozenset(kept)).program()
+    verify_program(rounded, "precision")
+    return rounded
+
+
+def contracting_tasks(program: Program) -> tuple[str, ...]:
+    """The names of the Tasks that `to_bfloat16` would let multiply bfloat16, in order."""
+    return tuple(bound.task.name for bound in program.tasks if any(products(bound.task)))
+
+
+# --- what the target can do ---------------------------------------------------------------------------------------
+
+
+def multiplies_bfloat16(target: Target) -> bool:
+    """Whether one of the target's intrinsics multiplies bfloat16 and adds in float32."""
+    return any(map(_multiplies, target.available_intrinsics))
+
+
+def require_bfloat16(target: Target) -> None:
+    """Raises TargetError, naming the features that would do, if the target cannot multiply bfloat16."""
+    if multiplies_bfloat16(target):
+        return
+    known = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name and _multiplies(i)]
+    ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in known)
+    lacking = f"lacks {', or '.join(w for w in ways if w)}" if any(ways) else "lists none of the intrinsics for it"
+    if not known:
+        lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
+    raise TargetError(
+        f"precision bf16: the target {target.name} cannot multiply bfloat16: it {lacking}; "
+        "compile with --precision f32, or for another target"
+    )
+
+
+def _multiplies(intrinsic: Intrinsic) -> bool:
+    kinds = [o.dtype for o in intrinsic.operands if o.name != intrinsic.accumulator.name]
+    return kinds == [NARROW, NARROW] and intrinsic.accumulator.dtype == WIDE
+
+
+# --- contractions -------------------------------------------------------------------------------------------------
+
+
+def products(task: Task) -> Iterator[tuple[Block, tuple[Load, Load]]]:
+    """The Blocks of `task` that are worth multiplying in bfloat16, with their operands."""
+    for block in task.blocks:
+        operands = _operands(task, block)
+        if operands is not None and _worth(task, block, *operands):
+            yield block, operands  # type: ignore[misc]
+
+
+def _operands(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
+    """The two float32 loads of which the Block adds up products, over iterators that index both."""
+    if not isinstance(block, Block) or block.aggregation != "add" or not isinstance(block.body[0], Op):
+        return None
+    body, dtypes = block.body[0], task.dtypes
+    if body.name != "mul" or dtypes[block.writes[0].buffer] != WIDE:
+        return None
+    a, b = body.args
+    if not (isinstance(a, Load) and isinstance(b, Load) and dtypes[a.buffer] == dtypes[b.buffer] == WIDE):
+        return None
+    return (a, b) if any({i.name} <= variables(a) & variables(b) for i in block.reduction) else None
+
+
+def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
+    """Whether each operand meets several elements of the other, or is a constant that is read once."""
+    assert isinstance(block, Block)
+    long = {i.name for i in block.spatial if i.extent > 1}
+    reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
+    return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
+
+
+# --- the rewrite --------------------------------------------------------------------------------------------------
+
+
+class _Rewrite:
+    """One application; the attributes are what is decided about roots and values."""
+
+    def __init__(self, program: Program, kept: frozenset[str]) -> None:
+        self.old, self.kept = program, kept
+        self.places = program.values
+        self.operands = [self._contracted(bound) for bound in program.tasks]  # buffers, by Task
+        self.stays = self._stays()
+        self.roots = self._stored_narrow()
+        self.values = dict(program.values)
+        self.constants = dict(program.constants)
+        self.copies: dict[str, str] = {}  # a value that stays float32 -> its copy in bfloat16
+        self.tasks: list[BoundTask] = []
+
+    def _contracted(self, bound: BoundTask) -> frozenset[str]:
+        """The Task's buffers that become operands in bfloat16."""
+        if bound.task.name in self.kept:
+            return frozenset()
+        return frozenset(x.buffer for _, loads in products(bound.task) for x in loads)
+
+    def _root(self, bound: BoundTask, buffer: str) -> str | None:
+        """The root that a boundary buffer lies in; None for a local."""
+        return self.places[bound.values[buffer]].root if buffer in bound.values else None
+
+    def _stays(self) -> set[str]:
+        """Roots that keep their dtype whoever reads them."""
+        stays = {*self.old.inputs, *self.old.outputs}
+        stays |= {name for name, place in self.places.items() if place.dtype != WIDE}
+        for bound in self.old.tasks:
+            opaque = {x for b in bound.task.blocks if isinstance(b, OpaqueBlock) for x in (*b.inputs, *b.outputs)}
+            stays |= {self.places[bound.values[x]].root for x in opaque if x in bound.values}
+            if bound.task.name in self.kept:
+                known = bound.task.constants
+                stays |= {self.places[bound.values[x]].root for x in (*bound.task.outputs, *known)}
+        return stays
+
+    def _stored_narrow(self) -> set[str]:
+        """Roots that are stored as bfloat16: operands, results of contractions, and what only moves such values."""
+        roots: set[str | None] = set()
+        for bound, operands in zip(self.old.tasks, self.operands, strict=True):
+            roots |= {self._root(bound, name) for name in operands}
+            if operands:
+                roots |= {self._root(bound, name) for name in bound.task.outputs}
+        found = {root for root in roots if root is not None} - self.stays
+        writers: dict[str, list[int]] = {}
+        for k, bound in enumerate(self.old.tasks):
+            for name in bound.outputs:
+                writers.setdefault(self.places[name].root, []).append(k)
+        again = True
+        while again:
+            exact = {k for k, bound in enumerate(self.old.tasks) if self._moves(bound, found)}
+            more = {root for root, by in writers.items() if exact.issuperset(by)} - found - self.stays
+            again, found = bool(more), found | more
+        return found
+
+    def _moves(self, bound: BoundTask, narrow: set[str]) -> bool:
+        """Whether the Task gives nothing but elements of values that are stored as bfloat16."""
+        moved = [x for b in bound.task.blocks for x in _moved(b)]
+        own = {b.name for b in bound.task.locals}
+        return bool(moved) and all(x is not None and (x in own or self._root(bound, x) in narrow) for x in moved)
+
+    def program(self) -> Program:
+        for name in self.roots - self.constants.keys():
+            self._narrow(name)
+        for bound, operands in zip(self.old.tasks, self.operands, strict=True):
+            values = dict(bound.values)
+            for buffer in bound.task.inputs:
+                if buffer in operands and self._root(bound, buffer) not in self.roots:
+                    values[buffer] = self._copy(values[buffer])
+            for buffer in bound.task.constants:
+                if self._root(bound, buffer) in self.roots:
+                    self._convert(self._root(bound, buffer) or "")
+            narrow = {x for x in values if self.values[values[x]].dtype == NARROW} | (operands - values.keys())
+            narrow = {x for x in narrow if bound.task.buffer(x).dtype == WIDE}
+            self.tasks.append(BoundTask(in_bfloat16(bound.task, narrow, operands), values))
+        used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
+        used |= {self.values[n].root for n in used}
+        constants = {n: data for n, data in self.constants.items() if n in used}
+        values = {n: place for n, place in self.values.items() if n in used}
+        return replace(self.old, constants=constants, values=values, tasks=tuple(self.tasks))
+
+    def _narrow(self, root: str) -> None:
+        """Every value in a root is bfloat16."""
+        for name, place in self.values.items():
+            if place.root == root:
+                self.values[name] = replace(place, dtype=NARROW)
+
+    def _convert(self, root: str) -> None:
+        """A constant that everyone reads as bfloat16."""
+        if self.values[root].dtype == WIDE:
+            self._narrow(root)
+            self.constants[root] = self.constants[root].astype(DTYPES[NARROW])
+
+    def _copy(self, name: str) -> str:
+        """A bfloat16 copy of a value that stays float32: a constant, or what a Task of its own writes."""
+        if name in self.copies:
+            return self.copies[name]
+        place = self.values[name]
+        if place.root in self.constants:
+            copy = self._fresh(f"{place.root}#{NARROW}")
+            self.constants[copy] = self.constants[place.root].astype(DTYPES[NARROW])
+            self.values[copy] = replace(self.values[place.root], name=copy, root=copy, dtype=NARROW)
+            for other in [p for p in self.values.values() if p.root == place.root]:
+                inside = copy if other.name == place.root else self._fresh(f"{other.name}#{NARROW}")
+                self.values[inside] = replace(other, name=inside, root=copy, dtype=NARROW)
+                self.copies[other.name] = inside
+            return self.copies[name]
+        copy = self._fresh(f"{name}#{NARROW}")
+        self.values[copy] = Placed(copy, NARROW, place.shape, place.layout)
+        self.tasks.append(_rounding_task(f"to_bfloat16_{len(self.copies)}", place, self.values[copy]))
+        self.copies[name] = copy
+        return copy
+
+    def _fresh(self, name: str) -> str:
+        while name in self.values:
+            name += "_"
+        return name
+
+
+def _moved(block: AnyBlock) -> Iterator[str | None]:
+    """The buffers whose elements a Block moves as they are; None for a Block that computes."""
+    if not isinstance(block, Block) or block.aggregation not in ("assign", "max", "min"):
+        yield None
+        return
+    for body in block.body:
+        yield body.buffer if isinstance(body, Load) else None
+
+
+def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:
+    iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(source.shape))
+    at = tuple(Var(i.name) for i in iters)
+    block = Block("round", iters, (Load("y0", at),), (cast(NARROW, Load("x0", at)),))
+    buffers = (
+        Buffer("x0", source.dtype, source.shape, source.layout, source.strides),
+        Buffer("y0", target.dtype, target.shape, target.layout),
+    )
+    return BoundTask(Task(name, buffers, ("x0",), ("y0",), (block,), "round"), {"x0": source.name, "y0": target.name})
+
+
+# --- one Task -----------------------------------------------------------------------------------------------------
+
+
+def in_bfloat16(task: Task, narrow: Collection[str], operands: Collection[str] = ()) -> Task:
+    """`task` with the float32 buffers `narrow` stored as bfloat16: readers cast what they load, and writers round. What
+    is accumulated is rounded by a Block of its own when it is done; other Blocks of the Task then read it unrounded,
+    unless it is one of a contraction's `operands`."""
+    if not narrow:
+        return task
+    rounding = _Rounding(task, frozenset(narrow))
+    blocks: list[AnyBlock] = []
+    for block in task.blocks:
+        blocks.append(block if isinstance(block, OpaqueBlock) else rounding.block(block, frozenset(operands)))
+        blocks += rounding.after(block)
+    buffers = [replace(b, dtype=NARROW) if b.name in narrow else b for b in task.buffers]
+    return replace(task, blocks=tuple(blocks), buffers=(*buffers, *rounding.buffers))
+
+
+@dataclass
+class _Rounding:
+    """How the narrow buffers of a Task are written; `sums` are those that are accumulated, in a float32 buffer beside."""
+
+    task: Task
+    narrow: frozenset[str]
+    sums: dict[str, str] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        taken = {b.name for b in self.task.buffers} | {b.name for b in self.task.blocks}
+        for name in sorted(self.narrow - {*self.task.inputs}):
+            if all(b.aggregation == "assign" for b in self._writers(name)):
+                continue
+            wide = next(f"{name}_{k}" for k in range(len(taken) + 1) if f"{name}_{k}" not in taken)
+            taken.add(wide)
+            self.sums[name] = wide
+            buffer = self.task.buffer(name)
+            self.buffers.append(Buffer(wide, WIDE, buffer.shape, buffer.layout))
+
+    def _writers(self, name: str) -> list[Block]:
+        return [b for b in self.task.blocks if isinstance(b, Block) and any(w.buffer == name for w in b.writes)]
+
+    def block(self, block: Block, operands: frozenset[str]) -> Block:
+        contracted = operands if _operands(self.task, block) is not None else frozenset[str]()
+
+        def read(e: Expr) -> Expr | None:
+            if not isinstance(e, Load) or e.buffer not in self.narrow:
+                return None
+            if e.buffer in self.sums and e.buffer not in contracted:
+                return Load(self.sums[e.buffer], e.indices)
+            return cast(WIDE, e)
+
+        new = block.mapped(read)
+        writes, body = [], []
+        for write, value in zip(new.writes, new.body, strict=True):
+            narrowed = write.buffer in self.narrow
+            to = self.sums.get(write.buffer, write.buffer)
+            writes.append(Load(to, write.indices))
+            body.append(self._rounded(value) if narrowed and to == write.buffer else value)
+        return replace(new, writes=tuple(writes), body=tuple(body))
+
+    def after(self, block: AnyBlock) -> Iterator[Block]:
+        """The Blocks that round what `block` was the last to write."""
+        for name, wide in self.sums.items():
+            if self._writers(name)[-1] is not block:
+                continue
+            iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(self.task.buffer(name).shape))
+            at = tuple(Var(i.name) for i in iters)
+            own = f"round_{name}"
+            while own in {b.name for b in (*self.task.blocks, *self.task.buffers)}:
+                own += "_"
+            yield Block(own, iters, (Load(name, at),), (cast(NARROW, Load(wide, at)),))
+
+    def _rounded(self, value: Expr) -> Expr:
+        """`value` as bfloat16; what was one is moved as it is."""
+        inner = value.args[0] if isinstance(value, Op) and value.name == "cast" else None
+        return inner if isinstance(inner, Load) and inner.buffer in self.narrow else cast(NARROW, value)
+
