@@ -70,8 +70,8 @@ def lower_nest(nest: Nest, symbol: str) -> list[Phase]:
 
 
 def stored_dtype(dtype: str) -> str:
-    """How a dtype lies in memory: bools as bytes."""
-    return "uint8" if dtype == "bool" else dtype
+    """How a dtype lies in memory: bools as bytes, bfloat16 as its bits."""
+    return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
 
 
 @dataclass

@@ -6,10 +6,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx as tx
 
-from modelc.ir.expr import Const
+from modelc.ir.expr import DTYPES, Const
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
     "add": operator.add,
@@ -41,6 +42,8 @@ def int32(value: int) -> Any:
 def constant(e: Const) -> Any:
     if e.dtype == "bool":
         return tx.IntImm("bool", int(e.value))
+    if e.dtype == "bfloat16":
+        return tx.IntImm("uint16", int(np.asarray(e.value, DTYPES["bfloat16"]).view(np.uint16)))
     return tx.const(e.value, e.dtype)
 
 

@@ -19,7 +19,7 @@ Inside a Task everything is float32; a result is rounded once, to nearest even, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from modelc.errors import TargetError
@@ -267,7 +267,7 @@ def in_bfloat16(task: Task, narrow: Collection[str], operands: Collection[str] =
 
 @dataclass
 class _Rounding:
-    """How the narrow buffers of a Task are written; `sums` are those that are accumulated, in a float32 buffer beside."""
+    """How a Task's narrow buffers are written; `sums` are those that are accumulated, in a float32 buffer beside."""
 
     task: Task
     narrow: frozenset[str]
@@ -323,4 +323,3 @@ class _Rounding:
         """`value` as bfloat16; what was one is moved as it is."""
         inner = value.args[0] if isinstance(value, Op) and value.name == "cast" else None
         return inner if isinstance(inner, Load) and inner.buffer in self.narrow else cast(NARROW, value)
-
