@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelc.ir.affine import linear, simplify
-from modelc.ir.block import Block, Task
+from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.expr import Expr, Load, Op, Var, op, variables
 from modelc.ir.layout import Layout
 from modelc.target import Target
@@ -68,8 +68,33 @@ def stored_lanes(target: Target, dtype: str) -> int:
 def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
     """(reads, writes) of a Block."""
 
+    buffers = {b.name: b for b in task.buffers}
+
     def describe(load: Load) -> Access:
-        flat = flat_index(task, load, block.ranges)
-        return Access(load, {i.name: stride(flat, i.name) for i in block.iters})
+        steps = _linear_strides(buffers[load.buffer], load, block)
+        if steps is None:
+            flat = flat_index(task, load, block.ranges)
+            steps = {i.name: stride(flat, i.name) for i in block.iters}
+        return Access(load, steps)
 
     return tuple(map(describe, block.reads)), tuple(map(describe, block.writes))
+
+
+def _linear_strides(buffer: Buffer, load: Load, block: Block) -> dict[str, int | None] | None:
+    """The strides of an access that is linear in every dimension of a strided buffer (nearly all are): what
+    flat_index and stride() give, without building an expression. None for any other."""
+    if buffer.layout.primitives and buffer.layout.permutation is None:
+        return None
+    order = buffer.layout.permutation or range(len(buffer.shape))
+    result: dict[str, int | None] = dict.fromkeys(block.ranges, 0)
+    long = {i.name for i in block.iters if i.extent > 1}
+    for dim, step in zip(order, buffer.physical_strides, strict=True):
+        form = linear(load.indices[dim])
+        if form is None:
+            return None
+        for atom, c in form.terms:
+            if not isinstance(atom, Var) or atom.name not in result:
+                return None
+            if atom.name in long:
+                result[atom.name] = (result[atom.name] or 0) + c * step
+    return result
