@@ -44,7 +44,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
         return opaque_kernel(nest, calls, symbol, temporaries)
     machine = tvm.target.Target(llvm_target(target))
     with machine:  # some operations have a cheaper form on some machines
-        phases = lower_nest(nest, symbol)
+        phases = lower_nest(nest, symbol, target.available_intrinsics)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
     module = build_module(tvm.IRModule(functions), machine)
     with tempfile.TemporaryDirectory() as folder:

@@ -104,7 +104,7 @@ def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
     def check(stmts: tuple[Stmt, ...]) -> bool:
         for s in stmts:
             if isinstance(s, Loop):
-                if s.tag in ("unroll", "vector"):
+                if s.tag in ("unroll", "vector") or s.intrinsic:
                     fixed.add(s.var)
                 else:
                     fixed.discard(s.var)

@@ -9,7 +9,7 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -17,6 +17,17 @@ from typing import Any
 import tvm
 from tvm import tirx as tx
 
+from modelc.codegen.applications import (
+    Application,
+    Slots,
+    TileFile,
+    accumulated_by,
+    application_of,
+    on_tiles,
+    slots_of,
+    steps,
+)
+from modelc.codegen.intrinsics import Place, emit, imported, release, set_up, store
 from modelc.codegen.leaves import (
     accesses,
     depends,
@@ -45,8 +56,10 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 from modelc.ir.nest import walk as statements
+from modelc.target import Intrinsic
+from modelc.target.intrinsics import Operand
 
 STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread
 ALIGN = 64
@@ -63,10 +76,19 @@ class Phase:
     scratch_bytes: int
 
 
-def lower_nest(nest: Nest, symbol: str) -> list[Phase]:
-    """The functions of `nest`, one per phase, named `symbol` and `symbol_1`, ..."""
+def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = ()) -> list[Phase]:
+    """The functions of `nest`, one per phase, named `symbol` and `symbol_1`, ...; `intrinsics` are what its loops may
+    be tagged with."""
     names = [symbol if k == 0 else f"{symbol}_{k}" for k in range(len(nest.phases))]
-    return [_Lowering(nest, phase, name).phase() for phase, name in zip(nest.phases, names, strict=True)]
+    return [_lowered(nest, phase, name, intrinsics) for phase, name in zip(nest.phases, names, strict=True)]
+
+
+def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequence[Intrinsic]) -> Phase:
+    first = _Lowering(nest, body, symbol, intrinsics)
+    phase = first.phase()
+    if len({file.table for file in first.files}) != 1:
+        return phase
+    return _Lowering(nest, body, symbol, intrinsics, first.files[0]).phase()  # tiles are shaped once, at the beginning
 
 
 def stored_dtype(dtype: str) -> str:
@@ -92,20 +114,33 @@ class _Registers:
     width: int
 
 
+_Place = _Memory | _Registers | Slots | TileFile
+
+
 @dataclass(frozen=True)
 class _Scope:
     """What is known at a place: loop variables (numbers once unrolled), storage, the vector loop around, scratch."""
 
     values: Mapping[str, Expr] = field(default_factory=dict)
     ranges: Mapping[str, int] = field(default_factory=dict)
-    storage: Mapping[str, _Memory | _Registers] = field(default_factory=dict)
+    storage: Mapping[str, _Place] = field(default_factory=dict)
     vector: tuple[str, int] | None = None
     scratch: int = 0
 
 
 class _Lowering:
-    def __init__(self, nest: Nest, body: tuple[Stmt, ...], symbol: str):
-        self.nest, self.body, self.symbol = nest, body, symbol
+    def __init__(
+        self,
+        nest: Nest,
+        body: tuple[Stmt, ...],
+        symbol: str,
+        intrinsics: Sequence[Intrinsic],
+        shaped: TileFile | None = None,
+    ):
+        self.nest, self.body, self.symbol, self.intrinsics = nest, body, symbol, intrinsics
+        self.shaped = shaped  # as tile registers are at all times, if they are
+        self.files: list[TileFile] = []
+        self.applied: dict[str, Intrinsic] = {}
         self.dtypes = {r.name: r.dtype for r in (*nest.params, *nest.temporaries)}
         self.dtypes |= {s.region.name: s.region.dtype for s in statements(body) if isinstance(s, Alloc)}
         self.scratch_bytes = 0
@@ -139,14 +174,35 @@ class _Lowering:
             code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
         else:
             extent, code = 1, self.block(self.body, scope)
-        function = tx.PrimFunc([*params, self.scratch, begin, end], sequence([*self.declared, *code]))
+        if self.shaped is not None:
+            code = [*set_up(self.shaped.intrinsic, self.shaped.shapes), *code]
+        if self.files:
+            code = [*code, release(self.files[0].intrinsic)]
+        body = imported(self.applied.values(), sequence([*self.declared, *code]))
+        function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
         return Phase(function, self.symbol, tuple(r.name for r in regions), extent, self.scratch_bytes)
+
+    def prefetch(self, stmt: Prefetch, scope: _Scope) -> Any:
+        """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself."""
+        place = scope.storage[stmt.access.buffer]
+        assert isinstance(place, _Memory)
+        at = self.index_of(op("add", self.flat(stmt.access, scope), place.offset), scope)
+        address = tx.address_of(tx.BufferLoad(place.buffer, [at]))
+        return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1)))
 
     def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
         """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
         self.loop_vars[name] = var = tx.Var(name, "int32")
-        return tx.For(var, int32(0), int32(extent), tx.ForKind.SERIAL, sequence(body()))
+        self.forget()
+        inside = sequence(body())
+        self.forget()
+        return tx.For(var, int32(0), int32(extent), tx.ForKind.SERIAL, inside)
+
+    def forget(self) -> None:
+        """The end of a straight line of code: what tile registers hold is not known any more."""
+        for file in self.files[-1:]:
+            file.forget()
 
     # --- statements -----------------------------------------------------------------------------------------------
 
@@ -156,15 +212,26 @@ class _Lowering:
             if isinstance(stmt, Alloc):
                 scope, allocs = self.allocate(stmt, body[k + 1 :], scope)
                 result += allocs
+                place = scope.storage[stmt.region.name]
+                if isinstance(place, TileFile):
+                    rest = self.block(body[k + 1 :], scope)
+                    shapes = [] if self.shaped is not None else set_up(place.intrinsic, place.shapes)
+                    return [*result, *shapes, *rest]
             elif isinstance(stmt, Loop):
                 result += self.loop(stmt, scope)
             elif isinstance(stmt, Branch):
                 condition = self.value(stmt.condition, scope)[0]
+                self.forget()
                 then = sequence(self.block(stmt.then, scope))
+                self.forget()
                 otherwise = sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
+                self.forget()
                 result.append(tx.IfThenElse(condition, then, otherwise))
             elif isinstance(stmt, Leaf):
+                self.forget()
                 result += self.leaf(stmt, scope)
+            elif isinstance(stmt, Prefetch):
+                result.append(self.prefetch(stmt, scope))
             else:
                 assert isinstance(stmt, Call)
                 raise InvalidIR(f"opaque block {stmt.block} inside a loop of {self.nest.name}")
@@ -173,6 +240,8 @@ class _Lowering:
     def loop(self, loop: Loop, scope: _Scope) -> list[Any]:
         if loop.tag == "unroll":
             return [s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))]
+        if loop.intrinsic is not None:
+            return self.application(application_of(loop, self.intrinsics), scope)
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
             inner = _bind(scope, loop.var, Var(loop.var), loop.extent)
             vector = _Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
@@ -182,6 +251,15 @@ class _Lowering:
 
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: _Scope) -> tuple[_Scope, list[Any]]:
         region = alloc.region
+        if alloc.scope == "register" and (found := accumulated_by(region, after, self.intrinsics)) is not None:
+            if found.tiles is not None:
+                file = TileFile(region, found)
+                self.files.append(file)
+                return replace(scope, storage={**scope.storage, region.name: file}), []
+            if len(found.accumulator.shape) > 1:
+                blocks = slots_of(region, found)
+                storage = {**scope.storage, region.name: blocks}
+                return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
         dtype = stored_dtype(region.dtype)
         size = prod(region.shape)
         itemsize = DTYPES[region.dtype].itemsize
@@ -212,6 +290,59 @@ class _Lowering:
             self.declared.append(tx.DeclBuffer(buffer, data=data))
             self.scratch_buffers[dtype] = buffer
         return self.scratch_buffers[dtype]
+
+    # --- intrinsics -----------------------------------------------------------------------------------------------
+
+    def application(self, application: Application, scope: _Scope) -> list[Any]:
+        """One application of an intrinsic."""
+        intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
+        self.applied[intrinsic.name] = intrinsic
+        inner = scope
+        for loop in application.loops:
+            inner = _bind(inner, loop.var, Var(loop.var), loop.extent)
+
+        def offset(access: Load) -> Expr:
+            return self.flat(access, inner)
+
+        def locate(operand: Operand, access: Load) -> tuple[Place, Expr]:
+            place = scope.storage[access.buffer]
+            assert isinstance(place, _Memory)
+            first, strides = steps(operand, offset(access), names)
+            base = simplify(op("add", first, place.offset), scope.ranges)
+            return Place(place.buffer, self.index_of(base, scope), strides), base
+
+        held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
+        assert isinstance(held, Load)
+        place = scope.storage[held.buffer]
+        if isinstance(place, TileFile):
+            return on_tiles(application, place, offset, locate, self.dtypes)
+        accumulator = intrinsic.accumulator
+        first, _ = steps(accumulator, offset(held), names)
+        lanes = accumulator.type.lanes
+        if leaf.part == "assign":
+            there, _ = locate(accumulator, leaf.writes[0])
+            return store(accumulator, there, self.load_accumulator(place, first, lanes))
+        if leaf.part == "init":
+            value = widen(constant(Const(0, accumulator.dtype)), 1, lanes)
+        else:
+            operands: dict[str, Any] = {accumulator.name: self.load_accumulator(place, first, lanes)}
+            for name, access in application.accesses(self.dtypes).items():
+                if name != accumulator.name:
+                    operands[name], _ = locate(intrinsic.operand(name), access)
+            value = emit(intrinsic, operands)
+        return [self.store_accumulator(place, first, value, lanes)]
+
+    def load_accumulator(self, place: _Place, first: Expr, lanes: int) -> Any:
+        if isinstance(place, Slots):
+            return tx.BufferLoad(place.at(first), [tx.Ramp(int32(0), int32(1), lanes)])
+        assert isinstance(place, _Registers)
+        return self.load_slots(place, first, 1, lanes)
+
+    def store_accumulator(self, place: _Place, first: Expr, value: Any, lanes: int) -> Any:
+        if isinstance(place, Slots):
+            return tx.BufferStore(place.at(first), value, [tx.Ramp(int32(0), int32(1), lanes)])
+        assert isinstance(place, _Registers)
+        return self.store_slots(place, first, 1, value, lanes)
 
     # --- leaves ---------------------------------------------------------------------------------------------------
 
@@ -472,6 +603,7 @@ class _Lowering:
         if isinstance(place, _Registers):
             loaded = self.load_slots(place, flat, step, lanes)
         else:
+            assert isinstance(place, _Memory)
             base = self.index_of(op("add", flat, place.offset), scope)
             loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
         if place.region.dtype == "bool":
@@ -492,6 +624,25 @@ class _Lowering:
             parts.append(tx.BufferLoad(place.slots[slot], [index]))
         return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
+    def store_slots(self, place: _Registers, flat: Expr, step: int, value: Any, lanes: int) -> Any:
+        assert isinstance(flat, Const)
+        stores = []
+        start = int(flat.value)
+        if lanes == 1:
+            return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
+        if step != 1:
+            ends = [divmod(start + step * k, place.width) for k in range(lanes)]
+            parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
+            pairs = zip(ends, parts, strict=True)
+            return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
+        done = 0
+        for slot, offset, count in slot_pieces(start, lanes, place.width):
+            piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
+            at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
+            stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
+            done += count
+        return sequence(stores)
+
     def store(self, access: Load, value: Any, scope: _Scope, lanes: int) -> Any:
         flat = self.flat(access, scope)
         place = scope.storage[access.buffer]
@@ -503,23 +654,8 @@ class _Lowering:
             step = lane_step(flat, scope.vector[0]) or 0
             flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
         if isinstance(place, _Registers):
-            assert isinstance(flat, Const)
-            stores = []
-            start = int(flat.value)
-            if lanes == 1:
-                return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
-            if step != 1:
-                ends = [divmod(start + step * k, place.width) for k in range(lanes)]
-                parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
-                pairs = zip(ends, parts, strict=True)
-                return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
-            done = 0
-            for slot, offset, count in slot_pieces(start, lanes, place.width):
-                piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
-                at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
-                stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
-                done += count
-            return sequence(stores)
+            return self.store_slots(place, flat, step, value, lanes)
+        assert isinstance(place, _Memory)
         base = self.index_of(op("add", flat, place.offset), scope)
         return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
 

@@ -14,18 +14,22 @@
 Accesses are physical: indices of a Region's dimensions, flattened by its strides. A `Leaf` is one Block at its place:
 its iterators are already replaced by expressions over the loops around it, kept in `binding`. Parts of a reduction:
 `init` writes the identity, `update` combines one more point into what is there; `assign` is a whole map.
+
+Loops tagged `intrin:NAME` lead to one Leaf and are one application of that intrinsic, in the order of its iterators:
+`update` multiplies and adds, `init` makes zeros, `assign` takes accumulators to memory. They mean what loops mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from modelc.ir.block import AGGREGATIONS, compact_strides, show_call
 from modelc.ir.expr import DTYPES, Expr, Load, show, show_conditions
 
 TAGS = ("for", "parallel", "unroll", "vector")
+INTRINSIC = "intrin:"  # a tag of its own for every intrinsic: the name follows
 SCOPES = ("register", "local", "arena")
 
 
@@ -81,7 +85,12 @@ class Loop:
     var: str
     extent: int
     body: tuple[Stmt, ...]
-    tag: str = "for"  # one of TAGS
+    tag: str = "for"  # one of TAGS, or INTRINSIC and a name
+
+    @property
+    def intrinsic(self) -> str | None:
+        """The name of the intrinsic that the loop is a part of."""
+        return self.tag.removeprefix(INTRINSIC) if self.tag.startswith(INTRINSIC) else None
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,14 @@ class Call:
     attrs: tuple[tuple[str, object], ...] = ()
 
 
-Stmt = Leaf | Alloc | Loop | Branch | Call
+@dataclass(frozen=True)
+class Prefetch:
+    """A hint that changes no result: the cache line of an element is wanted soon. Indices may lie outside the Region."""
+
+    access: Load
+
+
+Stmt = Leaf | Alloc | Loop | Branch | Call | Prefetch
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,19 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from walk(stmt.otherwise)
 
 
+def without_hints(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body without its Prefetches: what it computes."""
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            stmt = replace(stmt, body=without_hints(stmt.body))
+        elif isinstance(stmt, Branch):
+            stmt = replace(stmt, then=without_hints(stmt.then), otherwise=without_hints(stmt.otherwise))
+        if not isinstance(stmt, Prefetch):
+            result.append(stmt)
+    return tuple(result)
+
+
 def show_nest(nest: Nest) -> str:
     """The text of a Nest; text.parse_nest reads it back to an equal object."""
     lines = [f"nest {nest.name}({'; '.join(map(str, nest.params))}) -> ({', '.join(nest.outputs)})"]
@@ -158,6 +187,8 @@ def _show(stmt: Stmt, depth: int) -> list[str]:
         then = [x for s in stmt.then for x in _show(s, depth + 1)]
         otherwise = [x for s in stmt.otherwise for x in _show(s, depth + 1)]
         return [f"{pad}if {show(stmt.condition)}", *then, *([f"{pad}else", *otherwise] if otherwise else [])]
+    if isinstance(stmt, Prefetch):
+        return [f"{pad}prefetch {show(stmt.access)}"]
     if isinstance(stmt, Call):
         return [f"{pad}call {show_call(stmt.block, stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs)}"]
     binding = ", ".join(f"{i}={show(e)}" for i, e in stmt.binding)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.check import accesses, fail, identifiers, typed
 from modelc.ir.expr import Expr, Load, Op, Var, show, substitute
-from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,9 @@ class _Walk:
                 condition = substitute(stmt.condition, names)
                 self.body(stmt.then, loops, names, (*branches, condition), storage, where)
                 self.body(stmt.otherwise, loops, names, (*branches, Op("not", (condition,))), storage, where)
+            elif isinstance(stmt, Prefetch):
+                known = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
+                typed(stmt.access, names, known, where)
             else:
                 self.step(stmt, loops, names, branches, storage, where)
 
@@ -169,13 +172,16 @@ class _Walk:
             fail(where, f"loop {stmt.var} is inside a loop of the same name")
         if stmt.extent < 1:
             fail(where, f"loop {stmt.var} has {stmt.extent} iterations, expected at least 1")
-        if stmt.tag not in TAGS:
-            fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {', '.join(TAGS)}")
+        if stmt.tag not in TAGS and not stmt.intrinsic:
+            known = ", ".join((*TAGS, f"{INTRINSIC}NAME"))
+            fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {known}")
         if stmt.tag == "parallel" and not outermost:
             fail(where, f"loop {stmt.var} is parallel, and is not the outermost of its phase")
         vector = next((x for x in loops if x.tag == "vector"), None)
         if vector and stmt.tag != "unroll":
             fail(where, f"the {stmt.tag} loop {stmt.var} is inside the vector loop {plain(vector.var)}")
+        if stmt.intrinsic or (loops and loops[-1].intrinsic):
+            _one_application(stmt, loops, where)
         self.loops += 1
         var = f"{stmt.var}@{self.loops}"
         inner = (*loops, Loop(var, stmt.extent, (), stmt.tag))
@@ -206,6 +212,17 @@ class _Walk:
                 if name not in storage:
                     fail(where, f"unknown region {name!r}")
         self.found.append(Step(len(self.found), stmt, loops, branches, storage, where))
+
+
+def _one_application(loop: Loop, loops: tuple[Loop, ...], where: str) -> None:
+    """Loops of an intrinsic lead to one Leaf, with no other loop between or inside."""
+    outer = loops[-1] if loops and loops[-1].intrinsic else None
+    if outer is not None and outer.tag != loop.tag:
+        fail(where, f"the {loop.tag} loop {loop.var} is inside the {outer.tag} loop {plain(outer.var)}")
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Loop | Leaf):
+        fail(where, f"the {loop.tag} loop {loop.var} has more in it than one loop or leaf")
+    if isinstance(loop.body[0], Leaf) and loop.body[0].where:
+        fail(where, f"the {loop.tag} loop {loop.var} has a condition inside")
 
 
 def _leaf_types(

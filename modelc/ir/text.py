@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, Expr, ExprSyntaxError, Load, from_ast, parse, parse_conditions
 from modelc.ir.layout import Layout
-from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
 
 NAME = r"[^\s()\[\],;]+"
 NAMES = rf"(?:{NAME}(?:, {NAME})*)?"
@@ -287,8 +287,8 @@ def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
             result[-1] = replace(result[-1], otherwise=_body(line.inner))
         elif kind == "if":
             result.append(Branch(line.expr(rest), _body(line.inner), ()))
-        elif kind in TAGS:
-            match = line.match(rf"{kind} (\w+):(\d+)", f"'{kind} VARIABLE:EXTENT'")
+        elif kind in TAGS or kind.startswith(INTRINSIC):
+            match = line.match(rf"{re.escape(kind)} (\w+):(\d+)", f"'{kind} VARIABLE:EXTENT'")
             result.append(Loop(match[1], int(match[2]), _body(line.inner), kind))
         elif kind in SCOPES:
             result.append(Alloc(_region(line, rest), kind))
@@ -297,7 +297,9 @@ def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
         elif kind in ("assign", "init", "update"):
             result.append(_leaf(line, kind))
         else:
-            line.fail(f"a statement ({', '.join((*TAGS, *SCOPES))}, if, else, call, assign, init, update)")
+            line.fail(
+                f"a statement ({', '.join((*TAGS, f'{INTRINSIC}NAME', *SCOPES))}, if, else, call, assign, init, update)"
+            )
     return tuple(result)
 
 

@@ -46,7 +46,7 @@ def verify_nest(nest: Nest, task: Task | None = None, where: str = "") -> None:
 
 def _step(step: Step, nest: Nest) -> None:
     """Accesses stay in their regions; registers are indexed by constants; inputs are not written."""
-    unrolled = {x.var for x in step.loops if x.tag in ("unroll", "vector") or x.extent == 1}
+    unrolled = {x.var for x in step.loops if x.tag in ("unroll", "vector") or x.intrinsic or x.extent == 1}
     for write in step.writes():
         place = step.storage[write.buffer]
         if place.scope == "param" and write.buffer not in nest.outputs:

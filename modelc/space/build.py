@@ -16,7 +16,7 @@ from modelc.ir.block import AGGREGATIONS, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute
 from modelc.ir.layout import Layout
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
 from modelc.space.stages import derive
 
 
@@ -47,17 +47,17 @@ def build_nest(task: Task, candidate: Candidate) -> Nest:
     return _Builder(derive(task, candidate.stages), candidate).nest()
 
 
-def loop_parts(name: str) -> tuple[str, int]:
-    """A loop's iterator and level: "o1" -> ("o", 1)."""
-    return name[:-1], int(name[-1])
-
-
 class _Builder:
     def __init__(self, task: Task, candidate: Candidate):
         self.task, self.candidate = task, candidate
         self.schedules = candidate.blocks
         self.positions = {b.name: k for k, b in enumerate(task.blocks)}
         self.writer = {w.buffer: b for b in task.blocks if isinstance(b, Block) for w in b.writes}
+        self.ahead = {
+            b.name: Ahead(task, b, s)
+            for b in task.blocks
+            if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
+        }
         self.attached: dict[str, list[Block]] = {}
         for block in task.blocks:
             at = self.schedule(block.name).at
@@ -144,8 +144,9 @@ class _Builder:
         span = domain[name]
         full, rest = divmod(span.extent, tile)
         vectors = tiles[-1] if tiles else 1
+        whole_units = tag == "vector" or tag.startswith(INTRINSIC)
         if name in schedule.padded:
-            if tag == "vector":
+            if whole_units:
                 full, rest = vectors, 0
             elif level == len(tiles) - 1 and rest:
                 full, rest = full + 1, 0
@@ -155,7 +156,8 @@ class _Builder:
             inner = {**ranges, var: count} if count > 1 or reserved else dict(ranges)
             base = simplify(op("add", span.base, op("mul", index, tile)), inner)
             narrowed = {**domain, name: Span(base, extent)}
-            return tuple(self.place(block, k, narrowed, inner, storage, where, part))
+            hints = self.hints(block, k, index, tile, narrowed, storage) if part != "init" else []
+            return (*hints, *self.place(block, k, narrowed, inner, storage, where, part))
 
         if tag == "parallel" and rest and full:
             then = body(Var(var), full, tile, reserved=True)
@@ -165,15 +167,34 @@ class _Builder:
         whole = initial or tag == "parallel"
         full, limit = (full, full) if whole else self.clipped(name, full, tile, domain, where)
         result: list[Stmt] = []
-        if full == 1:
+        if full == 1 and not tag.startswith(INTRINSIC):
             result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
-        elif full > 1:
-            result.append(Loop(var, full, body(Var(var), full, tile), tag))
+        elif full:
+            result.append(Loop(var, full, body(Var(var), full, tile, tag.startswith(INTRINSIC)), tag))
         for start in range(full, limit):  # iterations in which a condition has to be looked at
             result += body(Const(start), 1, tile)
         if rest:
             result += body(Const(span.extent // tile), 1, rest)
         return result
+
+    def hints(
+        self, block: Block, k: int, index: Expr, tile: int, domain: Domain, storage: Mapping[str, Storage]
+    ) -> list[Stmt]:
+        """What iteration `index` of loop order[k] fetches ahead; see ahead.py."""
+        ahead = self.ahead.get(block.name)
+        if ahead is None:
+            return []
+        loop = ahead.order[k]
+        ahead.index[loop] = index
+        for read in ahead.begins(loop):
+            name = loop_parts(loop)[0]
+            here = {n: s.base for n, s in domain.items()}
+            later = {**here, name: op("add", here[name], tile)}
+            ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
+            now, then = (self.physical(substitute(read, v), storage, ranges) for v in (here, later))
+            assert isinstance(now, Load) and isinstance(then, Load)
+            ahead.starts(now, then, storage[read.buffer].region)
+        return [Prefetch(access) for access in ahead.accesses()] if k == ahead.step else []
 
     def clipped(self, name: str, count: int, tile: int, domain: Domain, where: tuple[Expr, ...]) -> tuple[int, int]:
         """How many of `count` iterations satisfy every condition for certain, and how many can satisfy them at all.

@@ -104,18 +104,27 @@ class Match:
 
 
 def match(
-    block: Block, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, constants: Collection[str] = ()
+    block: Block,
+    buffers: Mapping[str, Buffer],
+    intrinsic: Intrinsic,
+    constants: Collection[str] = (),
+    fusing: bool = True,
 ) -> Match | None:
     """The way for `intrinsic` to compute `block` that needs the fewest copies; None if there is none.
 
-    `constants` can be packed, so their storage does not matter.
+    `constants` can be packed, so their storage does not matter. Without `fusing` a tile is cut from one iterator of
+    each group, however ragged.
     """
-    found = list(matches(block, buffers, intrinsic, constants))
+    found = list(matches(block, buffers, intrinsic, constants, fusing))
     return min(found, key=lambda m: _copies(m, constants), default=None)
 
 
 def matches(
-    block: Block, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, constants: Collection[str] = ()
+    block: Block,
+    buffers: Mapping[str, Buffer],
+    intrinsic: Intrinsic,
+    constants: Collection[str] = (),
+    fusing: bool = True,
 ) -> Iterator[Match]:
     """Every assignment of operands (a product matches both ways round) under which the iterators match."""
     semantics = intrinsic.semantics
@@ -128,14 +137,18 @@ def matches(
     accumulator = intrinsic.accumulator
     if dtypes[write.buffer] != accumulator.dtype:
         return
-    kinds = {o.name: o.dtype for o in intrinsic.operands}
-    for bound in _bound(semantics.body[0], body, kinds, dtypes, {}):
-        found = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants)
+    for bound in bindings(intrinsic, body, dtypes):
+        found = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants, fusing)
         if found is not None:
             yield found
 
 
 # --- expressions ----------------------------------------------------------------------------------------------------
+
+
+def bindings(intrinsic: Intrinsic, body: Expr, dtypes: Mapping[str, str]) -> Iterator[dict[str, Load]]:
+    """What the operands that the intrinsic multiplies are in `body`, every way round; indices are not looked at."""
+    yield from _bound(intrinsic.semantics.body[0], body, {o.name: o.dtype for o in intrinsic.operands}, dtypes, {})
 
 
 def _bound(
@@ -193,6 +206,7 @@ def _iterators(
     intrinsic: Intrinsic,
     operands: Mapping[str, Load],
     constants: Collection[str],
+    fusing: bool,
 ) -> Match | None:
     semantics = intrinsic.semantics
     names = [o.name for o in intrinsic.operands]
@@ -209,7 +223,7 @@ def _iterators(
         if not members:
             return None
         grouped.update(members)
-        groups.append(_group(it.name, it.extent, it.reduce, members, block, fixed))
+        groups.append(_group(it.name, it.extent, it.reduce, members, block, fixed, fusing))
     around = [i for i in block.iters if i.name not in grouped]
     summed = sorted((i.name for i in around if i.reduce), key=lambda n: _moves(n, block.ranges, fixed.values()))
     loops = (*(i.name for i in around if not i.reduce), *summed)
@@ -227,7 +241,13 @@ def _iterators(
 
 
 def _group(
-    iterator: str, tile: int, reduce: bool, members: list[str], block: Block, fixed: Mapping[str, Linear | None]
+    iterator: str,
+    tile: int,
+    reduce: bool,
+    members: list[str],
+    block: Block,
+    fixed: Mapping[str, Linear | None],
+    fusing: bool,
 ) -> Group:
     """Inner iterators: the one that moves least in operands that stay as they are stored; and while tiles would be
     ragged, the next, if all of those operands run on evenly and no condition is in the way."""
@@ -238,7 +258,7 @@ def _group(
     )  # of equals, the order in which the Block has them
     split = len(order) - 1
     guarded = {name for c in block.where for name in variables(c)}
-    while split > 0 and prod(ranges[n] for n in order[split:]) % tile:
+    while fusing and split > 0 and prod(ranges[n] for n in order[split:]) % tile:
         longer = tuple(order[split - 1 :])
         even = touching and all(_step(longer, flat, block) is not None for flat in touching)
         if not even or guarded & set(longer):

@@ -36,7 +36,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -52,7 +52,7 @@ from modelc.target.isa import ARCHITECTURES, Architecture
 from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_folder
 
 PLACES = ("vector", "memory", "tile")
-_LLVM = {"x86_64": "llvm.x86.", "aarch64": "llvm.aarch64.", "armv7": "llvm.arm."}
+_LLVM = {"x86_64": "llvm.x86.", "aarch64": "llvm.aarch64.", "armv7": "llvm.arm.", "riscv64": "llvm.riscv."}
 _MNEMONIC = re.compile(r"[a-z][a-z0-9.]*")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
 _KEYS = (
@@ -142,6 +142,29 @@ class Intrinsic:
 
     def operand(self, name: str) -> Operand:
         return next(operand for operand in self.operands if operand.name == name)
+
+    def cut(self, extents: Mapping[str, int]) -> Intrinsic:
+        """The intrinsic on smaller tiles: its iterators with other extents, at most those that it has. Only what lies
+        in tile registers can be smaller. Raises ValueError where an operand has no such part."""
+        ranges = self.semantics.ranges
+        smaller = {name: extent for name, extent in extents.items() if extent != ranges[name]}
+        if not smaller:
+            return self
+        operands = []
+        for operand in self.operands:
+            shape = list(operand.shape)
+            digits = list(operand.digits)
+            for place, digit in enumerate(operand.digits):
+                extent = smaller.get(digit.iterator)
+                if extent is None or digit.step * digit.extent != ranges[digit.iterator]:
+                    continue
+                if operand.lies != "tile" or not 0 < extent <= ranges[digit.iterator] or extent % digit.step:
+                    raise ValueError(f"{self.name} has no part with {extent} of {digit.iterator}")
+                shape[place] = extent // digit.step
+                digits[place] = replace(digit, extent=extent // digit.step)
+            operands.append(replace(operand, shape=tuple(shape), digits=tuple(digits)))
+        iters = tuple(replace(i, extent=smaller.get(i.name, i.extent)) for i in self.semantics.iters)
+        return replace(self, operands=tuple(operands), semantics=replace(self.semantics, iters=iters))
 
     def allowed(self, architecture: str, features: Iterable[str]) -> bool:
         """Whether a CPU of these features runs it."""

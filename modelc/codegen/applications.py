@@ -1,0 +1,228 @@
+"""Loops tagged `intrin:NAME` -> TIR: one application of an intrinsic (TensorIR, section 4.1).
+
+The loops and the Leaf in them say what is computed; the intrinsic's YAML says how. Accumulators are
+
+    vectors   one stack slot each, which LLVM promotes to a register
+    tiles     numbered tile registers; what is multiplied gets the numbers that are left, and is loaded once for all
+              applications in a straight line of code that read it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm import tirx as tx
+
+from modelc.codegen import intrinsics as code
+from modelc.codegen.intrinsics import Place
+from modelc.errors import InvalidIR
+from modelc.ir.affine import simplify
+from modelc.ir.expr import DTYPES, Const, Expr, Load, op, substitute, variables
+from modelc.ir.nest import Leaf, Loop, Region, Stmt, walk
+from modelc.space.match import bindings
+from modelc.target import Intrinsic
+from modelc.target.intrinsics import Operand
+
+Flat = Callable[[Load], Expr]  # an access -> its element offset, over variables of the application and of loops around
+Locate = Callable[[Operand, Load], tuple[Place, Expr]]  # an operand and what it is -> where it is; its base once more
+
+
+@dataclass(frozen=True)
+class Application:
+    """Loops of one intrinsic and the Leaf in them."""
+
+    intrinsic: Intrinsic  # as large as the loops
+    loops: tuple[Loop, ...]
+    leaf: Leaf
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The intrinsic's iterators, as the loops' variables: loops are in the order of iterators."""
+        iters = self.intrinsic.semantics.iters
+        taken = iters if self.leaf.part == "update" else [i for i in iters if not i.reduce]
+        return {i.name: loop.var for i, loop in zip(taken, self.loops, strict=True)}
+
+    def accesses(self, dtypes: Mapping[str, str]) -> dict[str, Load]:
+        """What each operand is in the Leaf of an update: the expressions fit, and each operand moves with the
+        variables that its semantics name."""
+        semantics = self.intrinsic.semantics
+        pattern = {x.buffer: x for x in (*semantics.writes, *semantics.reads)}
+        names = self.variables
+        for found in bindings(self.intrinsic, self.leaf.body[0], dtypes):
+            operands = {self.intrinsic.accumulator.name: self.leaf.writes[0], **found}
+            moving = {n: variables(access) & set(names.values()) for n, access in operands.items()}
+            if all(moving[n] == {names[v] for v in variables(access)} for n, access in pattern.items()):
+                return operands
+        raise InvalidIR(f"block {self.leaf.block} does not compute what {self.intrinsic.name} does")
+
+
+def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
+    """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
+    loops = [loop]
+    while isinstance(loops[-1].body[0], Loop):
+        loops.append(loops[-1].body[0])
+    leaf = loops[-1].body[0]
+    assert isinstance(leaf, Leaf)
+    intrinsic = next((one for one in intrinsics if one.name == loop.intrinsic), None)
+    if intrinsic is None:
+        raise InvalidIR(f"block {leaf.block} is computed by {loop.intrinsic}, which the target has not")
+    iters = [i for i in intrinsic.semantics.iters if leaf.part == "update" or not i.reduce]
+    if len(iters) != len(loops):
+        raise InvalidIR(f"{len(loops)} loops are {intrinsic.name} in block {leaf.block}, expected {len(iters)}")
+    try:
+        cut = intrinsic.cut({i.name: x.extent for i, x in zip(iters, loops, strict=True)})
+    except ValueError as error:
+        raise InvalidIR(f"block {leaf.block}: {error}") from None
+    return Application(cut, tuple(loops), leaf)
+
+
+def accumulated_by(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Intrinsic | None:
+    """The intrinsic whose accumulators a Region holds."""
+    for stmt in walk(body):
+        if isinstance(stmt, Loop) and stmt.intrinsic and isinstance(stmt.body[0], Leaf):
+            leaf = stmt.body[0]
+            if leaf.part != "assign" and leaf.writes[0].buffer == region.name:
+                return next((one for one in intrinsics if one.name == stmt.intrinsic), None)
+    return None
+
+
+# --- where operands are -------------------------------------------------------------------------------------------
+
+
+def steps(operand: Operand, flat: Expr, names: Mapping[str, str]) -> tuple[Expr, tuple[int, ...]]:
+    """(offset of the first element, elements from one index to the next in every dimension of the operand)."""
+    zero = {var: Const(0) for var in names.values()}
+    ranges = {names[d.iterator]: d.step * d.extent for d in operand.digits}
+
+    def at(values: Mapping[str, int]) -> Expr:
+        return simplify(substitute(flat, {**zero, **{names[n]: Const(v) for n, v in values.items()}}), ranges)
+
+    def distance(values: Mapping[str, int]) -> int:
+        found = simplify(op("sub", at(values), base), ranges)
+        if not isinstance(found, Const):
+            raise InvalidIR(f"operand {operand.name} does not move evenly: {flat}")
+        return int(found.value)
+
+    base = at({})
+    strides = tuple(distance({d.iterator: d.step}) for d in operand.digits)
+    last = {n: sum(d.step * (d.extent - 1) for d in operand.digits if d.iterator == n) for n in names}
+    if distance(last) != sum(s * (d.extent - 1) for s, d in zip(strides, operand.digits, strict=True)):
+        raise InvalidIR(f"operand {operand.name} does not move evenly: {flat}")
+    return base, strides
+
+
+# --- accumulators in vectors of more than one dimension --------------------------------------------------------------
+
+
+@dataclass
+class Slots:
+    """Accumulators that are vectors of several rows: one slot for each, by the offset of its first element."""
+
+    region: Region
+    intrinsic: Intrinsic
+    slots: list[Any]
+    places: dict[int, int] = field(default_factory=dict)
+
+    def at(self, base: Expr) -> Any:
+        assert isinstance(base, Const), "registers are indexed by constants"
+        return self.slots[self.places.setdefault(int(base.value), len(self.places))]
+
+
+def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
+    operand = intrinsic.accumulator
+    count = prod(region.shape) // prod(operand.shape)
+    dtype, lanes = operand.dtype, prod(operand.shape)
+    return Slots(
+        region,
+        intrinsic,
+        [tx.decl_buffer((lanes,), dtype, f"{region.name}_{k}", scope="local") for k in range(count)],
+    )
+
+
+# --- tile registers -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TileFile:
+    """The tile registers while the accumulators of `region` are in them: who has which number."""
+
+    region: Region
+    intrinsic: Intrinsic
+    accumulators: dict[int, int] = field(default_factory=dict)  # offset of the first element -> number
+    shapes: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> (rows, bytes of a row)
+    pools: dict[tuple[str, tuple[int, ...]], list[int]] = field(default_factory=dict)
+    held: dict[tuple[object, ...], int] = field(default_factory=dict)  # what is known to be in which number
+    turn: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Something else ran: nothing is known of what was multiplied."""
+        self.held.clear()
+        self.turn.clear()
+
+    def accumulator(self, intrinsic: Intrinsic, base: Expr) -> int:
+        assert isinstance(base, Const), "tile registers are indexed by constants"
+        offset = int(base.value)
+        if offset not in self.accumulators:
+            self.accumulators[offset] = self._take(intrinsic.accumulator)
+        return self.accumulators[offset]
+
+    def operand(self, operand: Operand, key: tuple[object, ...]) -> tuple[int, bool]:
+        """(number, whether what `key` names is in it already)."""
+        if key in self.held:
+            return self.held[key], True
+        kind = (operand.name, operand.shape)
+        pool = self.pools.setdefault(kind, [])
+        turn = self.turn.get(kind, 0)
+        if turn >= len(pool) and self._left():
+            pool.append(self._take(operand))
+        if not pool:
+            raise InvalidIR(f"{self.intrinsic.name} has no tile left for {operand.name}")
+        number = pool[turn % len(pool)]
+        self.turn[kind] = turn + 1
+        self.held = {k: n for k, n in self.held.items() if n != number} | {key: number}
+        return number, False
+
+    def _left(self) -> bool:
+        assert self.intrinsic.tiles is not None
+        return len(self.shapes) < self.intrinsic.tiles.count
+
+    def _take(self, operand: Operand) -> int:
+        if not self._left():
+            raise InvalidIR(f"{self.intrinsic.name} has no tile left for {operand.name}")
+        number = len(self.shapes)
+        self.shapes[number] = operand.shape[0], prod(operand.shape[1:]) * DTYPES[operand.dtype].itemsize
+        return number
+
+    @property
+    def table(self) -> tuple[tuple[int, tuple[int, int]], ...]:
+        return tuple(sorted(self.shapes.items()))
+
+
+def on_tiles(
+    application: Application, file: TileFile, offset: Flat, locate: Locate, dtypes: Mapping[str, str]
+) -> list[Any]:
+    """Statements of one application on tile registers."""
+    intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
+    accumulator = intrinsic.accumulator
+    held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
+    assert isinstance(held, Load)
+    number = file.accumulator(intrinsic, steps(accumulator, offset(held), names)[0])
+    if leaf.part == "assign":
+        place, _ = locate(accumulator, leaf.writes[0])
+        return [code.store_tile(intrinsic, accumulator, number, place)]
+    if leaf.part == "init":
+        return [code.zero(intrinsic, number)]
+    tiles, result = {accumulator.name: number}, []
+    for name, access in application.accesses(dtypes).items():
+        if name == accumulator.name:
+            continue
+        operand = intrinsic.operand(name)
+        place, base = locate(operand, access)
+        key = (access.buffer, base, place.strides, operand.shape)
+        tiles[name], there = file.operand(operand, key)
+        if not there:
+            result.append(code.load_tile(intrinsic, operand, tiles[name], place))
+    return [*result, code.multiply(intrinsic, tiles)]
