@@ -20,7 +20,8 @@ MAX_FILE = 1 << 28
 @dataclass(frozen=True)
 class Choices:
     """One Candidate for each Task, by its hash, and what they were chosen for. `target` is the whole description, so
-    that a rebuild does not depend on what is measured today."""
+    that a rebuild does not depend on what is measured today. `float32` names, for each of `shapes`, the Tasks that
+    precision auto keeps in float32."""
 
     version: str
     model_sha256: str
@@ -28,6 +29,7 @@ class Choices:
     shapes: tuple[Shapes, ...]
     config: Config
     tasks: Mapping[str, Candidate]
+    float32: tuple[tuple[str, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +40,7 @@ class Choices:
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
+            "float32": [list(names) for names in self.float32],
         }
 
 
@@ -64,6 +67,7 @@ def parse_choices(data: Any, source: str) -> Choices:
             shapes=shapes,
             config=parse_config(data["config"], f"{source}: config"),
             tasks={str(key): Candidate.from_json(one) for key, one in data["tasks"].items()},
+            float32=tuple(tuple(map(str, names)) for names in data["float32"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{source} is no choices.json of this modelc: {type(error).__name__}: {error}") from None

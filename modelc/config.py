@@ -12,27 +12,36 @@ import yaml
 
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
+from modelc.verify.compare import Rounded
 
 MAX_FILE = 1 << 20
 
 
+PRECISIONS = ("f32", "bf16", "auto")
+
+
 @dataclass(frozen=True)
 class Verification:
-    """How a package is compared with ONNX Runtime: |a - b| <= atol + rtol * |b|, on `samples` drawn inputs."""
+    """How a package is compared with ONNX Runtime: |a - b| <= atol + rtol * |b|, on `samples` drawn inputs; `bf16`
+    holds in its place for outputs that were computed through bfloat16."""
 
     rtol: float
     atol: float
     samples: int
     seed: int
+    bf16: Rounded
 
 
 @dataclass(frozen=True)
 class Config:
-    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `winograd`: whether
-    convolutions may be computed by minimal filtering. `flush_denormals`: whether a package computes with subnormal
+    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `precision`: what contractions
+    multiply: f32, bf16, or auto (bf16 where it is near enough). `winograd`: whether
+    convolutions may be computed by minimal filtering. `attention`: whether attention is one kernel. `flush_denormals`: whether a package computes with subnormal
     numbers taken as zero."""
 
     simplify: tuple[Spec, ...]
+    precision: str
+    attention: bool
     winograd: bool
     flush_denormals: bool
     verify: Verification
@@ -41,6 +50,8 @@ class Config:
         """The tree of the YAML file that says the same."""
         return {
             "simplify": list(self.simplify),
+            "precision": self.precision,
+            "partition": {"attention": self.attention},
             "schedule": {"winograd": self.winograd},
             "codegen": {"flush_denormals": self.flush_denormals},
             "verify": asdict(self.verify),
@@ -76,10 +87,12 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
-    top = _section(tree, source, "", ("simplify", "schedule", "codegen", "verify"))
+    top = _section(tree, source, "", ("simplify", "precision", "partition", "schedule", "codegen", "verify"))
+    parts = _section(top["partition"], source, "partition", ("attention",))
     schedule = _section(top["schedule"], source, "schedule", ("winograd",))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
-    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed"))
+    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
+    rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
     passes = top["simplify"]
     if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
         raise ConfigError(f"{source}: simplify is {str(passes)[:80]}; expected a list of passes")
@@ -87,6 +100,8 @@ def parse_config(tree: Any, source: str) -> Config:
         make_pass(one)
     return Config(
         simplify=tuple(passes),
+        precision=check_precision(top["precision"], f"{source}: precision"),
+        attention=_flag(parts, source, "partition.attention"),
         winograd=_flag(schedule, source, "schedule.winograd"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         verify=Verification(
@@ -94,8 +109,16 @@ def parse_config(tree: Any, source: str) -> Config:
             atol=_number(check, source, "verify.atol"),
             samples=_whole(check, source, "verify.samples", 1),
             seed=_whole(check, source, "verify.seed", 0),
+            bf16=Rounded(_number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")),
         ),
     )
+
+
+def check_precision(value: Any, place: str) -> str:
+    """`value`, if it is a precision. Raises ConfigError."""
+    if value not in PRECISIONS:
+        raise ConfigError(f"{place} is {str(value)[:80]}; expected {', '.join(PRECISIONS)}")
+    return str(value)
 
 
 def _section(tree: Any, source: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from modelc.choices import Choices, Shapes, check_choices, parse_choices, read_c
 from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.codegen.pack import pack_constant
 from modelc.codegen.plan import Compiled, Parameters, plan_program
-from modelc.config import Config, load_config
+from modelc.config import Config, check_precision, load_config
 from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
@@ -43,6 +43,13 @@ from modelc.package import (
 )
 from modelc.passes import run_passes
 from modelc.passes.partition import partition
+from modelc.passes.precision import (
+    contracting_tasks,
+    multiplies_bfloat16,
+    require_bfloat16,
+    rounded_values,
+    to_bfloat16,
+)
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
 from modelc.space.stages import derive
@@ -50,7 +57,9 @@ from modelc.target import Target, load_target
 from modelc.verify import Probe, Report, compare_layers
 from modelc.verify.check import drawn
 from modelc.verify.check import verify as verify_outputs
+from modelc.verify.compare import BF16, Rounded
 from modelc.verify.engine import EngineError
+from modelc.verify.precision import added_errors
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 MOST_THREADS = 4
@@ -59,6 +68,7 @@ TOOLS = ("apache-tvm", "numpy", "onnx")
 C_FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
 
 Progress = Callable[[str, str], None]
+Kept = tuple[tuple[str, ...], ...]  # for each set of shapes, the names of Tasks
 
 
 @dataclass(frozen=True)
@@ -107,11 +117,13 @@ def compile(
     stop_after: str | None = None,
     dump_dir: str | Path | None = None,
     choices: str | Path | None = None,
+    precision: str | None = None,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
-    `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels.
+    `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
+    `precision` (f32, bf16, auto) is said in place of the configuration's.
     `choices` is the choices.json of an earlier package: target, shapes and config are taken from it where they are not
     given, nothing is scheduled, and the package is the same byte for byte. Raises ModelcError; VerificationError where
     the package is wrong, and then there is none unless `keep_unverified`.
@@ -127,11 +139,14 @@ def compile(
         locked = read_choices_file(choices)
         check_choices(locked, __version__, digest, given, str(choices))
         given, settings, shapes = locked.target, settings or locked.config, tuple(shapes) or locked.shapes
+    settings = settings if settings is not None else load_config()
+    if precision is not None:
+        settings = replace(settings, precision=check_precision(precision, "precision"))
     run = Run(
         model=path,
         digest=digest,
         target=given if given is not None else load_target("native"),
-        config=settings if settings is not None else load_config(),
+        config=settings,
         shapes=tuple(shapes) or ({},),
         threads=threads or min(_cores(), MOST_THREADS),
         locked=locked,
@@ -161,19 +176,19 @@ class Run:
     dump_dir: Path | None = None
     progress: Progress = lambda stage, text: None
     seconds: dict[str, float] = field(default_factory=dict)
+    done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stop_after in STAGES[STAGES.index("package") :]:  # what would fail at the end, before any work
             check_place(output)
             find_toolchain(self.target.triple)
+        if self.config.precision == "bf16":
+            require_bfloat16(self.target)
+        verify = verify and self.stop_after == "verify"
         try:
-            programs = self.programs()
-            compiled = self.kernels(programs)
-            spec = self.spec(programs, compiled)
+            spec, compiled, package, report = self.built(output, verify, keep_unverified)
         except _Stopped:
             return CompileResult(None, self.target.name, self.seconds, self.threads)
-        verify = verify and self.stop_after == "verify"
-        package, report = self.write(spec, output, verify, keep_unverified)
         files = package.manifest.files
         return CompileResult(
             path=output,
@@ -189,6 +204,92 @@ class Run:
             report=report,
         )
 
+    def built(
+        self, output: Path, verify: bool, keep_unverified: bool
+    ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
+        """Every stage. With precision auto, a package that is too far off is made again with more Tasks in float32."""
+        wide, programs = self.programs()
+        ways = self.kept_ways(wide, programs)
+        for number, kept in enumerate(ways):
+            if number or kept != self.kept:
+                self.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
+                programs = [self.rounded(program, names) for program, names in zip(wide, kept, strict=True)]
+            compiled = self.kernels(programs)
+            spec = self.spec(programs, compiled, kept)
+            last = number + 1 == len(ways)
+            try:
+                package, report = self.write(spec, output, verify, keep_unverified and last)
+            except VerificationError:
+                if last:
+                    raise
+                continue
+            return spec, compiled, package, report
+        raise AssertionError("there is a way")
+
+    # --- precision ------------------------------------------------------------------------------------------------
+
+    @property
+    def narrowing(self) -> bool:
+        return self.config.precision != "f32" and multiplies_bfloat16(self.target)
+
+    @property
+    def kept(self) -> Kept:
+        """The Tasks that stay in float32 as far as that is known."""
+        return ((),) * len(self.shapes) if self.locked is None else self.locked.float32
+
+    def rounded(self, program: Program, kept: tuple[str, ...]) -> Program:
+        """`program` in the precision that is asked for, with a note of what became of it."""
+        if self.config.precision == "f32":
+            return program
+        every = contracting_tasks(program)
+        if not self.narrowing:
+            note = f"precision auto: all in float32, for the target {self.target.name} cannot multiply bfloat16"
+            return replace(program, notes=(*program.notes, note))
+        if unknown := sorted(set(kept) - set(every)):
+            raise ConfigError(f"the choices keep {unknown[0]} in float32, which is no contraction of this model")
+        program = to_bfloat16(program, kept)
+        note = f"precision {self.config.precision}: {len(every) - len(kept)} of {len(every)} contractions in bfloat16"
+        note += f"; in float32: {', '.join(kept)}" if kept else ""
+        return replace(program, notes=(*program.notes, note))
+
+    def kept_ways(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[Kept]:
+        """What to keep in float32, tried in turn. With precision auto: the Tasks whose own added error is out of
+        policy; then 1, 2, 4, ... more of those that add most; then all."""
+        measured = self.stop_after in STAGES[STAGES.index("package") :]
+        if self.config.precision != "auto" or not self.narrowing or self.locked is not None or not measured:
+            return [self.kept]
+        ranked = self.ranked(wide, narrow)
+        counts = [sum(error > self.config.verify.bf16.rms for error, _, _ in ranked)]
+        more = 1
+        while counts[-1] < len(ranked):
+            counts.append(min(counts[-1] + more, len(ranked)))
+            more *= 2
+        return [
+            tuple(
+                tuple(name for name in contracting_tasks(program) if (k, name) in {x[1:] for x in ranked[:count]})
+                for k, program in enumerate(wide)
+            )
+            for count in counts
+        ]
+
+    def ranked(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[tuple[float, int, str]]:
+        """(the error that it adds in bfloat16, variant, Task) for every contraction, the largest first."""
+        self.kernels([*wide, *narrow])
+        found = []
+        with tempfile.TemporaryDirectory(prefix="modelc-precision-") as folder:
+            for k, pair in enumerate(zip(wide, narrow, strict=True)):
+                packages = []
+                for number, program in enumerate(pair):
+                    spec = self.spec([program], self.kernels([program]), self.kept, expose=True)
+                    packages.append(write_package(spec, Path(folder) / f"{k}-{number}.modelc"))
+                feed = drawn(packages[0], self.model, self.config.verify.seed, 1)[0]
+                self.progress("verify", "which tasks may be bfloat16")
+                errors = added_errors((pair[0], packages[0].path), (pair[1], packages[1].path), feed)
+                found += [(errors[name], k, name) for name in contracting_tasks(pair[0])]
+        return sorted(found, key=lambda x: (-x[0], x[1:]))
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
     @contextmanager
     def stage(self, name: str, text: str = "") -> Iterator[Callable[[str], None]]:
         """Times a stage; yields what takes the text of the IR after it."""
@@ -196,7 +297,7 @@ class Run:
         dumped: list[str] = []
         start = time.perf_counter()
         yield dumped.append
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         if self.dump_dir is not None and dumped:
             self._dump(name, "\n".join(dumped))
         if name == self.stop_after and name in STAGES[: STAGES.index("package")]:
@@ -214,8 +315,9 @@ class Run:
     def dumping(self) -> bool:
         return self.dump_dir is not None
 
-    def programs(self) -> list[Program]:
-        """import, simplify, partition: one Program for each set of shapes."""
+    def programs(self) -> tuple[list[Program], list[Program]]:
+        """import, simplify, partition: one Program for each set of shapes, as the model says it, and in the precision
+        that is asked for."""
         with self.stage("import", str(self.model)) as dump:
             graphs = [import_model(self.model, shapes) for shapes in self.shapes]
             for graph in graphs if self.dumping else ():
@@ -225,20 +327,28 @@ class Run:
             for graph in graphs if self.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            programs = [partition(graph) for graph in graphs]
+            wide = [partition(graph, self.attention_bytes) for graph in graphs]
+            programs = [self.rounded(program, kept) for program, kept in zip(wide, self.kept, strict=True)]
             for program in programs if self.dumping else ():
                 dump(str(program))
-        return programs
+        return wide, programs
+
+    @property
+    def attention_bytes(self) -> int:
+        """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
+        caches = self.target.caches
+        return caches[min(1, len(caches) - 1)].bytes // 2 if self.config.attention else 0
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
 
     def kernels(self, programs: Sequence[Program]) -> dict[str, Compiled]:
         """schedule, codegen: every distinct Task once, by its hash."""
-        tasks: dict[str, Task] = {}
+        every: dict[str, Task] = {}
         for program in programs:
             for bound in program.tasks:
-                tasks.setdefault(bound.task.hash, bound.task)
+                every.setdefault(bound.task.hash, bound.task)
+        tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             scheduled = {}
             for key, task in tasks.items():
@@ -249,7 +359,8 @@ class Run:
             kernels = self.compile_all({key: nest for key, (_, _, _, nest) in scheduled.items()})
             if self.dumping:
                 dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
-        return {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
+        self.done |= {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
+        return {key: self.done[key] for key in every}
 
     def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
@@ -279,12 +390,14 @@ class Run:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def spec(self, programs: Sequence[Program], compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
+    def spec(
+        self, programs: Sequence[Program], compiled: Mapping[str, Compiled], kept: Kept, expose: bool = False
+    ) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
         plans = tuple(plan_program(program, compiled, parameters, pack_constant, expose) for program in programs)
         tasks = {key: one.candidate for key, one in compiled.items()}
-        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks)
+        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),
@@ -335,7 +448,7 @@ class Run:
 
     def check(self, folder: Path) -> Report:
         v = self.config.verify
-        return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol)
+        return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol, bf16=v.bf16)
 
 
 def verify(
@@ -347,10 +460,12 @@ def verify(
     rtol: float = 1e-3,
     atol: float = 1e-4,
     per_layer: bool = False,
+    bf16: Rounded = BF16,
 ) -> Report:
-    """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant. `per_layer` also
-    builds the package again from its choices with every kernel's result as an output, and compares these."""
-    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol)
+    """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant; what is computed
+    through bfloat16 has to be as near as `bf16` says, everything else as `rtol` and `atol` say. `per_layer` also builds
+    the package again from its choices with every kernel's result as an output, and compares these."""
+    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16)
     if not per_layer:
         return report
     read = read_package(package)
@@ -360,12 +475,13 @@ def verify(
     check_choices(chosen, __version__, digest, None, source)
     feed = dict(inputs) if inputs is not None else drawn(read, model, seed, 1)[0]
     number = next(k for k, plan in enumerate(read.manifest.variants) if _takes(plan, feed))
-    one = replace(chosen, shapes=chosen.shapes[number : number + 1])
+    one = replace(chosen, shapes=chosen.shapes[number : number + 1], float32=chosen.float32[number : number + 1])
     run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, min(_cores(), MOST_THREADS), one)
     with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder:
-        programs = run.programs()
-        exposed = write_package(run.spec(programs, run.kernels(programs), expose=True), Path(folder) / "exposed.modelc")
-        layers = compare_layers(exposed.path, _probes(programs[0], exposed), model, feed, rtol, atol)
+        _, programs = run.programs()
+        spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)
+        exposed = write_package(spec, Path(folder) / "exposed.modelc")
+        layers = compare_layers(exposed.path, _probes(programs[0], exposed), model, feed, rtol, atol, bf16)
     return replace(report, layers=layers)
 
 
@@ -376,12 +492,12 @@ def _takes(plan: Plan, feed: Mapping[str, NDArray[Any]]) -> bool:
 def _probes(program: Program, exposed: Package) -> tuple[Probe, ...]:
     """What the tasks write, in order of execution."""
     there = {tensor.name for tensor in exposed.manifest.variants[0].outputs}
-    found = []
+    found, rounded = [], rounded_values(program)
     for bound in program.tasks:
         for value in (program.values[name] for name in bound.outputs):
             if value.root in there:
                 place = (value.dtype, value.shape, value.layout, value.strides, value.root, value.offset)
-                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place))
+                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place, value.name in rounded))
     return tuple(found)
 
 

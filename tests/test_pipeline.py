@@ -26,6 +26,7 @@ from modelc.passes import SIMPLIFY
 from modelc.target import load_target
 
 DEFAULT = load_config()
+VERIFY = DEFAULT.to_json()["verify"]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -241,8 +242,11 @@ def test_a_configuration_reads_back_equal() -> None:
         ({"tuning": 1}, "unknown key 'tuning'"),
         ({"verify": {"rtol": 1, "atol": 1, "samples": 1}}, "verify lacks the key 'seed'"),
         ({"verify": {"rtol": 1, "atol": 1, "samples": 1, "seed": 0, "x": 0}}, "verify has an unknown key 'x'"),
-        ({"verify": {"rtol": "1e-3", "atol": 1, "samples": 1, "seed": 0}}, "verify.rtol is 1e-3"),
-        ({"verify": {"rtol": 1, "atol": 1, "samples": 0, "seed": 0}}, "verify.samples is 0"),
+        ({"verify": {**VERIFY, "rtol": "1e-3"}}, "verify.rtol is 1e-3"),
+        ({"verify": {**VERIFY, "samples": 0}}, "verify.samples is 0"),
+        ({"verify": {**VERIFY, "bf16": {"rms": 0.02}}}, "verify.bf16 lacks the key 'largest'"),
+        ({"verify": {**VERIFY, "bf16": {"rms": -1, "largest": 1}}}, "verify.bf16.rms is -1"),
+        ({"precision": "fp8"}, "precision is fp8; expected f32, bf16, auto"),
         ({"codegen": {"flush_denormals": "maybe"}}, "codegen.flush_denormals is maybe"),
         ({"simplify": ["fold_everything"]}, "fold_everything"),
         ({"simplify": "all"}, "simplify is all"),

@@ -10,6 +10,8 @@ from rich.markup import escape
 
 from modelc.cli.output import err, json_option, out, print_json, size
 
+PRECISIONS = ("f32", "bf16", "auto")
+
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
     """NAME=1,3,224,224 for each input; a name that comes again begins the next set."""
@@ -40,6 +42,11 @@ def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
     help="Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
 )
 @click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="What contractions multiply; auto: bf16 but for kernels that need f32 (default: the configuration's, f32).",
+)
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), help="Kernels compiled at a time.")
 @click.option("--stop-after", metavar="STAGE", help="Go no further than this stage, and write no package before it.")
 @click.option("--dump-dir", metavar="DIR", type=click.Path(path_type=Path), help="Write the IR's text there.")
@@ -53,6 +60,7 @@ def compile_(
     output: Path | None,
     shapes: tuple[str, ...],
     config: str | None,
+    precision: str | None,
     threads: int | None,
     stop_after: str | None,
     dump_dir: Path | None,
@@ -86,6 +94,7 @@ def compile_(
             stop_after=stop_after,
             dump_dir=dump_dir,
             choices=choices,
+            precision=precision,
             progress=progress,
         )
     summary = result.to_json()

@@ -21,6 +21,7 @@ from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, Step, TensorInfo
+from modelc.passes.precision import rounded_values
 from modelc.space.stages import constant_data
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def plan_program(
         steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
         arena_bytes=size,
         memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
+        rounded=tuple(name for name in program.outputs if name in rounded_values(program)),
     )
 
 
@@ -299,5 +301,12 @@ def _executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
     for e in block.body:
         for operation in _operations(e):
             if operation.name == "mul" and block.reduction:
-                return dtype_of(operation, dtypes)
+                narrow = {_stored_dtype(arg, dtypes) for arg in operation.args}
+                return "bfloat16" if narrow == {"bfloat16"} else dtype_of(operation, dtypes)
     return dtype_of(block.body[0], dtypes)
+
+
+def _stored_dtype(e: Expr, dtypes: Mapping[str, str]) -> str:
+    """The dtype of an operand before it was widened."""
+    inner = e.args[0] if isinstance(e, Op) and e.name == "cast" else e
+    return dtype_of(inner if isinstance(inner, Load) else e, dtypes)

@@ -110,6 +110,7 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         steps=tuple(_step(step) for step in data["steps"]),
         arena_bytes=data["arena_bytes"],
         memory=tuple(ArenaTensor(**t) for t in data["memory"]),
+        rounded=tuple(data["rounded"]),
     )
 
 

@@ -91,13 +91,15 @@ class ArenaTensor:
 @dataclass(frozen=True)
 class Plan:
     """A variant, the model for one set of input shapes: its steps in order. All variants of a package have the same
-    inputs and outputs but for the shapes, and share the parameters."""
+    inputs and outputs but for the shapes, and share the parameters. `rounded` are the outputs that are computed through
+    values in bfloat16."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     steps: tuple[Step, ...]
     arena_bytes: int = 0
     memory: tuple[ArenaTensor, ...] = ()
+    rounded: tuple[str, ...] = ()
 
     @property
     def scratch_bytes(self) -> int:

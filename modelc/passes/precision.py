@@ -45,6 +45,17 @@ def contracting_tasks(program: Program) -> tuple[str, ...]:
     return tuple(bound.task.name for bound in program.tasks if any(products(bound.task)))
 
 
+def rounded_values(program: Program) -> frozenset[str]:
+    """The values that are computed through bfloat16: stored so, or made from such values."""
+    places = program.values
+    roots = {place.root for place in places.values() if place.dtype == NARROW}
+    for bound in program.tasks:
+        inside = any(b.dtype == NARROW for b in bound.task.buffers)
+        if inside or any(places[name].root in roots for name in bound.inputs):
+            roots |= {places[name].root for name in bound.outputs}
+    return frozenset(name for name, place in places.items() if place.root in roots)
+
+
 # --- what the target can do ---------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from modelc.errors import InputError, ModelcError, PackageError, VerificationErr
 from modelc.frontend.surgery import evaluate_float64, table_rows
 from modelc.package import Package, TensorInfo, machine_of, read_package, run_emulated
 from modelc.package.toolchain import native_machine
-from modelc.verify.compare import Conditioning, conditioning, distance
+from modelc.verify.compare import BF16, Conditioning, Rounded, conditioning, distance, rounded_distance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.report import OutputReport, Report
@@ -33,9 +33,11 @@ def verify(
     samples: int = 1,
     rtol: float = RTOL,
     atol: float = ATOL,
+    bf16: Rounded = BF16,
 ) -> Report:
-    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package. A package that crashes or
-    does not end fails; one whose files are damaged raises PackageError, inputs that do not fit InputError."""
+    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package. `bf16` is the policy for
+    outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are damaged raises
+    PackageError, inputs that do not fit InputError."""
     read = read_package(package, check=True)
     if inputs is not None:
         check_inputs(read, inputs)
@@ -54,8 +56,8 @@ def verify(
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
-            _compare(ours, expected, model, feed, rtol, atol, collected, read)
-    return Report(about, rtol, atol, seed, len(feeds), tuple(collected.values()), failure=failure)
+            _compare(ours, expected, model, feed, rtol, atol, bf16, collected, read)
+    return Report(about, rtol, atol, bf16, seed, len(feeds), tuple(collected.values()), failure=failure)
 
 
 def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
@@ -109,6 +111,7 @@ def _compare(
     feed: Arrays,
     rtol: float,
     atol: float,
+    bf16: Rounded,
     collected: dict[str, OutputReport],
     package: Package,
 ) -> None:
@@ -116,29 +119,44 @@ def _compare(
         raise ModelcError(f"the model has no output {min(missing)!r}: {package.path} was compiled from another model")
     dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
     ours = {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
-    found = {name: distance(array, reference[name], rtol, atol) for name, array in ours.items()}
-    far = [name for name, one in found.items() if not one.passed or one.rms_rel > SUSPICIOUS]
-    truths = _against_float64(far, ours, reference, model, feed)
+    rounded = {name for plan in package.manifest.variants for name in plan.rounded}
+    found = {
+        name: rounded_distance(array, reference[name], bf16)
+        if name in rounded
+        else distance(array, reference[name], rtol, atol)
+        for name, array in ours.items()
+    }
+    far = [n for n, one in found.items() if not one.passed or (n not in rounded and one.rms_rel > SUSPICIOUS)]
+    truths = _against_float64(far, ours, reference, model, feed, {name: bf16 for name in rounded})
     for name, one in found.items():
-        truth = truths.get(name)
-        now = OutputReport(name, one, one.passed if truth is None else truth.passed, truth)
+        truth, passed = truths.get(name, (None, one.passed))
+        now = OutputReport(name, one, passed, truth, name in rounded)
         collected[name] = collected[name].worse(now) if name in collected else now
 
 
 def _against_float64(
-    names: Sequence[str], ours: Arrays, reference: Arrays, model: str | Path, feed: Arrays
-) -> dict[str, Conditioning | None]:
-    """The float64 verdict for outputs that are not near; None where there is no truth to be had."""
+    names: Sequence[str],
+    ours: Arrays,
+    reference: Arrays,
+    model: str | Path,
+    feed: Arrays,
+    rounded: Mapping[str, Rounded],
+) -> dict[str, tuple[Conditioning, bool]]:
+    """The float64 verdict for outputs that are not near; nothing where there is no truth to be had. What was rounded to
+    bfloat16 has to be as near to the truth as it should have been to the reference."""
     if not names:
         return {}
     try:
         truth = evaluate_float64(model, feed)
     except Exception:  # whatever the reference implementation lacks
-        return dict.fromkeys(names)
-    return {
-        name: conditioning(ours[name], reference[name], truth[name]) if truth[name].shape == ours[name].shape else None
-        for name in names
-    }
+        return {}
+    verdicts = {}
+    for name in names:
+        if truth[name].shape == ours[name].shape:
+            both, policy = conditioning(ours[name], reference[name], truth[name]), rounded.get(name)
+            near = both.passed if policy is None else rounded_distance(ours[name], truth[name], policy).passed
+            verdicts[name] = (both, near)
+    return verdicts
 
 
 def as_numbers(array: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,18 @@ from numpy.typing import NDArray
 
 TIMES_REFERENCE = 4.0  # how much farther from the float64 result than ONNX Runtime's own a package's may be
 TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """How near outputs have to be that were computed through bfloat16: `rms`, the relative root mean square error, and
+    `largest`, the largest error over the largest element."""
+
+    rms: float
+    largest: float
+
+
+BF16 = Rounded(2e-2, 1e-1)
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,17 @@ def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: flo
             cosine=cosine,
             passed=bool(passed.all()),
         )
+
+
+def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Rounded) -> Distance:
+    """Passed: near as a whole, as `policy` says; whole numbers and truth values must be equal, for a policy of
+    rounding says nothing of them; NaNs and infinities have to be in the same places."""
+    found = distance(ours, reference, 0, 0)
+    if reference.dtype.kind in "biu" or not np.isfinite(found.max_abs):
+        return found
+    finite = np.abs(reference[np.isfinite(reference)], dtype=np.float64)
+    largest = float(finite.max(initial=0.0))
+    return replace(found, passed=found.rms_rel <= policy.rms and found.max_abs <= policy.largest * largest)
 
 
 @dataclass(frozen=True)

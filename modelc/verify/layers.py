@@ -22,14 +22,15 @@ from modelc.ir.block import compact_strides
 from modelc.ir.layout import Layout
 from modelc.package import read_package
 from modelc.verify.check import as_numbers, runner
-from modelc.verify.compare import distance
+from modelc.verify.compare import Rounded, distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.report import LayerReport
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One value that a kernel writes: the output of the exposed package that holds it, and where in it."""
+    """One value that a kernel writes: the output of the exposed package that holds it, and where in it. `rounded`: it
+    was computed through bfloat16."""
 
     kernel: str
     nodes: tuple[str, ...]
@@ -40,6 +41,7 @@ class Probe:
     strides: tuple[int, ...] | None
     root: str
     offset: int
+    rounded: bool = False
 
     def logical(self, stored: NDArray[Any]) -> NDArray[Any]:
         """The tensor by its logical shape."""
@@ -78,6 +80,7 @@ def compare_layers(
     feed: Mapping[str, NDArray[Any]],
     rtol: float,
     atol: float,
+    bf16: Rounded,
 ) -> tuple[LayerReport, ...]:
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""
@@ -89,13 +92,9 @@ def compare_layers(
         reference = stack.enter_context(Engine("ort", bare)).run(feed)
         if not known:
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
-        return tuple(
-            LayerReport(
-                probe.kernel,
-                probe.value,
-                probe.nodes,
-                distance(as_numbers(probe.logical(ours[probe.root]), probe.dtype), reference[probe.value], rtol, atol),
-            )
-            for probe in probes
-            if probe.value in known
-        )
+        reports = []
+        for probe in (p for p in probes if p.value in known):
+            found, wanted = as_numbers(probe.logical(ours[probe.root]), probe.dtype), reference[probe.value]
+            apart = rounded_distance(found, wanted, bf16) if probe.rounded else distance(found, wanted, rtol, atol)
+            reports.append(LayerReport(probe.kernel, probe.value, probe.nodes, apart))
+        return tuple(reports)

@@ -6,24 +6,25 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modelc.verify.compare import Conditioning, Distance
+from modelc.verify.compare import Conditioning, Distance, Rounded
 
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide."""
+    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide;
+    `rounded` says that it was computed through bfloat16."""
 
     name: str
     distance: Distance
     passed: bool
     float64: Conditioning | None = None
+    rounded: bool = False
 
     def worse(self, other: OutputReport) -> OutputReport:
         """Both samples' worst; the float64 verdict of the one that failed, if one did."""
         decisive = self if not self.passed or other.float64 is None else other
-        return OutputReport(
-            self.name, self.distance.worse(other.distance), self.passed and other.passed, decisive.float64
-        )
+        worst, passed = self.distance.worse(other.distance), self.passed and other.passed
+        return OutputReport(self.name, worst, passed, decisive.float64, self.rounded)
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """`failure` says why nothing could be compared; `layers` are in the order of execution."""
+    """`failure` says why nothing could be compared; `layers` are in the order of execution. `bf16` is the policy for
+    outputs that were computed through bfloat16, in place of `rtol` and `atol`."""
 
     reference: str
     rtol: float
     atol: float
+    bf16: Rounded
     seed: int
     samples: int
     outputs: tuple[OutputReport, ...]
@@ -66,13 +69,24 @@ class Report:
             near = [output for output in self.outputs if output.float64 is None]
             found = [f"worst relative RMS error {max(o.distance.rms_rel for o in near):.1e}"] if near else []
             found += [f"{o.name!r} {_against_float64(o.float64)}" for o in self.outputs if o.float64 is not None]
+            found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
+                o.rounded for o in self.outputs
+            )
             return f"agrees with {self.reference} ({'; '.join(found)})" if found else f"agrees with {self.reference}"
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
-            f"(allowed: {self.atol:g} + {self.rtol:g} * |reference|)"
+            f"({self._allowed(bad)})"
+        )
+
+    def _allowed(self, output: OutputReport) -> str:
+        if not output.rounded:
+            return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|"
+        return (
+            f"allowed through bfloat16: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and no "
+            "difference in whole numbers; --precision auto keeps in float32 what needs it"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -86,6 +100,8 @@ class Report:
             "seed": self.seed,
             "samples": self.samples,
             "worst_rms_rel": worst,
+            "bf16": asdict(self.bf16),
+            "rounded": [o.name for o in self.outputs if o.rounded],
             "by_float64": [o.name for o in self.outputs if o.float64 is not None],
             "sentence": self.sentence(),
         }
@@ -95,6 +111,7 @@ class Report:
                 **asdict(o.distance),
                 "passed": o.passed,
                 "float64": o.float64 and asdict(o.float64),
+                "rounded": o.rounded,
             }
             for o in self.outputs
         ]
