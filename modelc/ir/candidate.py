@@ -50,6 +50,7 @@ class BlockSchedule:
     order: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     padded: tuple[str, ...] = ()  # iterators whose vector loop runs over whole vectors at the boundary too
+    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next iteration's part is fetched
 
     def __hash__(self) -> int:
         return hash((self.at, self.scope, self.order))
@@ -79,6 +80,7 @@ class Candidate:
                     "order": list(b.order),
                     "tags": dict(b.tags),
                     "padded": list(b.padded),
+                    **({"prefetch": dict(b.prefetch)} if b.prefetch else {}),
                 }
                 for name, b in self.blocks.items()
             },
@@ -96,6 +98,7 @@ class Candidate:
                 tuple(b["order"]),
                 dict(b["tags"]),
                 tuple(b["padded"]),
+                dict(b.get("prefetch", {})),
             )
             for name, b in data["blocks"].items()
         }

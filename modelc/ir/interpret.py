@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import AGGREGATIONS, Block, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var, conjunction, dtype_of, variables
 from modelc.ir.layout import Layout
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt, without_hints
 
 Array = NDArray[Any]
 Buffers = MutableMapping[str, Array]
@@ -351,7 +351,7 @@ def run_nest(nest: Nest, buffers: Mapping[str, Array], opaque_meanings: Mapping[
     storage = {p.name: view(p, buffers[p.name]) for p in nest.params}
     storage |= {t.name: garbage(t.shape, t.dtype) for t in nest.temporaries}
     for phase in nest.phases:
-        _run_body(phase, {}, storage, opaque_meanings or {})
+        _run_body(without_hints(phase), {}, storage, opaque_meanings or {})
 
 
 def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapping[str, Meaning]) -> None:
@@ -368,7 +368,7 @@ def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapp
             _run_body(stmt.then if evaluate(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
         elif isinstance(stmt, Call):
             _call(stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs, storage, meanings)
-        else:
+        elif not isinstance(stmt, Prefetch):
             _run_leaf(stmt, [], env, storage)
 
 

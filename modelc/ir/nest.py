@@ -115,7 +115,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """A hint that changes no result: the cache line of an element is wanted soon. Indices may lie outside the Region."""
+    """A hint that changes no result: the line of an element is wanted soon. Indices may lie outside the Region."""
 
     access: Load
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.check import accesses, fail, identifiers, typed
 from modelc.ir.expr import Expr, Load, Op, Var, show, substitute
-from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, Expr, ExprSyntaxError, Load, from_ast, parse, parse_conditions
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 
 NAME = r"[^\s()\[\],;]+"
 NAMES = rf"(?:{NAME}(?:, {NAME})*)?"
@@ -294,12 +294,15 @@ def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
             result.append(Alloc(_region(line, rest), kind))
         elif kind == "call":
             result.append(Call(*_call(line, "call")))
+        elif kind == "prefetch":
+            if not isinstance(access := line.expr(rest), Load):
+                line.fail("an element of a buffer after 'prefetch'")
+            result.append(Prefetch(access))
         elif kind in ("assign", "init", "update"):
             result.append(_leaf(line, kind))
         else:
-            line.fail(
-                f"a statement ({', '.join((*TAGS, f'{INTRINSIC}NAME', *SCOPES))}, if, else, call, assign, init, update)"
-            )
+            kinds = ", ".join((*TAGS, f"{INTRINSIC}NAME", *SCOPES))
+            line.fail(f"a statement ({kinds}, if, else, call, prefetch, assign, init, update)")
     return tuple(result)
 
 

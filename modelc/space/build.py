@@ -16,7 +16,8 @@ from modelc.ir.block import AGGREGATIONS, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.space.ahead import Ahead, loop_parts
 from modelc.space.stages import derive
 
 

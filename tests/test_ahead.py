@@ -1,0 +1,97 @@
+"""Fetching ahead: what a Nest asks for while it works on the panel before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from three_ways import check
+
+from modelc.errors import InvalidIR
+from modelc.ir.block import Task
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.interpret import evaluate
+from modelc.ir.layout import Layout
+from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
+from modelc.ir.text import parse_nest, parse_task
+from modelc.space.build import build_nest
+
+LINE = 16  # floats of a cache line
+
+
+def matmul(m: int, n: int, k: int) -> Task:
+    return parse_task(f"""\
+task matmul(x, w) -> (y) anchor s0
+  in x: float32[{m}, {k}]
+  const w: float32[{k}, {n}]
+  out y: float32[{m}, {n}]
+  block s0 [m:{m} n:{n} | k:{k}] add
+    y[m, n] += x[m, k] * w[k, n]""")
+
+
+def candidate(n: int, rows: int, vectors: int, steps: int, panel: str = "n0") -> Candidate:
+    wide = 16 * vectors
+    layout = Layout().then("split", 1, wide).then("reorder", 1, 0, 2)
+    if n % wide:
+        layout = Layout().then("pad", 1, 0, wide - n % wide).then("split", 1, wide).then("reorder", 1, 0, 2)
+    tiles = {"n": (wide, 16), "m": (rows,), "k": (steps,)}
+    order = ("n0", "m0", "k0", "k1", "m1", "n1", "n2")
+    tags = {"k1": "unroll", "m1": "unroll", "n1": "unroll", "n2": "vector"}
+    schedule = BlockSchedule("root", "arena", tiles, order, tags, prefetch={"w": panel})
+    return Candidate({"s0": schedule}, (), {"w": layout})
+
+
+def fetched(body: tuple[Stmt, ...], env: dict[str, int], nest: Nest) -> Iterator[tuple[int | None, int]]:
+    """(iteration of n0, element of the operand's storage) of every line that is asked for."""
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            for value in range(stmt.extent):
+                yield from fetched(stmt.body, {**env, stmt.var: value}, nest)
+        elif isinstance(stmt, Prefetch):
+            (region,) = (p for p in nest.params if p.name == stmt.access.buffer)
+            at = [int(evaluate(i, {n: np.asarray(v) for n, v in env.items()}, {})) for i in stmt.access.indices]
+            yield env.get("n0"), sum(i * s for i, s in zip(at, region.stride, strict=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.integers(1, 9),
+    n=st.integers(33, 150),
+    k=st.integers(2, 19),
+    rows=st.integers(1, 4),
+    vectors=st.integers(1, 3),
+    steps=st.integers(1, 4),
+)
+def test_each_panel_fetches_all_lines_of_the_next(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
+    nest = build_nest(matmul(m, n, k), candidate(n, min(rows, m), vectors, min(steps, k)))
+    assert parse_nest(str(nest)) == nest
+    panel = k * 16 * vectors
+    asked: dict[int, set[int]] = {}
+    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
+        if outer is not None:
+            asked.setdefault(outer, set()).add(element // LINE)
+    for outer, lines in asked.items():
+        assert lines >= {e // LINE for e in range(panel * (outer + 1), panel * (outer + 2))}
+
+
+def test_hints_change_nothing_that_is_computed() -> None:
+    built = check(matmul(7, 70, 13), candidate(70, 3, 2, 4))
+    assert any(isinstance(s, Prefetch) for s in built.nest.statements())
+    (body,) = built.nest.phases
+    assert not any(isinstance(s, Prefetch) for s in Nest("n", (), (), (without_hints(body),)).statements())
+    assert any(isinstance(s, Leaf) for s in built.nest.statements())
+
+
+@pytest.mark.parametrize("panel", ["m1", "k0", "z0"])
+def test_a_loop_that_has_no_steps_inside_is_refused(panel: str) -> None:
+    with pytest.raises(InvalidIR, match="cannot fetch 'w' ahead"):
+        build_nest(matmul(7, 70, 13), candidate(70, 3, 2, 4, panel))
+
+
+def test_parts_that_do_not_lie_one_after_the_other_are_refused() -> None:
+    plain = candidate(70, 3, 2, 4, "m0")
+    with pytest.raises(InvalidIR, match="do not lie one after the other"):
+        build_nest(matmul(7, 70, 13), plain)
