@@ -7,7 +7,7 @@ runs on it. Constant operands are packed so that a tile's vectors lie one after 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -202,6 +202,17 @@ class Tiled:
         self.inside = self.rows[-2:]  # those that the register tile has rows of
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
         self.reduction = self.reduction_order()
+        self.result = anchor  # the Block whose tile the consumers read
+
+    # --- the innermost unit: a vector here, an application of an intrinsic in tensorized.py ------------------------
+
+    def unit(self, name: str) -> tuple[int, ...]:
+        """The tile of the unit along a row or a reduction iterator, if it has any."""
+        return ()
+
+    def unit_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        """The loops of one unit, from the outermost, with their tags."""
+        return {f"{self.vector}2": "vector"}
 
     def reduction_order(self) -> list[str]:
         """Reduction iterators, the one that is contiguous in an operand innermost."""
@@ -264,15 +275,12 @@ class Tiled:
         return MicroKernel(rows, vectors, cycles)
 
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
-        """Cycles of one reduction step: arithmetic, loads (two a cycle), and the latency of dependent accumulation."""
-        accumulators = prod(c for _, c in rows) * vectors
+        """Cycles of one reduction step."""
         wide, narrow = float(self.vector_loads(rows, vectors)), self.broadcasts(rows)
-        arithmetic = accumulators / self.target.fma_ports
-        overhead = 0.5 + 2.0 / prod(i.extent for i in self.anchor.reduction)  # loop control, write-back
         if self.sliding:
             wide /= 2  # half of what a tap needs was loaded for the one before
-        busy = max(arithmetic, (wide + narrow) / 2, 1.15 * self.target.fma_latency)
-        return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
+        steps = prod(i.extent for i in self.anchor.reduction)
+        return step_cycles(self.target, prod(c for _, c in rows) * vectors, wide, narrow, steps)
 
     # --- the loops around it --------------------------------------------------------------------------------------
 
@@ -289,14 +297,15 @@ class Tiled:
         whole = -(-self.ranges[v] // lanes) * lanes
         tiles: dict[str, tuple[int, ...]] = {v: (min(knobs.vectors * lanes, whole), lanes)}
         for n in self.inside:
-            tiles[n] = (knobs.chunk, counts[n]) if n == self.inside[0] else (counts[n],)
-        return tiles
+            outer = (knobs.chunk,) if n == self.inside[0] else ()
+            tiles[n] = (*outer, counts[n], *self.unit(n))
+        return tiles | {n: unit for n in self.reduction if (unit := self.unit(n))}
 
     def macro_loops(self, knobs: TiledKnobs) -> list[str]:
         """The loops around the micro-kernel, from the outermost."""
         v, tiles, inside = self.vector, self.tiles(knobs), self.inside
         chunk_loop = [f"{n}0" for n in inside[:1]]
-        rest = [f"{n}{len(tiles[n]) - 1}" for n in inside]
+        rest = [f"{n}{len(tiles[n]) - len(self.unit(n)) - 1}" for n in inside]
         lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
         macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
         if self.sliding and knobs.by_rows:  # nothing is reused from one vector to the next: go through storage in order
@@ -310,9 +319,9 @@ class Tiled:
         """The schedule that `knobs` describe."""
         anchor, v, inside, parallel = self.anchor, self.vector, self.inside, knobs.parallel
         tiles, macro = self.tiles(knobs), self.macro_loops(knobs)
-        tile_v = tiles[v][0]
-        micro = [f"{n}{len(tiles[n])}" for n in inside] + [f"{v}1", f"{v}2"]
-        tags = {name: "unroll" for name in micro[:-1]} | {micro[-1]: "vector"}
+        micro = [f"{n}{len(tiles[n]) - len(self.unit(n))}" for n in inside] + [f"{v}1"]
+        unit = self.unit_loops(tiles)
+        tags = dict.fromkeys(micro, "unroll") | unit
         if parallel:
             tags[parallel] = "parallel"
         reduction = [f"{n}0" for n in self.reduction]
@@ -322,17 +331,18 @@ class Tiled:
         free = True
         for read in self.reads:
             if read.strides[v] != 0 and read.load.buffer in self.task.constants:
-                layout = self.packing(read, tile_v)
+                layout = self.packing(read, knobs)
                 if layout is not None:
                     layouts[read.load.buffer] = layout
                     continue
             free = free and read.strides[v] == 0
         pad = (v,) if free else ()
-        schedules = {anchor.name: BlockSchedule("root", "register", tiles, tuple(macro + reduction + micro), tags, pad)}
+        order = (*macro, *reduction, *micro, *unit)
+        schedules = {anchor.name: BlockSchedule("root", "register", tiles, order, tags, pad)}
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
-        for later in afterwards(self.task, anchor):
+        for later in afterwards(self.task, self.result):
             schedules[later.name] = map_schedule(self.task, later, self.target)
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
@@ -390,9 +400,9 @@ class Tiled:
         best = enough[0] if enough else max(zero, key=trips, default=None)
         return best if best is not None and trips(best) > 1 else None
 
-    def packing(self, read: Access, tile_v: int) -> Layout | None:
+    def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
         """The layout of a constant operand: [..., outer vector tiles, reduction in loop order, tile]."""
-        load: Load = read.load
+        load, tile_v = read.load, self.tiles(knobs)[self.vector][0]
         dims = [d for d, i in enumerate(load.indices) if self.vector in variables(i)]
         if len(dims) != 1 or load.indices[dims[0]] != Var(self.vector):
             return None
@@ -422,20 +432,9 @@ class Tiled:
         return None if order == tuple(range(len(order))) else Layout().then("reorder", *order)
 
     def epilogue(self, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
-        """The consumer's loops over one register tile: its own names for the anchor's iterators."""
-        plain = {}
-        for write in self.anchor.writes:
-            for d, name in (reads_plainly(consumer, write.buffer) or {}).items():
-                index = write.indices[d]
-                if isinstance(index, Var):
-                    plain[index.name] = name
-        rows = [plain[n] for n, _ in knobs.rows if n in plain]
-        v = plain[self.vector]
-        order = [f"{n}0" for n in rows] + [f"{v}0", f"{v}1"]
-        rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
-        tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
-        scope = "arena" if read_afterwards(self.task, self.anchor, consumer) else "local"
-        return BlockSchedule(at, scope, {v: (self.lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
+        """The consumer's loops over one register tile."""
+        scope = "arena" if read_afterwards(self.task, self.result, consumer) else "local"
+        return tile_epilogue(self.result, consumer, [n for n, _ in knobs.rows], self.vector, self.lanes, at, scope)
 
     def prologue(self, producer: Block, macro: list[str]) -> tuple[BlockSchedule, Layout | None]:
         """Where a padded or packed copy is made: in the outermost loop that all of its readers' loops move with."""
@@ -457,6 +456,31 @@ class Tiled:
             return map_schedule(self.task, producer, self.target), layout
         schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
         return schedule, layout
+
+
+def step_cycles(target: Target, accumulators: int, wide: float, narrow: float, steps: int) -> float:
+    """Cycles of one of `steps` reduction steps on a register tile: arithmetic, loads of vectors and of scalars (two a
+    cycle), and the latency of dependent accumulation."""
+    arithmetic = accumulators / target.fma_ports
+    overhead = 0.5 + 2.0 / steps  # loop control, write-back
+    busy = max(arithmetic, (wide + narrow) / 2, 1.15 * target.fma_latency)
+    return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
+
+
+def tile_epilogue(
+    anchor: Block, consumer: Block, rows: Sequence[str], vector: str, lanes: int, at: str, scope: str
+) -> BlockSchedule:
+    """The consumer's loops over one register tile of the anchor's: its own names for the anchor's iterators."""
+    plain = {}
+    for write in anchor.writes:
+        for d, name in (reads_plainly(consumer, write.buffer) or {}).items():
+            index = write.indices[d]
+            if isinstance(index, Var):
+                plain[index.name] = name
+    order = [f"{plain[n]}0" for n in rows if n in plain] + [f"{plain[vector]}0", f"{plain[vector]}1"]
+    rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
+    tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
+    return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
 
 
 def overlapped(compute: float, constant_bytes: int, target: Target) -> float:
