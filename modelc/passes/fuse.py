@@ -5,6 +5,7 @@
     maps        what is left of the maps is joined with each other in the same way
     prologues   a group of maps whose only reader works element by element joins the reader: operands of an epilogue,
                 inputs of a reduction (softmax, norms), never of a contraction or a window
+    attention   contractions before and after the reductions of rows join them: attention.py
 
 A fusion that would make two Tasks wait for each other is not done.
 """
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, OpaqueBlock
 from modelc.ir.expr import Load, Var
 from modelc.ir.program import is_contraction
+from modelc.passes.attention import fuse_attention
 from modelc.passes.pieces import Piece, identity, moved, plain_write
 from modelc.passes.views import Place
 
@@ -39,12 +41,15 @@ class Work:
     kept: frozenset[str]  # values that something else than a Piece needs: outputs, sources of views, parts of Concats
 
 
-def fused(work: Work) -> list[list[int]]:
-    """The Pieces (positions) of every Task, in an order in which the Tasks can run."""
-    return _Fusion(work).run()
+def fused(work: Work, attention_bytes: int = 0) -> list[list[int]]:
+    """The Pieces (positions) of every Task, in an order in which the Tasks can run. `attention_bytes` of cache are
+    there for rows of attention scores; 0: no attention in one Task."""
+    return Fusion(work).run(attention_bytes)
 
 
-class _Fusion:
+class Fusion:
+    """Groups of Pieces, at first one each."""
+
     def __init__(self, work: Work) -> None:
         self.work, self.pieces = work, work.pieces
         self.writer = {name: k for k, p in enumerate(self.pieces) for name in p.writes}
@@ -67,7 +72,7 @@ class _Fusion:
             memo[name] = found
         return memo[name]
 
-    def run(self) -> list[list[int]]:
+    def run(self, attention_bytes: int) -> list[list[int]]:
         for k in reversed(range(len(self.pieces))):
             if self.pieces[k].reduces and not self.pieces[k].opaque:
                 self.grow(k)
@@ -76,6 +81,8 @@ class _Fusion:
                 self.grow(k)
         for g in sorted(self.members, reverse=True):
             self.prologue(g)
+        if attention_bytes:
+            fuse_attention(self, attention_bytes)
         return self.ordered()
 
     # --- epilogues ------------------------------------------------------------------------------------------------

@@ -29,14 +29,15 @@ from modelc.passes.views import Copy, Place, Views, find_views, is_compact, stor
 NAMED_NODES = 4  # a Task's name mentions as many operators
 
 
-def partition(graph: Graph) -> Program:
-    """The Program that computes what `graph` does. Raises ModelError for an unknown operator."""
+def partition(graph: Graph, attention_bytes: int = 0) -> Program:
+    """The Program that computes what `graph` does. Attention becomes one Task where its rows of scores fit into
+    `attention_bytes` of cache. Raises ModelError for an unknown operator."""
     graph, renamed = _outputs_of_their_own(graph)
     graph, pieces = sink_moves(graph, pieces_of(graph))
     layouts = choose_layouts(graph, pieces)
     views = find_views(graph, pieces, layouts)
     work = _work(graph, pieces, views)
-    program = _assembled(graph, work, fused(work), layouts)
+    program = _assembled(graph, work, fused(work, attention_bytes), layouts)
     program = replace(program, notes=(*graph.notes, *renamed))
     verify_program(program, "partition")
     return program

@@ -2,6 +2,7 @@
 
 Three shapes, told apart by what the Blocks do, not by operator names:
 
+    attention  contractions before and after reductions of rows: tiles of whole rows (space/attention.py)
     tiled   one reduction with its prologue and epilogue: a register tile of (rows x vectors) accumulators is filled by
             all reduction loops, then the epilogue runs on it (contractions, windows, pooling)
     rows    several reductions over common leading iterators: all Blocks inside one loop over rows (softmax, norms)
@@ -12,17 +13,19 @@ from __future__ import annotations
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.space.attention import attention_candidate
 from modelc.space.filtering import filtering_candidates
 from modelc.space.maps import collapsed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
+from modelc.space.tensorized import tensorized
 from modelc.space.tiled import tiled_space
 from modelc.target import Target
 
 
-def default_candidate(task: Task, target: Target, winograd: bool = True) -> Candidate:
+def default_candidate(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Candidate:
     """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured. `winograd` allows
-    minimal filtering (winograd.py), which rounds differently."""
+    minimal filtering (winograd.py), which rounds differently; `tensorize` the intrinsics of the target."""
     stages: list[Stage] = []
     task = inlined(task, stages)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
@@ -34,14 +37,15 @@ def default_candidate(task: Task, target: Target, winograd: bool = True) -> Cand
         schedules = {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
-        return rows_candidate(task, target, stages)
+        return attention_candidate(task, target, stages) or rows_candidate(task, target, stages)
     task = staged(task, target, stages)
     found = filtering_candidates(task, target, stages) if winograd else []
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
-    knobs = direct.default_knobs()
+    ways = [direct, *(tensorized(direct) if tensorize else ())]
+    seconds, way, knobs = min(((w.seconds(k), w, k) for w in ways for k in [w.default_knobs()]), key=lambda f: f[0])
     fastest = min(found, key=lambda f: f.seconds, default=None)
-    if fastest is not None and fastest.seconds < direct.seconds(knobs):
+    if fastest is not None and fastest.seconds < seconds:
         return fastest.candidate
-    return direct.candidate(knobs)
+    return way.candidate(knobs)

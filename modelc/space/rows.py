@@ -7,6 +7,7 @@ normalisation over space), a vector of rows is worked on at once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from modelc.ir.block import AnyBlock, Block, Task
@@ -66,7 +67,7 @@ def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate
     fixed = fixed_in_a_row(task, owner, rows)
     for block in task.blocks[:-1]:
         assert isinstance(block, Block)
-        schedules[block.name] = _inside(task, block, target, attach, across_rows, lanes, fixed[block.name])
+        schedules[block.name] = inside_row(task, block, target, attach, across_rows, lanes, fixed[block.name])
     return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
@@ -90,10 +91,10 @@ def _placeable(block: AnyBlock) -> bool:
     return isinstance(block, Block) and all(isinstance(i, (Var, Const)) for w in block.writes for i in w.indices)
 
 
-def lanes_split(task: Task, target: Target, stages: list[Stage]) -> Task:
-    """Splits every reduction over a contiguous iterator into partial results per lane."""
+def lanes_split(task: Task, target: Target, stages: list[Stage], but: Collection[str] = ()) -> Task:
+    """Splits every reduction over a contiguous iterator into partial results per lane, except in Blocks `but`."""
     for block in task.blocks:
-        if not isinstance(block, Block) or not block.reduction or len(block.writes) > 1:
+        if not isinstance(block, Block) or not block.reduction or len(block.writes) > 1 or block.name in but:
             continue
         reads, _ = accesses(task, block)
         lanes = stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
@@ -123,7 +124,7 @@ def fixed_in_a_row(task: Task, owner: Block, rows: set[str]) -> dict[str, set[st
     return fixed
 
 
-def _inside(
+def inside_row(
     task: Task, block: Block, target: Target, at: str, across_rows: bool, lanes: int, fixed: set[str]
 ) -> BlockSchedule:
     """Loops of a Block that works on one row (or one vector of rows)."""

@@ -8,6 +8,7 @@
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
     collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
     winograd(block, m)              minimal filtering: see winograd.py
+    defer(block)                    a factor that a contraction's sums have in common: see defer.py
     factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
 
 A rule that does not apply raises DoesNotApply: the caller asks before it puts the stage into a Candidate.
@@ -27,7 +28,8 @@ from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, i
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, select, substitute, walk
 from modelc.ir.layout import Layout, Primitive
-from modelc.space.rule import DoesNotApply
+from modelc.space.defer import defer_rule
+from modelc.space.rule import DoesNotApply, fresh, replaced
 from modelc.space.winograd import transformed_kernel, winograd_rule
 
 
@@ -54,24 +56,6 @@ def _plain(task: Task, name: str) -> Block:
     return block
 
 
-def _replaced(task: Task, blocks: list[AnyBlock], buffers: list[Buffer]) -> Task:
-    """`task` with other blocks and buffers; buffers that nothing mentions go."""
-    used = {*task.inputs, *task.outputs}
-    for b in blocks:
-        names = [x.buffer for x in (*b.reads, *b.writes)] if isinstance(b, Block) else [*b.inputs, *b.outputs]
-        used.update(names)
-    return replace(task, blocks=tuple(blocks), buffers=tuple(b for b in buffers if b.name in used))
-
-
-def _fresh(task: Task, base: str) -> str:
-    taken = {b.name for b in task.buffers} | {b.name for b in task.blocks}
-    name, k = base, 0
-    while name in taken:
-        k += 1
-        name = f"{base}_{k}"
-    return name
-
-
 def inline_rule(task: Task, block: str) -> Task:
     producer = _plain(task, block)
     if len(producer.writes) != 1 or producer.aggregation != "assign" or producer.where:
@@ -95,7 +79,7 @@ def inline_rule(task: Task, block: str) -> Task:
         blocks.append(inline(b, _variable_writes(producer)) if write.buffer in {r.buffer for r in b.reads} else b)
     if task.anchor == block:
         raise DoesNotApply("the anchor is not inlined")
-    return _replaced(task, blocks, list(task.buffers))
+    return replaced(task, blocks, list(task.buffers))
 
 
 def _names_one(index: Expr, block: Block) -> bool:
@@ -145,7 +129,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
         assert limits is not None or d not in guarded
         low.append(limits[0] if d in guarded and limits else 0)
         shape.append(limits[1] - limits[0] + 1 if d in guarded and limits else source.shape[d])
-    padded = _fresh(task, f"{buffer}_padded")
+    padded = fresh(task, f"{buffer}_padded")
     iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(shape))
     at = tuple(op("add", Var(i.name), lo) for i, lo in zip(iters, low, strict=True))
     inside = [op(c.name, at[d], c.args[1]) for d, cs in guarded.items() for c in cs if isinstance(c, Op)]
@@ -153,7 +137,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     value: Expr = Load(buffer, at)
     for condition in reversed(inside):
         value = select(condition, value, fill)
-    copy = Block(_fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,))
+    copy = Block(fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,))
     new_read = Load(padded, tuple(op("sub", i, lo) for i, lo in zip(read.indices, low, strict=True)))
     new_read = Load(padded, tuple(simplify(i, reader.ranges) for i in new_read.indices))
     anchor = replace(
@@ -161,7 +145,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     )
     layout = source.layout if source.layout.permutation is not None else Layout()
     blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
-    return _replaced(task, blocks, [*task.buffers, Buffer(padded, source.dtype, tuple(shape), layout)])
+    return replaced(task, blocks, [*task.buffers, Buffer(padded, source.dtype, tuple(shape), layout)])
 
 
 def _same(a: Expr, b: Expr) -> bool:
@@ -186,14 +170,14 @@ def innermost_layout(rank: int, dim: int) -> Layout:
 def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1) -> Task:
     reader = _plain(task, block)
     source = task.buffer(buffer)
-    copy_name = _fresh(task, f"{buffer}_packed")
+    copy_name = fresh(task, f"{buffer}_packed")
     iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(source.shape))
     at = tuple(Var(i.name) for i in iters)
-    copy = Block(_fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (Load(buffer, at),))
+    copy = Block(fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (Load(buffer, at),))
     anchor = reader.mapped(lambda e: Load(copy_name, e.indices) if isinstance(e, Load) and e.buffer == buffer else None)
     blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
     layout = innermost_layout(len(source.shape), innermost)
-    return _replaced(task, blocks, [*task.buffers, Buffer(copy_name, source.dtype, source.shape, layout)])
+    return replaced(task, blocks, [*task.buffers, Buffer(copy_name, source.dtype, source.shape, layout)])
 
 
 def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
@@ -206,14 +190,14 @@ def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
         target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)
     ):
         raise DoesNotApply(f"{target.name} is no result, or is read on")
-    name = _fresh(task, f"{target.name}_staged")
+    name = fresh(task, f"{target.name}_staged")
     iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(target.shape))
     at = tuple(Var(i.name) for i in iters)
-    store = Block(_fresh(task, f"store_{target.name}"), iters, (Load(target.name, at),), (Load(name, at),))
+    store = Block(fresh(task, f"store_{target.name}"), iters, (Load(target.name, at),), (Load(name, at),))
     moved = replace(writer, writes=(Load(name, write.indices),))
     blocks = [x for b in task.blocks for x in ([moved, store] if b is writer else [b])]
     layout = innermost_layout(len(target.shape), innermost)
-    return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, target.shape, layout)])
+    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, target.shape, layout)])
 
 
 def cache_write_rule(task: Task, block: str) -> Task:
@@ -222,7 +206,7 @@ def cache_write_rule(task: Task, block: str) -> Task:
         raise DoesNotApply(f"block {block} writes several buffers")
     (write,) = writer.writes
     target = task.buffer(write.buffer)
-    name = _fresh(task, f"{write.buffer}_acc")
+    name = fresh(task, f"{write.buffer}_acc")
     spatial = writer.spatial
     local = Load(name, tuple(Var(i.name) for i in spatial))
     inside = [
@@ -230,7 +214,7 @@ def cache_write_rule(task: Task, block: str) -> Task:
         for i, n in zip(write.indices, target.shape, strict=True)
         if (limits := bounds(i, writer.ranges)) is None or limits[1] >= n
     ]
-    copy = Block(_fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,), "assign", tuple(inside))
+    copy = Block(fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,), "assign", tuple(inside))
 
     def read_local(e: Expr) -> Expr | None:
         return Load(name, e.indices) if isinstance(e, Load) and e.buffer == write.buffer else None
@@ -240,7 +224,7 @@ def cache_write_rule(task: Task, block: str) -> Task:
     if write.buffer in task.outputs and write.indices == local.indices:  # others read it where it is made
         later = tuple(b.mapped(read_local) if isinstance(b, Block) else b for b in later)
     blocks = [*task.blocks[:position], replace(writer, writes=(local,)), copy, *later]
-    return _replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
+    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
 
 
 def lane_split_rule(task: Task, block: str, iter: str, lanes: int) -> Task:
@@ -253,20 +237,20 @@ def lane_split_rule(task: Task, block: str, iter: str, lanes: int) -> Task:
     ):
         raise DoesNotApply(f"block {block} does not reduce over {iter}, or writes several buffers")
     dtype = task.buffer(across.writes[0].buffer).dtype
-    lane, name = _lane_name(across), _fresh(task, f"{block}_lanes")
+    lane, name = _lane_name(across), fresh(task, f"{block}_lanes")
     whole = op("add", op("mul", Var(iter), lanes), Var(lane))
     chunks = -(-target.extent // lanes)
     partial = across.mapped(lambda e: whole if e == Var(iter) else None)
     iters = [Iter(iter, chunks, True) if i is target else i for i in across.iters]
     spatial = across.spatial
-    buffer = _fresh(task, f"{name}_sum")
+    buffer = fresh(task, f"{name}_sum")
     write = Load(buffer, (*(Var(i.name) for i in spatial), Var(lane)))
     where = partial.where if target.extent % lanes == 0 else (*partial.where, op("lt", whole, target.extent))
     partial = replace(partial, name=name, iters=(*iters, Iter(lane, lanes)), writes=(write,), where=where)
     last = replace(across, iters=(*spatial, Iter(lane, lanes, True)), body=(write,), where=())
     blocks = [x for b in task.blocks for x in ([partial, last] if b is across else [b])]
     shape = (*(i.extent for i in spatial), lanes)
-    return _replaced(task, blocks, [*task.buffers, Buffer(buffer, dtype, shape)])
+    return replaced(task, blocks, [*task.buffers, Buffer(buffer, dtype, shape)])
 
 
 def _lane_name(block: Block) -> str:
@@ -484,6 +468,7 @@ RULES: dict[str, Callable[..., Task]] = {
     "collapse": collapse_rule,
     "factor": factor_rule,
     "winograd": winograd_rule,
+    "defer": defer_rule,
 }
 
 __all__ = ["RULES", "DoesNotApply", "derive", "logical_strides", "prod", "substitute"]

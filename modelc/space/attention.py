@@ -1,0 +1,247 @@
+"""Schedules of attention: scores, reductions of their rows, and what the rows weigh, tile by tile of query rows.
+
+    parallel h0                        the batch and the heads
+      pack the keys (and the values)   so that vectors of them are contiguous: once per head
+      for m0                           a tile of query rows
+        scores of the tile             a micro-kernel; scale and mask are its epilogue
+        for every row of the tile      maximum, exponentials, sum: while the row is in the nearest cache
+        weighted sum of the values     a micro-kernel; the rows' common factor is its epilogue
+
+Scores and weights are a tile in local storage; the score matrix is never in memory. Without values the last map of the
+rows writes the result (Ansor's TBS). What is what is told by what the Blocks read, not by names: passes/attention.py
+says what such a Task is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from modelc.ir.block import Block, Iter, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import DTYPES, variables
+from modelc.space.access import accesses, stored_lanes
+from modelc.space.attention_parts import Parts, parts_of, prepared, width_of
+from modelc.space.maps import SERIAL_POINTS, map_schedule
+from modelc.space.rows import inside_row
+from modelc.space.tiled import step_cycles, tile_epilogue
+from modelc.target import Target
+
+MAX_VECTORS = 4  # vectors of one register tile
+MAX_TILE = 128  # query rows of one tile
+
+
+def attention_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate | None:
+    """The Candidate for a Task of attention; None if `task` is not one."""
+    noted = len(stages)
+    task = prepared(task, target, stages)
+    parts = parts_of(task)
+    if parts is None:
+        del stages[noted:]
+        return None
+    return _Attention(parts, target, tuple(stages)).candidate()
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Rows x vectors of accumulators that stay in registers over a whole reduction."""
+
+    rows: int
+    vectors: int
+
+
+class _Attention:
+    """The rules that choose tiles and places."""
+
+    def __init__(self, parts: Parts, target: Target, stages: tuple[Stage, ...]) -> None:
+        self.parts, self.task, self.target, self.stages = parts, parts.task, target, stages
+        self.dtype = self.task.buffer(parts.scores.writes[0].buffer).dtype
+        self.lanes = stored_lanes(target, self.dtype)
+        self.keys = parts.scores.ranges[parts.iters[parts.scores.name][parts.key]]
+        self.queries = parts.scores.ranges[parts.iters[parts.scores.name][parts.query]]
+        self.reads = {b.name: accesses(self.task, b)[0] for b in (parts.scores, parts.values) if b is not None}
+
+    def candidate(self) -> Candidate:
+        parts, task = self.parts, self.task
+        tile, first, second = self.tiles()
+        lead = self.lead(tile)
+        root, rows = parts.root, f"{self.name(parts.root, parts.query)}0"
+        at = f"{root.name}.{lead[-1]}"
+        schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in parts.others}
+        schedules |= self.contraction(parts.scores, parts.epilogue, first, at, "local")
+        key, row = self.name(parts.owner, parts.key), self.name(parts.owner, parts.query)
+        tiles: dict[str, tuple[int, ...]]
+        if parts.values is None:
+            inner = [f"{row}1", f"{key}0", f"{key}1"]
+            tags = {f"{key}1": "vector"} | self.parallel(lead)
+            tiles = {row: (tile,), key: (self.lanes,)}
+            schedules[root.name] = BlockSchedule("root", "arena", tiles, (*lead, *inner), tags)
+            in_row = f"{root.name}.{row}1"
+        else:
+            inner = [f"{row}0", f"{key}0", f"{key}1"]
+            tags = {f"{key}1": "vector"}
+            schedules[parts.owner.name] = BlockSchedule(at, "local", {key: (self.lanes,)}, tuple(inner), tags)
+            in_row = f"{parts.owner.name}.{row}0"
+            found = self.contraction(parts.values, parts.results, second, at, "arena")
+            own, query = found[root.name], rows[:-1]
+            tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
+            order = tuple(_deeper(loop, query) for loop in own.order)
+            tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
+            schedules |= found
+            schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags)
+            for result in parts.results:
+                schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
+        for block in (*parts.before, *parts.after):
+            schedules[block.name] = self.in_row(block, in_row)
+        for pack in parts.packs:
+            schedules[pack.name] = self.pack(pack, lead)
+        return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages)
+
+    def name(self, block: Block, dim: int) -> str:
+        return self.parts.iters[block.name][dim]
+
+    # --- loops around a tile --------------------------------------------------------------------------------------
+
+    def lead(self, tile: int) -> list[str]:
+        """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles. The one
+        whose iterations go to threads is the first."""
+        parts, root = self.parts, self.parts.root
+        dims = [d for d, n in enumerate(parts.iters[root.name]) if n and root.ranges[n] > 1]
+        dims = [d for d in dims if d not in (parts.key, parts.query)]
+        dims.sort(key=lambda d: not self.moves_keys(d))
+        loops = [f"{self.name(root, d)}0" for d in (*dims, parts.query)]
+        trips = [root.ranges[loop[:-1]] for loop in loops]
+        trips[-1] = -(-trips[-1] // tile)
+        enough = [loop for loop, n in zip(loops, trips, strict=True) if n >= 2 * self.target.cores]
+        first = enough[0] if enough else loops[max(range(len(loops)), key=lambda k: trips[k])]
+        loops.remove(first)
+        return [first, *loops]
+
+    def moves_keys(self, dim: int) -> bool:
+        """Whether other keys belong to another element of this dimension."""
+        key = self.name(self.parts.scores, self.parts.key)
+        keyed = [r for r in self.parts.scores.reads if key in variables(r)]
+        return any(self.name(self.parts.scores, dim) in variables(r) for r in keyed)
+
+    def parallel(self, lead: Sequence[str]) -> dict[str, str]:
+        return {lead[0]: "parallel"} if self.parts.scores.points() >= SERIAL_POINTS else {}
+
+    def pack(self, block: Block, lead: Sequence[str]) -> BlockSchedule:
+        """Where a copy of keys or values is made: in the innermost loop that it moves with, before one it does not."""
+        parts = self.parts
+        reader = next(b for b in (parts.scores, parts.values) if b and block.writes[0].buffer in _buffers(b))
+        (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
+        inside = None
+        for loop in lead:
+            dim = parts.iters[parts.root.name].index(loop[:-1])
+            if self.name(reader, dim) not in variables(read):
+                break
+            inside = loop
+        if inside is None:
+            return map_schedule(self.task, block, self.target)
+        return map_schedule(self.task, block, self.target, f"{parts.root.name}.{inside}", "local")
+
+    def in_row(self, block: Block, at: str) -> BlockSchedule:
+        """A Block that works on one row; what is read of it elsewhere stays for the whole tile."""
+        schedule = inside_row(self.task, block, self.target, at, False, self.lanes, {i.name for i in block.spatial})
+        inner = {b.name for b in (*self.parts.before, self.parts.owner, *self.parts.after)}
+        readers = {b.name for b in self.task.blocks if isinstance(b, Block) and block.writes[0].buffer in _buffers(b)}
+        return schedule if readers <= inner else replace(schedule, scope="local")
+
+    # --- micro-kernels --------------------------------------------------------------------------------------------
+
+    def contraction(
+        self, block: Block, consumers: Sequence[Block], tile: RegisterTile, at: str, scope: str
+    ) -> dict[str, BlockSchedule]:
+        """A contraction over one tile of query rows, placed `at`, by register tiles; its consumers run on these."""
+        row, vector = self.name(block, self.parts.query), self.vector(block)
+        known = {*self.parts.iters[block.name], vector}
+        extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
+        reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
+        macro = [*extra, f"{vector}0", f"{row}0"]
+        micro = [f"{row}1", f"{vector}1", f"{vector}2"]
+        width = min(tile.vectors * self.lanes, -(-block.ranges[vector] // self.lanes) * self.lanes)
+        tiles = {row: (tile.rows,), vector: (width, self.lanes)}
+        tags = {micro[0]: "unroll", micro[1]: "unroll", micro[2]: "vector"}
+        result = {block.name: BlockSchedule(at, "register", tiles, (*macro, *reduction, *micro), tags)}
+        inside = f"{block.name}.{macro[-1]}"
+        for consumer in consumers:
+            result[consumer.name] = tile_epilogue(block, consumer, [row], vector, self.lanes, inside, scope)
+        return result
+
+    def vector(self, block: Block) -> str:
+        if block is self.parts.scores:
+            return self.name(block, self.parts.key)
+        found = width_of(self.task, block)
+        assert found is not None
+        return found
+
+    def nearness(self, block: Block) -> Callable[[Iter], int]:
+        """Sorts reduction iterators: the one that is nearest in an operand innermost."""
+        reads = self.reads[block.name]
+        return lambda i: -min((abs(s) for r in reads if (s := r.strides[i.name])), default=0)
+
+    def tiles(self) -> tuple[int, RegisterTile, RegisterTile]:
+        """Query rows of one tile and the register tiles of both contractions, with the fewest estimated cycles."""
+        found = []
+        for tile in range(min(8, self.queries), min(self.queries, MAX_TILE) + 1):
+            if tile > 8 and not self.fits(tile):
+                break
+            kernels = [self.register_tile(b, tile) for b in (self.parts.scores, self.parts.values) if b is not None]
+            cycles = sum(c for c, _ in kernels) + self.traffic(tile)
+            found.append((cycles, -tile, kernels))
+        _, tile, kernels = min(found, key=lambda f: f[:2])
+        return -tile, kernels[0][1], kernels[-1][1]
+
+    def fits(self, tile: int) -> bool:
+        """Whether scores and weights of a tile lie in half of the second-level cache."""
+        caches = self.target.caches
+        return 2 * tile * self.keys * DTYPES[self.dtype].itemsize <= caches[min(1, len(caches) - 1)].bytes // 2
+
+    def register_tile(self, block: Block, tile: int) -> tuple[float, RegisterTile]:
+        """(cycles for all query rows, register tile) of a contraction in tiles of `tile` rows."""
+        most = -(-block.ranges[self.vector(block)] // self.lanes)
+        registers = self.target.vector.registers
+        steps = prod(i.extent for i in block.reduction)
+        parts = [(self.queries // tile, tile), (1, self.queries % tile)]
+        found = []
+        for vectors in range(1, min(MAX_VECTORS, most) + 1):
+            for rows in range(1, min(tile, registers) + 1):
+                if rows * vectors + vectors + 2 <= registers or rows == vectors == 1:
+                    panels = [(most // vectors, vectors), (1, most % vectors)]
+                    cycles = 0.0
+                    for times, height in parts:
+                        for count, width in panels:
+                            for n, r in ((height // rows, rows), (1, height % rows)):
+                                if times * count * n * r * width:
+                                    cycles += times * count * n * step_cycles(self.target, r * width, width, r, steps)
+                    found.append((cycles * steps, vectors, RegisterTile(rows, vectors)))
+        cycles, _, best = min(found, key=lambda f: (f[0], -f[1]))
+        return cycles, best
+
+    def traffic(self, tile: int) -> float:
+        """Cycles that a head's operands take to come from the second-level cache for every tile again, and that scores
+        and weights take which are too large for the first one."""
+        caches, size = self.target.caches, DTYPES[self.dtype].itemsize
+        clock = self.target.peak["float32"] / (2 * self.lanes * self.target.fma_ports)
+        rate = caches[min(1, len(caches) - 1)].bandwidth_gbs / clock
+        depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
+        depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
+        operands = -(-self.queries // tile) * sum(depths) * size
+        rows = 2 * tile * self.keys * size
+        spilled = 2 * self.queries * self.keys * size if rows > caches[0].bytes // 2 else 0
+        return (operands + spilled) / rate
+
+    def contractions(self) -> list[Block]:
+        return [b for b in (self.parts.scores, self.parts.values) if b is not None]
+
+
+def _buffers(block: Block) -> set[str]:
+    return {r.buffer for r in block.reads}
+
+
+def _deeper(loop: str, iterator: str) -> str:
+    """The loop's name when `iterator` has been tiled once more around it: "m1" for "m0"."""
+    stem, level = loop[:-1], int(loop[-1])
+    return f"{stem}{level + 1}" if stem.rpartition(".")[2] == iterator else loop
