@@ -13,6 +13,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target import codegen as llvm
 
+import modelc.codegen.math
 from modelc.codegen.math import lower_cast, lower_op
 from modelc.errors import InvalidIR
 from modelc.ir.expr import DTYPES, OPERATIONS
@@ -28,6 +29,13 @@ ARMV7 = {
     "mcpu": "cortex-a9",
     "mattr": ["+neon"],
     "mfloat-abi": "hard",
+}
+RISCV64 = {
+    "kind": "llvm",
+    "mtriple": "riscv64-unknown-linux-gnu",
+    "mcpu": "generic-rv64",
+    "mattr": ["+m", "+a", "+f", "+d", "+c", "+v"],
+    "mabi": "lp64d",
 }
 POLYNOMIALS = ("exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos")
 UNARY_FLOAT = [
@@ -348,6 +356,32 @@ def test_casts(tmp_path, lanes):
         np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64), err_msg=f"{a} to {b}")
 
 
+def test_halves_by_their_bits(tmp_path, monkeypatch):
+    """As on RISC-V: every float16, every boundary between two of them and its neighbours, and bits at random."""
+    monkeypatch.setattr(modelc.codegen.math, "_is_risc_v", lambda: True)
+    functions = {
+        "wide": function("wide", lambda v: lower_cast("float32", v, "float16", 8), ["float16"], "float32", 8, NATIVE),
+        "half": function("half", lambda v: lower_cast("float16", v, "float32", 8), ["float32"], "float16", 8, NATIVE),
+    }
+    lib = library(functions, tmp_path)
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    np.testing.assert_array_equal(call(lib, "wide", [halves], "float32", 8), halves.astype(np.float32))
+    bits = halves[np.isfinite(halves)].astype(np.float32).view(np.uint32)
+    step = np.uint32(1 << 12)
+    near = [bits, bits + step, bits + step - np.uint32(1), bits + step + np.uint32(1)]
+    middles = (halves[:0x7C00].astype(np.float64) + halves[1:0x7C01].astype(np.float64)) / 2
+    drawn = np.random.default_rng(6).integers(0, 2**32, 1 << 16, dtype=np.uint32)
+    x = multiple(
+        np.concatenate([*(b.view(np.float32) for b in near), middles.astype(np.float32), drawn.view(np.float32)])
+    )
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    got = call(lib, "half", [x], "float16", 8)
+    np.testing.assert_array_equal(got, expected)
+    numbers = ~np.isnan(x)
+    assert np.array_equal(np.signbit(got[numbers]), np.signbit(x[numbers]))
+
+
 def test_rounding_to_bfloat16(tmp_path):
     rng = np.random.default_rng(4)
     x = rng.integers(0, 2**32, 1 << 16, dtype=np.uint32)
@@ -376,6 +410,7 @@ def test_vector_code_calls_nothing(name):
     assert not calls(assembly(name, 8, V3))
     assert not calls(assembly(name, 4, AARCH64))
     assert not calls(assembly(name, 4, ARMV7)) - {"sqrtf"}
+    assert not calls(assembly(name, 4, RISCV64))
 
 
 def test_maximum_is_short():
@@ -386,7 +421,7 @@ def test_maximum_is_short():
     assert body.count("vmaxps") == 2 * body.count("vorps")
 
 
-@pytest.mark.parametrize("target", [V3, V4, AARCH64, ARMV7])
+@pytest.mark.parametrize("target", [V3, V4, AARCH64, ARMV7, RISCV64])
 def test_every_operation_compiles(target):
     made = {f"{n}_float32": operation(n, "float32", 4, target)[0] for n in [*UNARY_FLOAT, *BINARY_FLOAT]}
     made |= {f"{n}_int32": operation(n, "int32", 4, target)[0] for n in [*BINARY_INTEGER, "pow", "shl", "shr"]}

@@ -184,7 +184,9 @@ def test_a_folder_without_manifest_is_no_package(tmp_path: Path) -> None:
         read_package(tmp_path)
 
 
-@pytest.mark.parametrize("triple", ["x86_64-linux-gnu", "aarch64-linux-gnu", "armv7l-linux-gnueabihf"])
+@pytest.mark.parametrize(
+    "triple", ["x86_64-linux-gnu", "aarch64-linux-gnu", "armv7l-linux-gnueabihf", "riscv64-linux-gnu"]
+)
 def test_packages_run_on_every_machine(tmp_path: Path, triple: str) -> None:
     skip_without_tools(triple)
     package = write_package(spec_of(triple, flush_denormals=True), tmp_path / "tiny.modelc").path
@@ -202,7 +204,11 @@ def test_packages_run_on_every_machine(tmp_path: Path, triple: str) -> None:
 
 @pytest.mark.parametrize(
     ("triple", "feature", "missing"),
-    [("aarch64-linux-gnu", "neon", "quantum"), ("armv7l-linux-gnueabihf", "vfp4", "avx2")],
+    [
+        ("aarch64-linux-gnu", "neon", "quantum"),
+        ("armv7l-linux-gnueabihf", "vfp4", "avx2"),
+        ("riscv64-linux-gnu", "v", "neon"),
+    ],
 )
 def test_features_are_checked_on_every_machine(tmp_path: Path, triple: str, feature: str, missing: str) -> None:
     skip_without_tools(triple)

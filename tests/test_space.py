@@ -325,7 +325,7 @@ RESNET = (  # h = w, input channels, output channels, kernel, stride
     (28, 128, 512, 1, 1), (28, 128, 128, 3, 1), (14, 256, 1024, 1, 1), (14, 256, 256, 3, 1), (14, 1024, 512, 1, 1),
     (7, 512, 512, 3, 1), (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1),
 )  # fmt: skip
-TARGETS = ("x86-64-v4", "x86-64-v3", "cortex-a72", "armv7-neon")
+TARGETS = ("x86-64-v4", "x86-64-v3", "cortex-a72", "armv7-neon", "riscv64-v")
 
 
 @cache

@@ -159,7 +159,17 @@ def test_shipped_targets_load_and_survive_a_round_trip(name: str, tmp_path: Path
 def test_all_shipped_targets_are_listed() -> None:
     assert list_targets()[0] == "native"
     boards = {"raspberry-pi-4", "raspberry-pi-5"}
-    assert {"x86-64-v3", "x86-64-v4", "cortex-a72", "cortex-a76", "armv7-neon"} | boards == set(SHIPPED)
+    machines = {"x86-64-v3", "x86-64-v4", "cortex-a72", "cortex-a76", "armv7-neon", "riscv64-v"}
+    assert machines | boards == set(SHIPPED)
+
+
+def test_risc_v_has_what_its_linux_asks_for() -> None:
+    target = load_target("riscv64-v")
+    assert target.features == ("m", "a", "f", "d", "c", "v")
+    assert llvm_target(target)["mabi"] == "lp64d"
+    without = target.to_yaml().replace("- v\n", "")
+    with pytest.raises(TargetError, match=r"vector\.bits is 128; expected a multiple of 32, at most the 64 bits"):
+        parse_target(without, "t.yaml")
 
 
 def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
@@ -181,7 +191,7 @@ def test_keys_follow_the_machine_and_nothing_that_was_timed() -> None:
     assert dataclasses.replace(target, cores=8).key != target.key
     assert dataclasses.replace(target, caches=target.caches[:2]).key != target.key
     assert dataclasses.replace(target, features=(*target.features, "avxvnni")).key != target.key
-    assert len({load_target(name).key for name in SHIPPED if not name.startswith("raspberry")}) == 5
+    assert len({load_target(name).key for name in SHIPPED if not name.startswith("raspberry")}) == 6
 
 
 def test_features_are_what_is_listed_and_what_a_level_implies() -> None:

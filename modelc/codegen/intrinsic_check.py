@@ -39,8 +39,13 @@ from modelc.target.section import parse_yaml, read_text
 
 TRIALS = 32
 SECONDS = 60  # to run them under emulation
-_TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "armv7": "armv7l-linux-gnueabihf"}
-_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic"}
+_TRIPLES = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "armv7": "armv7l-linux-gnueabihf",
+    "riscv64": "riscv64-linux-gnu",
+}
+_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64"}
 _RIGHT, _WRONG, _NOT_RUN = "right", "wrong", "not run"
 
 Array = NDArray[Any]
@@ -167,13 +172,16 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
         params.append(pointer)
         places[name] = Place(buffer, 0, compact_strides(operand.shape))
     body = _on_tiles(intrinsic, places) if intrinsic.tiles else _on_vectors(intrinsic, places)
+    arch = architecture(_TRIPLES[intrinsic.architecture])
+    assert arch is not None
     machine = tvm.target.Target(
         {
             "kind": "llvm",
             "mtriple": _TRIPLES[intrinsic.architecture],
             "mcpu": _CPUS[intrinsic.architecture],
-            "mattr": [f"+{feature}" for feature in intrinsic.features],
-            **({"mfloat-abi": "hard"} if intrinsic.architecture == "armv7" else {}),
+            "mattr": [f"+{feature}" for feature in (*arch.baseline, *intrinsic.features)],
+            **({"mfloat-abi": "hard"} if arch.float_abis else {}),
+            **({"mabi": arch.c_abi} if arch.c_abi else {}),
         }
     )
     function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
@@ -243,8 +251,7 @@ def _program(intrinsic: Intrinsic) -> tuple[str, ...]:
     """What to put before a program that applies the intrinsic. Raises ToolchainError if nothing here runs it."""
     arch = architecture(platform.machine())
     if arch is None or arch.name != intrinsic.architecture:
-        command = emulator(_TRIPLES[intrinsic.architecture])
-        return (*command, "-cpu", "max") if command else ()
+        return emulator(_TRIPLES[intrinsic.architecture])
     lacking = [feature for feature in intrinsic.features if feature not in _host_features()]
     if lacking:
         raise ToolchainError(f"this machine lacks {lacking[0]}")

@@ -68,6 +68,10 @@ def _cast(code: _Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
         return _cast(code, dtype, _cast(code, "float32", x, from_dtype), "float32")
     if dtype == "bfloat16":
         return _to_bfloat16(code, x)
+    if from_dtype == "float16" and _is_risc_v():
+        return _half_to_float(code, x)
+    if dtype == "float16" and _is_risc_v():
+        return _float_to_half(code, x)
     if dtype == "bool":
         return _not(code, tx.EQ(x, code.const(0, from_dtype)))
     if from_dtype == "bool":
@@ -172,6 +176,10 @@ def _target_arch() -> str:
 
 def _is_arm32() -> bool:
     return _target_arch().startswith("armv7") or _target_arch() == "arm"
+
+
+def _is_risc_v() -> bool:
+    return _target_arch().startswith("riscv")
 
 
 def _bound(function: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -436,6 +444,37 @@ def _to_bfloat16(code: _Code, x: Expr) -> Expr:
     rounded = (bits + (even + code.const(0x7FFF, "uint32"))) >> sixteen
     quiet = tx.bitwise_or(bits >> sixteen, code.const(0x40, "uint32"))
     return tx.Cast(code.type("uint16"), tx.Select(tx.isnan(x), quiet, rounded))
+
+
+@_bound
+def _half_to_float(code: _Code, x: Expr) -> Expr:
+    """float16 as float32 by its bits, after F. Giesen: for RISC-V without half floats, where the functions that LLVM
+    calls and TVM defines pass them in different registers. Subnormals must not be flushed."""
+    bits = code.let(tx.Cast(code.type("uint32"), tx.reinterpret(code.type("uint16"), x)))
+    magnitude = code.let(tx.bitwise_and(bits, code.const(0x7FFF, "uint32")))
+    shifted = code.let(magnitude << code.const(13, "uint32"))
+    number = tx.reinterpret(code.type("uint32"), code.as_float(shifted) * code.const(2.0**112))
+    infinite = tx.bitwise_or(shifted, code.const(0x7F800000, "uint32"))  # or a NaN
+    value = tx.Select(magnitude < code.const(0x7C00, "uint32"), number, infinite)
+    return code.as_float(tx.bitwise_or(value, (bits - magnitude) << code.const(16, "uint32")))
+
+
+@_bound
+def _float_to_half(code: _Code, x: Expr) -> Expr:
+    """The nearest float16, halves to even; numbers too large are infinite, a NaN is quiet. After F. Giesen."""
+    bits = code.let(tx.reinterpret(code.type("uint32"), x))
+    magnitude = code.let(tx.bitwise_and(bits, code.const(0x7FFFFFFF, "uint32")))
+    thirteen = code.const(13, "uint32")
+    odd = tx.bitwise_and(magnitude >> thirteen, code.const(1, "uint32"))
+    normal = (magnitude + (odd + code.const(0xFFF, "uint32")) - code.const(112 << 23, "uint32")) >> thirteen
+    # Adding 1/2 leaves 24 bits after the point of a half's smallest number; the bits of 1/2 go away again.
+    sum_ = tx.reinterpret(code.type("uint32"), code.as_float(magnitude) + code.const(0.5))
+    small = sum_ - code.const(126 << 23, "uint32")
+    large = tx.Select(tx.isnan(x), code.const(0x7E00, "uint32"), code.const(0x7C00, "uint32"))
+    result = tx.Select(magnitude < code.const(0x38800000, "uint32"), small, normal)
+    result = tx.Select(magnitude < code.const(0x47800000, "uint32"), result, large)
+    sign = (bits - magnitude) >> code.const(16, "uint32")
+    return tx.reinterpret(code.type("float16"), tx.Cast(code.type("uint16"), tx.bitwise_or(result, sign)))
 
 
 def _scaled_exp(code: _Code, x: Expr) -> Expr:

@@ -95,10 +95,12 @@ def _run(command: Sequence[str], timeout: float, package: Path) -> str:
         raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise PackageError(f"{package} did not finish within {timeout:g} s") from None
+    said = done.stderr.strip()[-500:]
     if done.returncode < 0:
-        raise PackageError(f"{package} was killed by signal {-done.returncode} while it ran")
+        sentence = f"{package} was killed by signal {-done.returncode} while it ran"
+        raise PackageError(f"{sentence}: {said}" if said else sentence)
     if done.returncode:
-        raise PackageError(f"{package} did not run: {done.stderr.strip()[-500:]}")
+        raise PackageError(f"{package} did not run: {said}")
     return done.stdout
 
 

@@ -27,6 +27,7 @@ class Machine:
     gnu_triple: str  # of Debian's cross gcc and of its library folder
     zig_triple: str  # with the oldest glibc to run on
     qemu: str
+    qemu_cpu: str  # one with every feature that qemu knows
     debian_gcc: str
     debian_libc: str
 
@@ -39,6 +40,7 @@ MACHINES = (
         "x86_64-linux-gnu",
         "x86_64-linux-gnu.2.28",
         "qemu-x86_64",
+        "max",
         "gcc-x86-64-linux-gnu",
         "libc6-amd64-cross",
     ),
@@ -49,6 +51,7 @@ MACHINES = (
         "aarch64-linux-gnu",
         "aarch64-linux-gnu.2.28",
         "qemu-aarch64",
+        "max",
         "gcc-aarch64-linux-gnu",
         "libc6-arm64-cross",
     ),
@@ -59,8 +62,20 @@ MACHINES = (
         "arm-linux-gnueabihf",
         "arm-linux-gnueabihf.2.28",
         "qemu-arm",
+        "max",
         "gcc-arm-linux-gnueabihf",
         "libc6-armhf-cross",
+    ),
+    Machine(
+        "riscv64",
+        243,
+        64,
+        "riscv64-linux-gnu",
+        "riscv64-linux-gnu.2.28",
+        "qemu-riscv64",
+        "rv64,v=true",
+        "gcc-riscv64-linux-gnu",
+        "libc6-riscv64-cross",
     ),
 )
 
@@ -136,7 +151,7 @@ def emulator(triple: str) -> tuple[str, ...]:
         raise ToolchainError(
             f"no C library to emulate {machine.gnu_triple} with: install Debian's {machine.debian_libc}"
         )
-    return (program, "-L", str(folder))
+    return (program, "-L", str(folder), "-cpu", machine.qemu_cpu)
 
 
 def check_elf(data: bytes, what: str, machine: Machine) -> None:

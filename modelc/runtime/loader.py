@@ -59,7 +59,7 @@ class StepProfile(NamedTuple):
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = (*_FLOATS, *_INTEGERS, "bool")  # in the order of modelc_dtype in model.h
-ELF_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm"}
+ELF_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv64"}
 
 
 class _Tensor(ctypes.Structure):

@@ -117,8 +117,35 @@ static mc_cpu_answer has(const struct feature *f) {
     return getauxval(f->word == 1 ? AT_HWCAP : AT_HWCAP2) >> f->bit & 1 ? MC_CPU_HAS : MC_CPU_LACKS;
 }
 
+#elif defined(__riscv)
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/wait.h>
+
+static const struct feature {
+    const char *name;
+} features[] = {{"m"}, {"a"}, {"f"}, {"d"}, {"c"}, {"v"}};
+
+/* The kernel names V since 6.5, as qemu does since 8.1. Where it does not, a process of its own tries an instruction
+ * that only V 1.0 has: `vsetivli zero, 4, e32, m1, ta, ma`. */
+static mc_cpu_answer try_vectors(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGILL, SIG_DFL);
+        __asm__ volatile(".4byte 0xcd027057");
+        _exit(0);
+    }
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? MC_CPU_HAS : MC_CPU_LACKS;
+}
+
+static mc_cpu_answer has(const struct feature *f) {
+    if (getauxval(AT_HWCAP) >> (*f->name - 'a') & 1) return MC_CPU_HAS;
+    return *f->name == 'v' ? try_vectors() : MC_CPU_LACKS;
+}
+
 #else
-#error "modelc's runtime knows x86-64, AArch64 and ARM"
+#error "modelc's runtime knows x86-64, AArch64, ARM and RISC-V"
 #endif
 
 mc_cpu_answer mc_cpu_has(const char *name) {
@@ -222,6 +249,11 @@ uint64_t mc_float_enter(int flush_denormals) {
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
     __asm__ volatile("msr fpcr, %0" ::"r"(set));
     return saved;
+#elif defined(__riscv)
+    uint64_t saved;
+    (void)flush_denormals; /* RISC-V cannot flush them */
+    __asm__ volatile("csrrw %0, fcsr, zero" : "=r"(saved));
+    return saved;
 #else
     uint32_t saved, set = flush_denormals ? 1u << 24 : 0;
     __asm__ volatile("vmrs %0, fpscr" : "=r"(saved));
@@ -235,6 +267,8 @@ void mc_float_leave(uint64_t saved) {
     __builtin_ia32_ldmxcsr((uint32_t)saved);
 #elif defined(__aarch64__)
     __asm__ volatile("msr fpcr, %0" ::"r"(saved));
+#elif defined(__riscv)
+    __asm__ volatile("csrw fcsr, %0" ::"r"(saved));
 #else
     __asm__ volatile("vmsr fpscr, %0" ::"r"((uint32_t)saved));
 #endif

@@ -73,6 +73,8 @@ static void relax(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__) || defined(__arm__)
     __asm__ volatile("yield");
+#elif defined(__riscv)
+    __asm__ volatile(".4byte 0x0100000f"); /* pause, a hint that every RISC-V takes */
 #endif
 }
 

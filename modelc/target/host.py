@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import TargetError
-from modelc.target.isa import ARCHITECTURES, X86_64_LEVELS, Architecture, architecture, implied_features
+from modelc.target.isa import X86_64_LEVELS, Architecture, architecture, implied_features
 from modelc.target.schema import VectorUnit
 
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "armv7": "armv7l-linux-gnueabihf"}
@@ -67,9 +67,8 @@ def read_host(root: Path = Path("/"), machine: str | None = None, processors: fr
     machine = platform.machine() if machine is None else machine
     arch = architecture({"armv8l": "armv7l"}.get(machine, machine))
     cpuinfo = _first_processor(root)
-    if arch is None or not cpuinfo:
-        known = ", ".join(arch.name for arch in ARCHITECTURES)
-        raise TargetError(f"target native: this machine is {machine}; expected Linux on one of {known}")
+    if arch is None or arch.name not in _TRIPLES or not cpuinfo:
+        raise TargetError(f"target native: this machine is {machine}; expected Linux on one of {', '.join(_TRIPLES)}")
     processors = frozenset(os.sched_getaffinity(0)) if processors is None else processors
     words = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
     features = _features(arch, words)

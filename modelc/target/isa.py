@@ -23,6 +23,8 @@ class Architecture:
     elf_machine: int  # e_machine of its objects
     features: tuple[Feature, ...]
     float_abis: tuple[str, ...] = ()  # only where there is a choice
+    baseline: tuple[str, ...] = ()  # features that every Linux of this architecture asks for
+    c_abi: str | None = None  # LLVM's name of the calling convention, where it must be told
 
     def feature(self, llvm: str) -> Feature | None:
         return next((feature for feature in self.features if feature.llvm == llvm), None)
@@ -31,13 +33,13 @@ class Architecture:
         """Bits of the widest vector register that these features give."""
         if self.name == "x86_64":
             return 512 if "avx512f" in features else 256 if "avx2" in features else 128
-        return 128 if "neon" in features else 64
+        return 128 if "neon" in features or "v" in features else 64
 
     def vector_registers(self, features: Collection[str]) -> int:
         """How many vector registers the instruction set can name."""
         if self.name == "x86_64":
             return 32 if "avx512f" in features else 16
-        return 32 if self.name == "aarch64" else 16
+        return 16 if self.name == "armv7" else 32
 
 
 X86_64 = Architecture(
@@ -98,7 +100,16 @@ ARMV7 = Architecture(
     (Feature("neon", "neon"), Feature("vfp4", "vfpv4")),
     ("hard", "soft"),
 )
-ARCHITECTURES = (X86_64, AARCH64, ARMV7)
+# Kernels use vectors of 128 bits, which every CPU with V has (its Zvl128b), however long its registers are.
+RISCV64 = Architecture(
+    "riscv64",
+    ("riscv64",),
+    243,
+    tuple(Feature(letter, letter) for letter in "mafdcv"),
+    baseline=("m", "a", "f", "d", "c"),
+    c_abi="lp64d",
+)
+ARCHITECTURES = (X86_64, AARCH64, ARMV7, RISCV64)
 
 
 def architecture(triple: str) -> Architecture | None:

@@ -18,6 +18,8 @@ def llvm_target(target: Target) -> dict[str, str | list[str]]:
     }
     if target.float_abi is not None:
         options["mfloat-abi"] = target.float_abi
+    if target.architecture.c_abi is not None:
+        options["mabi"] = target.architecture.c_abi
     return options
 
 

@@ -147,7 +147,8 @@ def read_target(path: Path) -> Target:
 
 
 def _features(top: Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
-    """What is listed and what an x86-64 level implies, in the order of `isa`."""
+    """What is listed, what every Linux of the architecture asks for, and what an x86-64 level implies, in the order of
+    `isa`."""
     known = ", ".join(feature.llvm for feature in arch.features)
     names = top.sequence("features", f"a list of {arch.name} features")
     for place, name in enumerate(names):
@@ -155,7 +156,7 @@ def _features(top: Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
             raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
         if name in names[:place]:
             raise top.wrong(f"features[{place}]", name, "each feature once")
-    has = {*names, *implied_features(cpu)}
+    has = {*names, *arch.baseline, *implied_features(cpu)}
     return tuple(feature.llvm for feature in arch.features if feature.llvm in has)
 
 
