@@ -234,7 +234,7 @@ class Fusion:
 
 def _map_shape(piece: Piece, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape over which the Piece is one plain map, or None."""
-    if len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None:
+    if piece.converts or len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None:
         return None
     (name,) = piece.writes
     (block,) = piece.blocks

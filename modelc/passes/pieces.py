@@ -21,12 +21,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """One node's Blocks; `locals` are its own buffers and `tables` its own constants, by names of their own."""
+    """One node's Blocks; `locals` are its own buffers and `tables` its own constants, by names of their own.
+    `converts`: it copies a value to store it otherwise, in a Task of its own (a conversion operator of ALT's)."""
 
     node: Node
     blocks: tuple[AnyBlock, ...]
     locals: Mapping[str, Buffer]
     tables: Mapping[str, Array]
+    converts: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -33,11 +33,13 @@ PROBES = 64  # points at which an index is looked at before it is evaluated ever
 
 @dataclass(frozen=True)
 class Place:
-    """A Region: logical strides and offset, in elements of `root`."""
+    """A Region: logical strides and offset, in elements of `root`. A root that nothing is a view of may have a `layout`
+    that does more than reorder; its strides say nothing then."""
 
     root: str
     offset: int
     strides: tuple[int, ...]
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class _Placer:
         self.fixed = self.roots | {x for p in pieces if p.opaque for x in p.writes}
         self.moves: dict[str, tuple[Block, Load]] = {}
         self.parts: dict[str, list[Part]] = {}
-        for p in pieces:
+        for p in (p for p in pieces if not p.converts):
             parts = parts_of(p)
             if parts and sum(t.block.points() for t in parts) == prod(self.shapes[parts[0].target]):
                 self.parts[parts[0].target] = parts
@@ -225,7 +227,10 @@ class _Placer:
         return self.memo[name]
 
     def _placed(self, name: str) -> Place:
-        own = Place(name, 0, strides_of(self.shapes[name], self.layouts.get(name, Layout())))
+        layout = self.layouts.get(name, Layout())
+        if layout.primitives and layout.permutation is None:
+            return Place(name, 0, compact_strides(self.shapes[name]), layout)
+        own = Place(name, 0, strides_of(self.shapes[name], layout))
         if name in self.roots:
             return own
         if name in self.pinned:
