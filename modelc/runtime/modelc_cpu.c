@@ -124,7 +124,8 @@ static mc_cpu_answer has(const struct feature *f) {
 
 static const struct feature {
     const char *name;
-} features[] = {{"m"}, {"a"}, {"f"}, {"d"}, {"c"}, {"v"}};
+    int letter; /* AT_HWCAP has a bit for each */
+} features[] = {{"m", 'm'}, {"a", 'a'}, {"f", 'f'}, {"d", 'd'}, {"c", 'c'}, {"v", 'v'}};
 
 /* The kernel names V since 6.5, as qemu does since 8.1. Where it does not, a process of its own tries an instruction
  * that only V 1.0 has: `vsetivli zero, 4, e32, m1, ta, ma`. */
@@ -140,8 +141,8 @@ static mc_cpu_answer try_vectors(void) {
 }
 
 static mc_cpu_answer has(const struct feature *f) {
-    if (getauxval(AT_HWCAP) >> (*f->name - 'a') & 1) return MC_CPU_HAS;
-    return *f->name == 'v' ? try_vectors() : MC_CPU_LACKS;
+    if (getauxval(AT_HWCAP) >> (f->letter - 'a') & 1) return MC_CPU_HAS;
+    return f->letter == 'v' ? try_vectors() : MC_CPU_LACKS;
 }
 
 #else
