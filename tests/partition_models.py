@@ -43,14 +43,14 @@ class Model:
         self.nodes.append(helper.make_node(op, inputs, outputs, f"n{len(self.nodes)}", **attrs))
         return outputs[0]
 
-    def program(self, folder: Path, *outputs: str) -> Program:
+    def program(self, folder: Path, *outputs: str, attention_bytes: int = 0) -> Program:
         """The partitioned model, after its outputs have been found equal to ONNX Runtime's."""
         infos = [helper.make_empty_tensor_value_info(o) for o in outputs]
         graph = helper.make_graph(self.nodes, "m", self.inputs, infos, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
         path = folder / "m.onnx"
         onnx.save(onnx.shape_inference.infer_shapes(model), path)
-        program = partition(import_model(path))
+        program = partition(import_model(path), attention_bytes)
         feeds = {}
         for info in self.inputs:
             shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
