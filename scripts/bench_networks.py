@@ -1,12 +1,13 @@
 """Times whole networks, compiled untuned, beside ONNX Runtime and OpenVINO:
 
     python scripts/bench_networks.py [--only REGEX] [--threads 1 2] [--seconds S] [--against ort,openvino]
-                                     [--dir models] [--json FILE] [--plot FILE.png]
+                                     [--precision bf16] [--dir models] [--json FILE] [--plot FILE.png]
 
 The papers' networks are built when they are missing (scripts/make_networks.py); trained models are fetched by
 scripts/fetch_models.py. Each is compiled for this machine, verified, and timed by what `modelc bench` uses. A ratio is
 a peer's time / modelc's: above 1, modelc is faster. Where tests/models.yaml says that weights are subnormal, ONNX
-Runtime is timed with denormals as zero as well (ort-daz). The exit code is 1 if a network failed verification; one that
+Runtime is timed with denormals as zero as well (ort-daz). With --precision bf16 or auto OpenVINO is asked for bfloat16
+too (openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network failed verification; one that
 failed in another way is listed.
 """
 
@@ -29,7 +30,7 @@ from modelc.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
-ENGINES = ("modelc", "ort", "ort-daz", "openvino")
+ENGINES = ("modelc", "ort", "ort-daz", "openvino", "openvino-bf16")
 
 
 def model_file(name: str, folder: Path, say: Say) -> Path:
@@ -46,7 +47,14 @@ def model_file(name: str, folder: Path, say: Say) -> Path:
 
 
 def measure(
-    name: str, entry: Mapping, models: Path, against: Sequence[str], threads: Sequence[int], seconds: float, say: Say
+    name: str,
+    entry: Mapping,
+    models: Path,
+    precision: str,
+    against: Sequence[str],
+    threads: Sequence[int],
+    seconds: float,
+    say: Say,
 ) -> Row:
     """Compiles, verifies and times one network, with every number of threads. `entry`: the catalogue's, or empty."""
     model = model_file(name, models, say)
@@ -55,7 +63,7 @@ def measure(
     engines = [engine for peer in against for engine in ((peer, "ort-daz") if peer == "ort" and subnormal else (peer,))]
     with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder:
         package = Path(folder) / f"{name}.modelc"
-        row = compiled(model, package, say, shapes)
+        row = compiled(model, package, say, shapes, precision)
         return {**row, "runs": [timed(package, model, engines, n, seconds, say) for n in threads]}
 
 
@@ -97,6 +105,7 @@ def main() -> int:
     help = "one run for each (default 1); with 1 and others, the speed-up over one thread is shown"
     parser.add_argument("--threads", metavar="N", type=count, nargs="+", default=[1], help=help)
     parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
+    parser.add_argument("--precision", choices=("f32", "bf16", "auto"), default="f32", help="of modelc and OpenVINO")
     options(parser, seconds=3.0)
     arguments = parser.parse_args()
     chosen = [name for name in NAMES if re.search(arguments.only, name)]
@@ -104,12 +113,16 @@ def main() -> int:
         parser.error(f"no network matches {arguments.only.pattern!r}; there are {', '.join(NAMES)}")
     start(parser, arguments)
     threads, entries = list(dict.fromkeys(arguments.threads)), catalogue()
+    narrow = {"openvino": "openvino-bf16"} if arguments.precision != "f32" else {}
+    against = [narrow.get(peer, peer) for peer in arguments.against]
 
     def work(name: str, say: Say) -> Row:
         entry = entries.get(name, {})
-        return measure(name, entry, arguments.dir, arguments.against, threads, arguments.seconds, say)
+        return measure(name, entry, arguments.dir, arguments.precision, against, threads, arguments.seconds, say)
 
-    rows, failures = attempt(chosen, work, arguments.json, {"seconds": arguments.seconds})
+    rows, failures = attempt(
+        chosen, work, arguments.json, {"seconds": arguments.seconds, "precision": arguments.precision}
+    )
     engines = [engine for engine in ENGINES if any(engine in run["us"] for row in rows for run in row["runs"])]
     runs = {n: with_threads(rows, n) for n in threads}
     if rows:

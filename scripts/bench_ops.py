@@ -33,7 +33,7 @@ from modelc.target import probe
 
 SMALL_US = 120
 PEERS = {"ort": "onnxruntime", "openvino": "openvino"}  # and the module of each
-COLOURS = {"ort": "#4477aa", "ort-daz": "#66ccee", "openvino": "#ee6677"}
+COLOURS = {"ort": "#4477aa", "ort-daz": "#66ccee", "openvino": "#ee6677", "openvino-bf16": "#aa3377"}
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -124,13 +124,21 @@ def failure(name: str, error: Exception) -> Row:
     return {"case": name, "verification": wrong, "error": " ".join(sentence.split())[:1000]}
 
 
-def compiled(model: Path, package: Path, say: Say, shapes: Sequence[Mapping[str, tuple[int, ...]]] = ()) -> Row:
+def compiled(
+    model: Path,
+    package: Path,
+    say: Say,
+    shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
+    precision: str | None = None,
+) -> Row:
     """Compiles `model` for this machine. Raises VerificationError if the package is wrong."""
 
     def progress(stage: str, text: str) -> None:
         say(f"{stage} {text}")
 
-    result = modelc.compile(model, target="native", output=package, shapes=shapes, progress=progress)
+    result = modelc.compile(
+        model, target="native", output=package, shapes=shapes, precision=precision, progress=progress
+    )
     assert result.report is not None
     return {"compile_seconds": sum(result.seconds.values()), "verification": result.report.sentence()}
 

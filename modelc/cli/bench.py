@@ -12,7 +12,9 @@ from modelc.cli.output import err, json_option, out, print_json
 
 @click.command()
 @click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
-@click.option("--against", metavar="ENGINES", default="", help="ort, ort-daz (denormals as zero), openvino.")
+@click.option(
+    "--against", metavar="ENGINES", default="", help="ort, ort-daz (denormals as zero), openvino, openvino-bf16."
+)
 @click.option("--model", metavar="MODEL.onnx", type=click.Path(path_type=Path), help="What the other engines run.")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Per engine.")
 @click.option("--seconds", metavar="S", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Per engine.")

@@ -27,8 +27,9 @@ def bench(
     seconds: float = 3.0,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Times the package and every engine of `against` (ort, ort-daz: with denormals as zero, openvino) for about
-    `seconds` each. `ratio` is an engine's median time / the package's: above 1, the package is faster."""
+    """Times the package and every engine of `against` (ort, ort-daz: with denormals as zero, openvino in float32,
+    openvino-bf16) for about `seconds` each. `ratio` is an engine's median time / the package's: above 1, the package
+    is faster."""
     say = progress or (lambda text: None)
     if unknown := sorted(set(against) - set(NAMES[1:])):
         raise InputError(f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}")

@@ -65,10 +65,10 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False) -> tuple[
     return f"onnxruntime {ort.__version__}{' with denormals as zero' * denormals_as_zero}", run
 
 
-def open_openvino(path: str, threads: int) -> tuple[str, Run]:
+def open_openvino(path: str, threads: int, precision: str = "f32") -> tuple[str, Run]:
     import openvino
 
-    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     core = openvino.Core()
     model = core.read_model(path)
     request: Any = None
@@ -81,7 +81,7 @@ def open_openvino(path: str, threads: int) -> tuple[str, Run]:
         results = request.infer(inputs, share_inputs=True, share_outputs=True)
         return {port.get_any_name(): np.asarray(array) for port, array in results.items()}
 
-    return f"openvino {openvino.__version__.partition('-')[0]}", run
+    return f"openvino {openvino.__version__.partition('-')[0]}{f' in {precision}' * (precision != 'f32')}", run
 
 
 ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {
@@ -89,6 +89,7 @@ ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
     "openvino": open_openvino,
+    "openvino-bf16": lambda path, threads: open_openvino(path, threads, "bf16"),
 }
 
 
