@@ -9,7 +9,7 @@ The loops and the Leaf in them say what is computed; the intrinsic's YAML says h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -21,11 +21,12 @@ from modelc.codegen.intrinsics import Place
 from modelc.errors import InvalidIR
 from modelc.ir.affine import simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, op, substitute, variables
-from modelc.ir.nest import Leaf, Loop, Region, Stmt, walk
+from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.space.match import bindings
 from modelc.target import Intrinsic
 from modelc.target.intrinsics import Operand
 
+Kind = tuple[str, tuple[int, ...]]  # an operand and its shape: a tile register has one as long as tiles are set up so
 Flat = Callable[[Load], Expr]  # an access -> its element offset, over variables of the application and of loops around
 Locate = Callable[[Operand, Load], tuple[Place, Expr]]  # an operand and what it is -> where it is; its base once more
 
@@ -79,14 +80,21 @@ def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
     return Application(cut, tuple(loops), leaf)
 
 
-def accumulated_by(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Intrinsic | None:
-    """The intrinsic whose accumulators a Region holds."""
-    for stmt in walk(body):
-        if isinstance(stmt, Loop) and stmt.intrinsic and isinstance(stmt.body[0], Leaf):
-            leaf = stmt.body[0]
-            if leaf.part != "assign" and leaf.writes[0].buffer == region.name:
-                return next((one for one in intrinsics if one.name == stmt.intrinsic), None)
-    return None
+def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Iterator[Application]:
+    """What is applied in `body`."""
+    for stmt in body:
+        if isinstance(stmt, Loop) and stmt.intrinsic:
+            yield application_of(stmt, intrinsics)
+        elif isinstance(stmt, Loop):
+            yield from applications(stmt.body, intrinsics)
+        elif isinstance(stmt, Branch):
+            yield from applications((*stmt.then, *stmt.otherwise), intrinsics)
+
+
+def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> list[Application]:
+    """What adds to the Region."""
+    found = applications(body, intrinsics)
+    return [one for one in found if one.leaf.part == "update" and one.leaf.writes[0].buffer == region.name]
 
 
 # --- where operands are -------------------------------------------------------------------------------------------
@@ -145,17 +153,24 @@ def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
 # --- tile registers -------------------------------------------------------------------------------------------------
 
 
+def tile_file(region: Region, found: Iterable[Application]) -> TileFile:
+    """Tile registers for a Region's accumulators and for what `found` multiply."""
+    cut = [one.intrinsic for one in found]
+    return TileFile(region, cut[0], {(o.name, o.shape) for c in cut for o in c.operands if o != c.accumulator})
+
+
 @dataclass
 class TileFile:
     """The tile registers while the accumulators of `region` are in them: who has which number."""
 
     region: Region
     intrinsic: Intrinsic
+    kinds: set[Kind]  # of what is multiplied
     accumulators: dict[int, int] = field(default_factory=dict)  # offset of the first element -> number
     shapes: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> (rows, bytes of a row)
-    pools: dict[tuple[str, tuple[int, ...]], list[int]] = field(default_factory=dict)
+    pools: dict[Kind, list[int]] = field(default_factory=dict)
     held: dict[tuple[object, ...], int] = field(default_factory=dict)  # what is known to be in which number
-    turn: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    turn: dict[Kind, int] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Something else ran: nothing is known of what was multiplied."""
@@ -176,18 +191,16 @@ class TileFile:
         kind = (operand.name, operand.shape)
         pool = self.pools.setdefault(kind, [])
         turn = self.turn.get(kind, 0)
-        if turn >= len(pool) and self._left():
+        if not pool or (turn >= len(pool) and self._left() > len(self.kinds - self.pools.keys())):
             pool.append(self._take(operand))
-        if not pool:
-            raise InvalidIR(f"{self.intrinsic.name} has no tile left for {operand.name}")
         number = pool[turn % len(pool)]
         self.turn[kind] = turn + 1
         self.held = {k: n for k, n in self.held.items() if n != number} | {key: number}
         return number, False
 
-    def _left(self) -> bool:
+    def _left(self) -> int:
         assert self.intrinsic.tiles is not None
-        return len(self.shapes) < self.intrinsic.tiles.count
+        return self.intrinsic.tiles.count - len(self.shapes)
 
     def _take(self, operand: Operand) -> int:
         if not self._left():

@@ -21,11 +21,12 @@ from modelc.codegen.applications import (
     Application,
     Slots,
     TileFile,
-    accumulated_by,
+    accumulating,
     application_of,
     on_tiles,
     slots_of,
     steps,
+    tile_file,
 )
 from modelc.codegen.intrinsics import Place, emit, imported, release, set_up, store
 from modelc.codegen.leaves import (
@@ -42,6 +43,7 @@ from modelc.codegen.leaves import (
     vector_guards,
 )
 from modelc.codegen.math import lower_cast, lower_op
+from modelc.codegen.rounding import with_rounding
 from modelc.codegen.vectors import (
     INDEX_OPS,
     constant,
@@ -179,6 +181,8 @@ class _Lowering:
         if self.files:
             code = [*code, release(self.files[0].intrinsic)]
         body = imported(self.applied.values(), sequence([*self.declared, *code]))
+        if "bfloat16" in self.dtypes.values():
+            body = with_rounding(body)
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
         return Phase(function, self.symbol, tuple(r.name for r in regions), extent, self.scratch_bytes)
@@ -251,15 +255,15 @@ class _Lowering:
 
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: _Scope) -> tuple[_Scope, list[Any]]:
         region = alloc.region
-        if alloc.scope == "register" and (found := accumulated_by(region, after, self.intrinsics)) is not None:
-            if found.tiles is not None:
-                file = TileFile(region, found)
-                self.files.append(file)
-                return replace(scope, storage={**scope.storage, region.name: file}), []
-            if len(found.accumulator.shape) > 1:
-                blocks = slots_of(region, found)
-                storage = {**scope.storage, region.name: blocks}
-                return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
+        found = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
+        if found and found[0].intrinsic.tiles is not None:
+            file = tile_file(region, found)
+            self.files.append(file)
+            return replace(scope, storage={**scope.storage, region.name: file}), []
+        if found and len(found[0].intrinsic.accumulator.shape) > 1:
+            blocks = slots_of(region, found[0].intrinsic)
+            storage = {**scope.storage, region.name: blocks}
+            return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
         dtype = stored_dtype(region.dtype)
         size = prod(region.shape)
         itemsize = DTYPES[region.dtype].itemsize

@@ -19,7 +19,7 @@ from modelc.space.maps import collapsed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
 from modelc.space.tensorized import tensorized
-from modelc.space.tiled import tiled_space
+from modelc.space.tiled import Tiled, tiled_space
 from modelc.target import Target
 
 
@@ -43,9 +43,11 @@ def default_candidate(task: Task, target: Target, winograd: bool = True, tensori
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
-    ways = [direct, *(tensorized(direct) if tensorize else ())]
-    seconds, way, knobs = min(((w.seconds(k), w, k) for w in ways for k in [w.default_knobs()]), key=lambda f: f[0])
+    ways: list[Tiled] = [direct, *(tensorized(direct) if tensorize else ())]
+    knobs = [way.default_knobs() for way in ways]
+    seconds = [way.seconds(k) for way, k in zip(ways, knobs, strict=True)]
+    best = seconds.index(min(seconds))
     fastest = min(found, key=lambda f: f.seconds, default=None)
-    if fastest is not None and fastest.seconds < seconds:
+    if fastest is not None and fastest.seconds < seconds[best]:
         return fastest.candidate
-    return way.candidate(knobs)
+    return ways[best].candidate(knobs[best])

@@ -157,7 +157,7 @@ class _Schedule:
         )
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
-                layout = self.gemm.packing(read, tile)
+                layout = self.gemm.packing(read, self.knobs)
                 if layout is None:
                     raise DoesNotApply("the kernel cannot be packed")
                 layouts[read.load.buffer] = layout

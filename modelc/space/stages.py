@@ -93,6 +93,10 @@ def _variable_writes(producer: Block) -> Block:
     return replace(producer, writes=(Load(write.buffer, indices),))
 
 
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.args[0]) if isinstance(e, Op) and e.name == "cast" else e
+
+
 def _factors(e: Expr) -> list[Expr]:
     return [f for a in e.args for f in _factors(a)] if isinstance(e, Op) and e.name == "mul" else [e]
 
@@ -115,7 +119,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     if not guarded:
         raise DoesNotApply(f"no condition of block {block} bounds an index of {buffer}")
     body = reader.body[0]
-    if reader.aggregation == "add" and read in _factors(body):
+    if reader.aggregation == "add" and read in map(_uncast, _factors(body)):
         fill = Const(0.0 if source.dtype[0] in "fb" else 0, source.dtype)
     elif body == read:
         fill = AGGREGATIONS[reader.aggregation].identity((source.dtype,))[0]

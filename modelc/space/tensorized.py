@@ -1,0 +1,217 @@
+"""Schedules whose innermost unit is an application of a tensor intrinsic (TensorIR, section 4; DESIGN section 6).
+
+The loops around the unit are those of tiled.py; the unit is isolated, and nothing here looks inside. Accumulators of
+one dimension are vectors that the epilogue reads as they are. Those of several rows are taken to memory first, by a
+Block of its own (`drained`), which is the intrinsic's too.
+
+    conv    ... r0 s0 c0 | w2 o1 | w3 o2 c1     tile registers: rows w3, columns o2, c1 of the reduction at a time
+    drain            w0 o0       | w1 o1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Stage
+from modelc.ir.expr import DTYPES, Var
+from modelc.ir.layout import Layout
+from modelc.ir.nest import INTRINSIC
+from modelc.space.access import Access
+from modelc.space.match import CannotPack, Match, match
+from modelc.space.stages import DoesNotApply, derive
+from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, consumers_of, tile_epilogue
+from modelc.target import Intrinsic, Target
+
+LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
+LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
+
+
+def tensorized(tiled: Tiled) -> list[Tensorized]:
+    """`tiled` with every intrinsic of its target that computes its reduction."""
+    found = (_tensorized(tiled, intrinsic) for intrinsic in tiled.target.available_intrinsics)
+    return [one for one in found if one is not None]
+
+
+def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tensorized | None:
+    task, anchor = tiled.task, tiled.anchor
+    buffers = {b.name: b for b in task.buffers}
+    whole = match(anchor, buffers, intrinsic, task.constants, fusing=False)
+    if whole is None or not _fits(whole, tiled):
+        return None
+    cut = intrinsic.cut(_extents(whole, tiled.target)) if intrinsic.tiles is not None else intrinsic
+    found = match(anchor, buffers, cut, task.constants, fusing=False)
+    if found is None or found.efficiency < LEAST_EFFICIENCY or any(_ragged(found, it) for it in _exact(cut)):
+        return None
+    stages = tiled.stages
+    if len(cut.accumulator.shape) > 1:
+        drain = Stage("cache_write", {"block": anchor.name})
+        try:
+            task = derive(task, (drain,))
+        except DoesNotApply:
+            return None
+        stages = (*stages, drain)
+    result = Tensorized(task, tiled.target, stages, tiled.vector, found)
+    return result if result.packs() else None
+
+
+def _fits(found: Match, tiled: Tiled) -> bool:
+    """Whether the lanes are the vector iterator's, the rows one of a register tile's, what is multiplied lies in a row
+    along the reduction, and everything else is a constant that can be packed."""
+    accumulator = found.intrinsic.accumulator
+    lanes, *rows = [found.group(d.iterator) for d in reversed(accumulator.digits)]
+    if found.guards or lanes.inner != (tiled.vector,) or len(rows) > 1:
+        return False
+    if any(r.inner[0] not in tiled.inside for r in rows):
+        return False
+    for operand in found.intrinsic.operands:
+        if operand == accumulator or found.operands[operand.name].buffer in tiled.task.constants:
+            continue
+        strides = found.strides[operand.name]
+        if lanes.iterator in {d.iterator for d in operand.digits} or strides is None:
+            return False
+        if operand.digits and (operand.digits[-1].extent > 1 and strides[-1] != 1):
+            return False
+    return True
+
+
+def _extents(found: Match, target: Target) -> dict[str, int]:
+    """What of a tile to use: rows so that all tiles are alike as far as possible, a reduction that divides."""
+    result = {}
+    columns = found.intrinsic.accumulator.digits[-1].iterator
+    for group in found.groups:
+        if group.iterator == columns:
+            continue
+        if group.reduce:
+            step = max(d.step for o in found.intrinsic.operands for d in o.digits if d.iterator == group.iterator)
+            sizes = [k for k in range(step, min(group.tile, group.extent) + 1, step) if group.extent % k == 0]
+            result[group.iterator] = max(sizes, default=group.tile)
+        else:
+            tiles = -(-group.extent // group.tile)
+            result[group.iterator] = -(-group.extent // tiles)
+    return result
+
+
+def _exact(intrinsic: Intrinsic) -> list[str]:
+    """Iterators that have to divide: all but the columns, which constants are padded to, and the rows of tiles, which
+    can be fewer."""
+    digits = intrinsic.accumulator.digits
+    loose = {digits[-1].iterator} | ({digits[0].iterator} if intrinsic.tiles is not None else set())
+    return [i.name for i in intrinsic.semantics.iters if i.name not in loose]
+
+
+def _ragged(found: Match, iterator: str) -> bool:
+    group = found.group(iterator)
+    return group.extent % group.tile != 0
+
+
+class Tensorized(Tiled):
+    """A Tiled whose unit is the intrinsic of `found`."""
+
+    def __init__(self, task: Task, target: Target, stages: Sequence[Stage], vector: str, found: Match):
+        anchor = task.block(found.block.name)
+        assert isinstance(anchor, Block)
+        self.match, self.intrinsic = found, found.intrinsic
+        accumulator = found.intrinsic.accumulator
+        self.columns = accumulator.digits[-1].iterator
+        self.row = found.group(accumulator.digits[0].iterator) if len(accumulator.digits) > 1 else None
+        self.depth = next((g for g in found.groups if g.reduce), None)
+        consumers = consumers_of(task, anchor)
+        super().__init__(task, target, tuple(stages), anchor, vector, consumers)
+        self.lanes = accumulator.shape[-1]
+        if self.row is not None:  # the consumers read what is drained
+            (self.result,) = consumers
+            self.consumers = [*consumers, *consumers_of(task, self.result)]
+
+    def packs(self) -> bool:
+        """Whether every constant can be stored as the intrinsic reads it."""
+        knobs = TiledKnobs(tuple((n, max(1, prod(self.unit(n)))) for n in self.inside), 1, 1, False, None)
+        try:
+            return all(self.packing(r, knobs) is not None for r in self.reads if r.strides[self.vector] != 0)
+        except CannotPack:
+            return False
+
+    # --- the unit -------------------------------------------------------------------------------------------------
+
+    def unit(self, name: str) -> tuple[int, ...]:
+        groups = [g for g in (self.row, self.depth) if g is not None and g.inner == (name,)]
+        return (groups[0].tile,) if groups else ()
+
+    def unit_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        names = [self.match.group(i.name).inner[0] for i in self.intrinsic.semantics.iters]
+        return {f"{n}{len(tiles[n])}": f"{INTRINSIC}{self.intrinsic.name}" for n in names}
+
+    def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
+        names = [o.name for o in self.intrinsic.operands if self.match.operands[o.name] == read.load]
+        return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
+
+    def epilogue(self, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
+        if self.row is None or consumer is not self.result:
+            return super().epilogue(consumer, at, knobs)
+        rows, (m,) = [n for n, _ in knobs.rows], self.row.inner
+        plain = tile_epilogue(self.anchor, consumer, rows, self.vector, self.lanes, at, "local")
+        write = self.anchor.writes[0]
+        own = {i.name: str(consumer.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
+        unit = [f"{own[m]}1", f"{own[self.vector]}1"]
+        order = [n for n in plain.order if n not in unit]
+        tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{self.intrinsic.name}")
+        tiles = {**plain.tiles, own[m]: (self.row.tile,)}
+        return BlockSchedule(at, "local", tiles, (*order, *unit), tags, (own[self.vector],))
+
+    # --- the micro-kernel -----------------------------------------------------------------------------------------
+
+    def kernels(self) -> list[tuple[tuple[tuple[str, int], ...], int]]:
+        most = min(MAX_VECTORS, -(-self.ranges[self.vector] // self.lanes))
+        result = []
+        for vectors in range(1, most + 1):
+            for counts in product(*(self._counts(n) for n in self.inside)):
+                rows = tuple(zip(self.inside, counts, strict=True))
+                later = zip(counts[1:], self.inside[1:], strict=True)
+                if (not counts or counts[0] == 1 or all(c >= self.ranges[n] for c, n in later)) and self._held(
+                    rows, vectors
+                ):
+                    result.append((rows, vectors))
+        return result
+
+    def _counts(self, name: str) -> list[int]:
+        """Rows that a register tile may have: whole units."""
+        (unit,) = self.unit(name) or (1,)
+        units = range(1, min(-(-self.ranges[name] // unit), self.target.vector.registers) + 1)
+        return [k * unit for k in units]
+
+    def _units(self, rows: Sequence[tuple[str, int]]) -> int:
+        """Units of a register tile along its rows."""
+        return prod(-(-c // (self.unit(n) or (1,))[0]) for n, c in rows)
+
+    def _held(self, rows: Sequence[tuple[str, int]], vectors: int) -> bool:
+        """Whether accumulators and what is multiplied fit into registers."""
+        units, tiles = self._units(rows), self.intrinsic.tiles
+        if tiles is not None:
+            return units * vectors + units + vectors <= tiles.count or (
+                min(units, vectors) == 1 and units * vectors + 2 <= tiles.count
+            )
+        operands = [o for o in self.intrinsic.operands if o.lies == "vector"][1:]
+        return units * vectors + vectors * len(operands) + self.intrinsic.temporaries <= self.target.vector.registers
+
+    def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
+        cost = super().kernel_cost(rows, vectors)
+        depth = 1 if self.depth is None else self.depth.tile
+        return MicroKernel(rows, vectors, cost.cycles / depth)
+
+    def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
+        """Cycles of one application for every unit of the register tile."""
+        units, intrinsic = self._units(rows), self.intrinsic
+        columns = {self.columns}
+        lines = 0.0
+        for operand in intrinsic.operands:
+            if operand == intrinsic.accumulator:
+                continue
+            moving = columns & {d.iterator for d in operand.digits}
+            size = prod(operand.shape) * DTYPES[operand.dtype].itemsize
+            each = operand.shape[0] if operand.lies == "tile" else -(-size // (self.target.vector.bits // 8))
+            lines += each * (vectors if moving else units)
+        arithmetic = units * vectors / intrinsic.throughput
+        overhead = 0.5 + 2.0 / prod(i.extent for i in self.anchor.reduction)
+        return max(arithmetic, lines / LOAD_PORTS, float(intrinsic.latency)) + 0.05 * lines + overhead
