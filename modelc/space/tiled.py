@@ -18,6 +18,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.ahead import trips
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -32,6 +33,7 @@ from modelc.target import Target
 
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
+UNROLLED = 4  # reduction steps in one iteration of the innermost loop
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ class Tiled:
     def default_knobs(self) -> TiledKnobs:
         """The knobs that the rules choose."""
         kernel = self.best_kernel()
-        chunk, by_rows = self.chunk(self.inside[0] if self.inside else None, dict(kernel.rows))
+        chunk, by_rows = self.chunk(self.inside[0] if self.inside else None, dict(kernel.rows), kernel.vectors)
         knobs = TiledKnobs(kernel.rows, kernel.vectors, chunk, by_rows, None)
         return replace(knobs, parallel=self.parallel_loop(self.macro_loops(knobs), self.tiles(knobs)))
 
@@ -325,20 +327,24 @@ class Tiled:
         if parallel:
             tags[parallel] = "parallel"
         reduction = [f"{n}0" for n in self.reduction]
+        steps = self.unrolled_steps(tiles)
+        tags |= dict.fromkeys(steps, "unroll")
         if self.sliding and prod(i.extent for i in self.anchor.reduction) <= MAX_TAPS:
             tags |= dict.fromkeys(reduction, "unroll")
         layouts = {w.buffer: tile for w in anchor.writes if (tile := self.tile_layout(w)) is not None}
-        free = True
+        free, ahead = True, {}
         for read in self.reads:
             if read.strides[v] != 0 and read.load.buffer in self.task.constants:
                 layout = self.packing(read, knobs)
                 if layout is not None:
                     layouts[read.load.buffer] = layout
+                    if self.passes(macro, tiles) > 1:
+                        ahead[read.load.buffer] = f"{v}0"
                     continue
             free = free and read.strides[v] == 0
         pad = (v,) if free else ()
-        order = (*macro, *reduction, *micro, *unit)
-        schedules = {anchor.name: BlockSchedule("root", "register", tiles, order, tags, pad)}
+        order = (*macro, *reduction, *steps, *micro, *unit)
+        schedules = {anchor.name: BlockSchedule("root", "register", tiles, order, tags, pad, ahead)}
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
@@ -351,9 +357,26 @@ class Tiled:
                 layouts[producer.writes[0].buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
+    def unrolled_steps(self, tiles: dict[str, tuple[int, ...]]) -> list[str]:
+        """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
+        steps are few, or a unit's own."""
+        name = self.reduction[-1] if self.reduction else None
+        if name is None or self.sliding or self.unit(name) or self.ranges[name] < 2 * UNROLLED:
+            return []
+        tiles[name] = (UNROLLED,)
+        return [f"{name}1"]
+
+    def passes(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
+        """How often a panel is walked through before the next one's turn; 1 where there is no next one. The first
+        pass over a panel waits for memory, unless the passes over the one before have fetched it (ahead.py)."""
+        panels = f"{self.vector}0"
+        if self.sliding or trips(panels, self.ranges, tiles) == 1:
+            return 1
+        return prod(trips(loop, self.ranges, tiles) for loop in macro[macro.index(panels) + 1 :])
+
     def seconds(self, knobs: TiledKnobs) -> float:
         """The micro-kernel's cycles over the whole Task while its constants come from memory."""
-        rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
+        rate = self.target.peak["float32"] * 1e9 / (2 * self.target.lanes("float32") * self.target.fma_ports)
         others = prod(self.ranges[n] for n in (*self.batch, *self.rows) if n not in self.inside)
         steps = prod(i.extent for i in self.anchor.reduction)
         cycles = self.kernel_cost(knobs.rows, knobs.vectors).cycles * others * steps
@@ -364,11 +387,11 @@ class Tiled:
         """Bytes of the operands that do (or do not) depend on iterator `name`."""
         return sum(self.task.buffer(r.load.buffer).bytes for r in self.reads if (r.strides[name] != 0) == moving)
 
-    def chunk(self, name: str | None, counts: dict[str, int]) -> tuple[int, bool]:
+    def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
         """(rows of the outer row iterator per chunk, whether chunks are the outer loop).
 
-        Within a chunk its operand stays in half of the second-level cache while the vector iterator's panels pass by.
-        With panels that fit there themselves, chunks go outside; else one panel at a time goes over all rows."""
+        Where all rows stay in half of the second-level cache, one panel at a time goes over them; else the panels pass
+        by chunks of rows that do."""
         if name is None:
             return 1, False
         extent, least = self.ranges[name], counts[name]
@@ -376,13 +399,13 @@ class Tiled:
         rows_bytes, panel_bytes = self.bytes_read(name, True), self.bytes_read(name, False)
         shared = prod(self.ranges[n] for n in self.batch) if self.batch else 1
         per_row = max(1, rows_bytes // shared // extent)
-        chunk = max(least, min(extent, budget // 2 // per_row) // least * least)
-        by_rows = panel_bytes // shared <= budget or chunk < extent
-        wanted = self.target.cores * CHUNKS_PER_CORE
+        whole = -(-extent // least) * least
+        fitting = budget // per_row
+        chunk = whole if fitting >= extent else max(least, fitting // 2 // least * least)
+        panels, wanted = -(-self.ranges[self.vector] // (vectors * self.lanes)), self.target.cores * CHUNKS_PER_CORE
+        by_rows = chunk < whole or panels < 2 * self.target.cores
         if by_rows and panel_bytes // shared <= budget:
             chunk = max(least, min(chunk, -(-extent // wanted) // least * least))
-        if not by_rows:
-            chunk = -(-extent // least) * least
         return chunk, by_rows
 
     def parallel_loop(self, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> str | None:
