@@ -27,6 +27,7 @@ import numpy as np
 import tvm
 from tvm import tirx as tx
 
+from modelc.codegen.rounding import rounded_bits, rounds
 from modelc.errors import InvalidIR
 
 Expr = Any  # a TIR expression
@@ -353,6 +354,9 @@ def _maximum(code: _Code, a: Expr, b: Expr) -> Expr:
     then is the NaN, whose bits absorb the other's; otherwise they are equal. Three instructions, no mask."""
     if _target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
         return code.intrinsic("maximum", a, b)
+    for bound, x in ((a, b), (b, a)):
+        if _is_number(bound):
+            return _at_least(code, x, bound)
     return _either(code, tx.Select(a > b, a, b), tx.Select(b > a, b, a))
 
 
@@ -360,6 +364,9 @@ def _maximum(code: _Code, a: Expr, b: Expr) -> Expr:
 def _minimum(code: _Code, a: Expr, b: Expr) -> Expr:
     if _target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
         return code.intrinsic("minimum", a, b)
+    for bound, x in ((a, b), (b, a)):
+        if _is_number(bound):
+            return _at_most(code, x, bound)
     return _either(code, tx.Select(a < b, a, b), tx.Select(b < a, b, a))
 
 
@@ -367,13 +374,20 @@ def _either(code: _Code, a: Expr, b: Expr) -> Expr:
     return code.as_float(tx.bitwise_or(code.as_int(a), code.as_int(b)))
 
 
-def _at_least(code: _Code, x: Expr, bound: float) -> Expr:
+def _is_number(e: Expr) -> bool:
+    value = _constant_value(e)
+    return value is not None and not isnan(value)
+
+
+def _at_least(code: _Code, x: Expr, bound: float | Expr) -> Expr:
     """max(x, bound) in one instruction: a NaN fails the comparison and is kept."""
-    return code.let(tx.Select(code.const(bound) > x, code.const(bound), x))
+    least = bound if isinstance(bound, Expr) else code.const(bound)
+    return code.let(tx.Select(least > x, least, x))
 
 
-def _at_most(code: _Code, x: Expr, bound: float) -> Expr:
-    return code.let(tx.Select(code.const(bound) < x, code.const(bound), x))
+def _at_most(code: _Code, x: Expr, bound: float | Expr) -> Expr:
+    most = bound if isinstance(bound, Expr) else code.const(bound)
+    return code.let(tx.Select(most < x, most, x))
 
 
 @_bound
@@ -437,6 +451,8 @@ def _floor_and_modulus(code: _Code, a: Expr, b: Expr) -> tuple[Expr, Expr]:
 @_bound
 def _to_bfloat16(code: _Code, x: Expr) -> Expr:
     """The upper half of the bits, rounded to nearest even; a NaN keeps its sign and becomes quiet."""
+    if rounds(code.lanes):
+        return rounded_bits(x, code.lanes)
     bits = code.let(tx.reinterpret(code.type("uint32"), x))
     sixteen = code.const(16, "uint32")
     even = tx.bitwise_and(bits >> sixteen, code.const(1, "uint32"))

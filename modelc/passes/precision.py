@@ -70,7 +70,7 @@ def require_bfloat16(target: Target) -> None:
         return
     known = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name and _multiplies(i)]
     ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in known)
-    lacking = f"lacks {', or '.join(w for w in ways if w)}" if any(ways) else "lists none of the intrinsics for it"
+    lacking = "lists none of the intrinsics for it" if "" in ways else f"lacks {', or '.join(ways)}"
     if not known:
         lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
     raise TargetError(

@@ -1,0 +1,365 @@
+"""Contractions in bfloat16: which ones, what becomes of the values around them, and that packages say what they do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import test_pipeline_model as small
+from partition_models import Model
+from three_ways import Example, check, random_inputs, task_of
+
+import modelc
+from modelc import pipeline
+from modelc.choices import read_choices_file
+from modelc.config import load_config
+from modelc.errors import ConfigError, TargetError, VerificationError
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import Load, Op
+from modelc.ir.program import Program, run_program
+from modelc.ops import MEANINGS
+from modelc.package import read_package
+from modelc.passes.precision import (
+    contracting_tasks,
+    in_bfloat16,
+    multiplies_bfloat16,
+    products,
+    require_bfloat16,
+    rounded_values,
+    to_bfloat16,
+)
+from modelc.space.match import match
+from modelc.space.winograd import windows
+from modelc.target import Target, load_target
+from modelc.target.intrinsics import shipped_intrinsics
+from modelc.verify.compare import Rounded, rounded_distance
+
+DEFAULT = load_config()
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.fixture
+def m() -> Model:
+    return Model()
+
+
+def conv(m: Model, x: str, o: int, c: int, k: int = 3, **attrs: Any) -> str:
+    return m.node("Conv", x, m.weight(o, c // attrs.get("group", 1), k, k), m.weight(o), pads=[k // 2] * 4, **attrs)
+
+
+def near(program: Program, rounded: Program) -> None:
+    """Both compute the same, up to bfloat16."""
+    rng = np.random.default_rng(3)
+    feeds = {n: rng.standard_normal(program.values[n].shape).astype(np.float32) for n in program.inputs}
+    wanted, found = run_program(program, feeds, MEANINGS), run_program(rounded, feeds, MEANINGS)
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype
+        assert rounded_distance(found[name], value, Rounded(2e-2, 1e-1)).passed
+
+
+def stored(program: Program, narrow: str = "bfloat16") -> set[str]:
+    return {n for n, v in program.values.items() if v.dtype == narrow and n not in program.constants}
+
+
+# --- the rewrite --------------------------------------------------------------------------------------------------
+
+
+def test_before_and_after(m, tmp_path) -> None:
+    m.input("x", 4, 8)
+    hidden = m.node("Relu", m.node("MatMul", "x", m.weight(8, 6)), to="h")
+    program = m.program(tmp_path, m.node("MatMul", hidden, m.weight(6, 5), to="y"))
+    rounded = to_bfloat16(program)
+    assert str(rounded) == (
+        """\
+program m
+  input x: float32[4, 8]
+  const c0: bfloat16[8, 6]
+  const c1: bfloat16[6, 5]
+  value y: float32[4, 5]
+  value h: bfloat16[4, 6]
+  value x#bfloat16: bfloat16[4, 8]
+  run to_bfloat16_0(x0=x, y0=x#bfloat16)
+    task to_bfloat16_0(x0) -> (y0) anchor round
+      in x0: float32[4, 8]
+      out y0: bfloat16[4, 8]
+      block round [i0:4 i1:8] assign
+        y0[i0, i1] = bfloat16(x0[i0, i1])
+  run matmul_relu_0(x0=x#bfloat16, x1=c0, y0=h)
+    task matmul_relu_0(x0, x1) -> (y0) anchor matmul
+      in x0: bfloat16[4, 8]
+      const x1: bfloat16[8, 6]
+      out y0: bfloat16[4, 6]
+      local t0: float32[4, 6]
+      block matmul [m:4 n:6 | k:8] add
+        t0[m, n] += float32(x0[m, k]) * float32(x1[k, n])
+      block relu [m:4 n:6] assign
+        y0[m, n] = bfloat16(max(t0[m, n], float32(0.0)))
+      nodes 'n0', 'n1'
+  run matmul_1(x0=h, x1=c1, y0=y)
+    task matmul_1(x0, x1) -> (y0) anchor matmul
+      in x0: bfloat16[4, 6]
+      const x1: bfloat16[6, 5]
+      out y0: float32[4, 5]
+      block matmul [m:4 n:5 | k:6] add
+        y0[m, n] += float32(x0[m, k]) * float32(x1[k, n])
+      nodes 'n2'
+  output y"""
+    )
+    np.testing.assert_array_equal(rounded.constants["c0"], program.constants["c0"].astype(BF16))
+    near(program, rounded)
+    assert rounded_values(rounded) == {"c0", "c1", "h", "x#bfloat16", "y"} and not rounded_values(program)
+
+
+@pytest.mark.parametrize(
+    ("task", "worth"),
+    [
+        (task_of("Conv", {"pads": [1] * 4}, [(1, 8, 6, 6), (12, 8, 3, 3)], [1]), True),
+        (task_of("Conv", {"group": 2}, [(1, 8, 6, 6), (12, 4, 3, 3)], [1]), True),
+        (task_of("Conv", {"group": 8}, [(1, 8, 6, 6), (8, 1, 3, 3)], [1]), False),  # every datum meets one weight
+        (task_of("ConvTranspose", {}, [(1, 8, 6, 6), (8, 4, 3, 3)], [1]), True),
+        (task_of("MatMul", {}, [(2, 4, 8), (2, 8, 6)]), True),
+        (task_of("MatMul", {}, [(8,), (8, 16)], [1]), True),  # weights that stream by
+        (task_of("MatMul", {}, [(8,), (8, 16)]), False),
+        (task_of("MatMul", {}, [(8,), (8,)]), False),
+        (task_of("MatMul", {}, [(4, 8), (8, 6)], dtypes=["int32", "int32"]), False),
+        (task_of("ReduceSumSquare", {"axes": [1]}, [(4, 8)]), False),
+        (task_of("AveragePool", {"kernel_shape": [2, 2]}, [(1, 8, 6, 6)]), False),
+    ],
+    ids=lambda x: x.name if isinstance(x, Task) else "",
+)
+def test_what_is_worth_bfloat16_is_told_by_reuse(task: Task, worth: bool) -> None:
+    assert bool(list(products(task))) == worth
+
+
+def test_residuals_concats_and_moves_are_stored_as_bfloat16(m, tmp_path) -> None:
+    x = m.node("Relu", conv(m, m.input("x", 1, 3, 8, 8), 8, 3))
+    a = m.node("Relu", m.node("Add", conv(m, x, 8, 8), x))
+    both = m.node("Concat", a, conv(m, a, 4, 8), axis=1, to="both")
+    pooled = m.node("MaxPool", both, kernel_shape=[2, 2], strides=[2, 2], to="pooled")
+    deep = conv(m, pooled, 12, 12, group=12, to="deep")
+    program = m.program(tmp_path, conv(m, deep, 8, 12, k=1, to="y"))
+    rounded = to_bfloat16(program)
+    assert stored(rounded, "float32") == {"x", "y"} and {"both", "pooled", "deep", "x#bfloat16"} <= stored(rounded)
+    near(program, rounded)
+    names = {bound.task.name for bound in program.tasks}
+    depthwise = next(b.task for b in rounded.tasks if b.outputs == ("deep",))
+    assert depthwise.name in names - set(contracting_tasks(program)) and "float32[12, 1, 3, 3]" in str(depthwise)
+    assert "y0[i0, i1, i2, i3] = bfloat16(y0_0[i0, i1, i2, i3])" in str(rounded)
+
+
+def test_what_must_stay_float32_is_copied(m, tmp_path) -> None:
+    """An output that is read on, and what an opaque Block reads (here a copy in order) and writes."""
+    first = conv(m, m.input("x", 1, 4, 6, 6), 4, 4, to="first")
+    second = conv(m, first, 4, 4, to="second")
+    flat = m.node("Reshape", second, m.const([1, 144], "int64"))
+    top = m.node("TopK", flat, m.const([8], "int64"), to=["top", "where"])
+    assert top == "top"
+    program = m.program(tmp_path, "first", m.node("MatMul", top, m.weight(8, 3), to="y"), "where")
+    rounded = to_bfloat16(program)
+    assert stored(rounded) == {"x#bfloat16", "first#bfloat16", "second", "top#bfloat16"}
+    assert [b.inputs for b in rounded.tasks if b.task.name.startswith("to_bfloat16")] == [("x",), ("first",), ("top",)]
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)}
+    found = run_program(rounded, feeds, MEANINGS)
+    assert {n: a.dtype.name for n, a in found.items()} == {"first": "float32", "y": "float32", "where": "int64"}
+
+
+def test_a_constant_that_a_kept_task_reads_is_converted_beside(m, tmp_path) -> None:
+    shared = m.weight(8, 8)
+    a = m.node("MatMul", m.input("x", 4, 8), shared, to="a")
+    b = m.node("Relu", m.node("MatMul", a, shared), to="b")
+    program = m.program(tmp_path, m.node("MatMul", b, shared, to="y"))
+    tasks = contracting_tasks(program)
+    rounded = to_bfloat16(program, [tasks[1]])
+    kept = next(b.task for b in rounded.tasks if b.task.name == tasks[1])
+    assert "x0[m, k]) * x1[k, n]" in str(kept) and "out y0: float32" in str(kept)
+    assert {n: d.dtype.name for n, d in rounded.constants.items()} == {"c0": "float32", "c0#bfloat16": "bfloat16"}
+    near(program, rounded)
+    assert str(to_bfloat16(program, tasks)) == str(program)
+
+
+def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
+    x = m.node("Relu", conv(m, m.input("x", 1, 8, 8, 8), 32, 8))
+    program = m.program(tmp_path, conv(m, x, 32, 32, to="y"))
+    known = [i for i in shipped_intrinsics() if i.name in ("amx-bf16", "avx512-bf16", "neon-bfdot", "neon-bfmmla")]
+    assert len(known) == 4
+    for bound in to_bfloat16(program).tasks[1:]:
+        task = bound.task
+        block = task.block(task.anchor)
+        assert isinstance(block, Block) and windows(task, block) is None  # nothing for Winograd
+        (body,) = block.body
+        assert isinstance(body, Op) and all(isinstance(a, Op) and isinstance(a.args[0], Load) for a in body.args)
+        buffers = {b.name: b for b in task.buffers}
+        assert all(match(block, buffers, intrinsic, task.constants) is not None for intrinsic in known)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "shapes", "consts", "last"),
+    [
+        ("MatMul", {}, [(9, 24), (24, 40)], [1], False),
+        ("MatMul", {}, [(2, 5, 16), (2, 16, 20)], [], False),
+        ("Conv", {"pads": [1] * 4}, [(1, 16, 7, 7), (24, 16, 3, 3)], [1], True),
+        ("Conv", {"pads": [1] * 4, "group": 16}, [(1, 16, 7, 7), (16, 1, 3, 3)], [1], True),
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1] * 4}, [(1, 16, 7, 7)], [], True),
+        ("Softmax", {}, [(6, 50)], [], False),
+        ("LayerNormalization", {}, [(6, 50), (50,), (50,)], [1, 2], False),
+        ("Sigmoid", {}, [(7, 33)], [], False),
+    ],
+)
+def test_three_ways(op, attrs, shapes, consts, last) -> None:
+    task = task_of(op, attrs, shapes, consts, last)
+    operands = {x.buffer for _, loads in products(task) for x in loads}
+    rounded = in_bfloat16(task, {*operands, "x0", "y0"}, operands)
+    assert rounded.buffer("x0").dtype == rounded.buffer("y0").dtype == "bfloat16"
+    check(Example(rounded, random_inputs(rounded)))
+
+
+def test_rounding_is_to_nearest_even_with_quiet_nans_on_this_machine() -> None:
+    task = in_bfloat16(task_of("Identity", {}, [(4, 256)]), {"y0"})
+    bits = np.random.default_rng(0).integers(0, 1 << 32, (4, 256), np.uint64).astype(np.uint32)
+    bits[0, :6] = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000]
+    x = bits.view(np.float32).copy()
+    x[(np.abs(x) < 2.0**-126) | np.isnan(x)] = 0  # x86's instruction takes subnormal numbers as zero
+    x[1, 0] = np.nan
+    check(Example(task, {"x0": x}, {"y0": x.astype(BF16)}, rtol=0, atol=0), target=load_target("native"))
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x86-64-v3", "lacks amx-tile and amx-bf16, or avx512f and avx512bw and avx512bf16"),
+        ("x86-64-v4", "lacks amx-tile and amx-bf16, or avx512bf16"),
+        ("cortex-a76", "lacks bf16"),
+        ("armv7-neon", "is of armv7, for which no intrinsic for it is known"),
+    ],
+)
+def test_a_target_that_cannot_is_told_what_it_lacks(name, words, tmp_path) -> None:
+    with pytest.raises(TargetError, match=f"precision bf16: the target {name} cannot multiply bfloat16: it .*{words}"):
+        modelc.compile(small.model(), name, tmp_path / "p", small.SHAPES, precision="bf16")
+    assert not list(tmp_path.iterdir())
+
+
+def with_bfloat16(target: Target) -> Target:
+    return replace(target, features=(*target.features, "avx512bf16"), intrinsics=None)
+
+
+def test_a_target_whose_intrinsics_are_listed_has_those_alone() -> None:
+    able = with_bfloat16(load_target("x86-64-v4"))
+    require_bfloat16(able)
+    with pytest.raises(TargetError, match="it lists none of the intrinsics for it"):
+        require_bfloat16(replace(able, intrinsics=()))
+
+
+def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:
+    arguments = (small.model(), "x86-64-v3", tmp_path / "p", small.SHAPES[:1])
+    result = modelc.compile(*arguments, precision="auto", verify=False)
+    assert result.notes[-1] == "precision auto: all in float32, for the target x86-64-v3 cannot multiply bfloat16"
+    assert {step.dtype for step in read_package(tmp_path / "p").manifest.variants[0].steps} == {"float32"}
+
+
+# --- packages -----------------------------------------------------------------------------------------------------
+
+native = pytest.mark.skipif(
+    not multiplies_bfloat16(load_target("native")), reason="this machine cannot multiply bfloat16"
+)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def strict(rms: float, largest: float = 1e-1) -> Any:
+    return replace(DEFAULT, verify=replace(DEFAULT.verify, bf16=Rounded(rms, largest)))
+
+
+@native
+def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path) -> None:
+    result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES, precision="bf16")
+    manifest = read_package(tmp_path / "p").manifest
+    by_node = {step.nodes: step.dtype for step in manifest.variants[0].steps if step.flops}
+    assert by_node[("first", "relu")] == by_node[("product",)] == "bfloat16" != by_node[("pool",)]
+    assert all(plan.rounded == ("y",) for plan in manifest.variants)
+    assert "precision bf16: 3 of 3 contractions in bfloat16" in manifest.notes
+    report = result.report
+    assert report is not None and report.passed and report.outputs[0].rounded
+    assert 1e-6 < report.outputs[0].distance.rms_rel < 2e-2 and "through bfloat16, for which" in report.sentence()
+    assert manifest.verification is not None and manifest.verification["rounded"] == ["y"]
+    assert manifest.verification["bf16"] == {"rms": 2e-2, "largest": 1e-1}
+    assert read_choices_file(tmp_path / "p").config.precision == "bf16"
+    modelc.compile(small.model(), output=tmp_path / "again", choices=tmp_path / "p/choices.json")
+    assert digests(tmp_path / "again") == digests(tmp_path / "p")
+    layers = modelc.verify_package(tmp_path / "p", small.model(), per_layer=True).layers
+    assert {layer.value for layer in layers} >= {"r1", "y"} and all(layer.distance.passed for layer in layers)
+
+
+@native
+def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
+    with pytest.raises(VerificationError, match=r"allowed through bfloat16: 1e-06 and 0\.1 of the largest"):
+        modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], strict(1e-6), precision="bf16")
+    assert not list(tmp_path.iterdir())
+
+
+@native
+def test_auto_keeps_in_float32_what_adds_too_much(tmp_path, monkeypatch) -> None:
+    """One Task is said to be out of policy; the package is rebuilt from its choices without any measuring."""
+    measured = pipeline.added_errors
+    seen: dict[str, float] = {}
+
+    def exaggerated(*arguments: Any) -> dict[str, float]:
+        seen.update(measured(*arguments))
+        return {name: 0.5 if name.startswith("conv_relu") else error for name, error in seen.items()}
+
+    monkeypatch.setattr(pipeline, "added_errors", exaggerated)
+    result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES, precision="auto")
+    assert any(0 < error < 2e-2 for error in seen.values())
+    chosen = read_choices_file(tmp_path / "p")
+    assert [[n.startswith("conv_relu") for n in names] for names in chosen.float32] == [[True], [True]]
+    assert f"precision auto: 2 of 3 contractions in bfloat16; in float32: {chosen.float32[0][0]}" in result.notes
+    steps = read_package(tmp_path / "p").manifest.variants[0].steps
+    assert {s.nodes: s.dtype for s in steps}[("first", "relu")] == "float32"
+    monkeypatch.setattr(pipeline, "added_errors", None)
+    modelc.compile(small.model(), output=tmp_path / "again", choices=tmp_path / "p/choices.json")
+    assert digests(tmp_path / "again") == digests(tmp_path / "p")
+
+
+@native
+def test_auto_ends_in_float32_if_it_must(tmp_path) -> None:
+    config = replace(strict(1e-6), precision="auto")
+    result = modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], config)
+    assert result.report is not None and result.report.passed and not result.report.outputs[0].rounded
+    assert any(re.match("precision auto: 0 of 3 contractions", note) for note in result.notes)
+
+
+def test_the_flag_is_said_in_place_of_the_configuration(tmp_path) -> None:
+    config = replace(DEFAULT, precision="bf16")
+    modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", small.SHAPES[:1], config, verify=False, precision="f32")
+    assert json.loads((tmp_path / "p/choices.json").read_text())["config"]["precision"] == "f32"
+    with pytest.raises(ConfigError, match="precision is f16; expected f32, bf16, auto"):
+        modelc.compile(small.model(), precision="f16")
+
+
+# --- policy -------------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_for_rounded_outputs() -> None:
+    policy = Rounded(2e-2, 1e-1)
+    reference = np.linspace(-1, 1, 1001)
+    assert rounded_distance(reference * 1.01, reference, policy).passed
+    assert not rounded_distance(reference * 1.03, reference, policy).passed
+    one = reference.copy()
+    one[500] += 0.2  # far in one place, near on average
+    found = rounded_distance(one, reference, policy)
+    assert found.rms_rel < 2e-2 and not found.passed
+    whole = np.arange(10)
+    assert rounded_distance(whole, whole, policy).passed
+    assert not rounded_distance(whole, np.where(whole == 3, 4, whole), policy).passed
+    assert not rounded_distance(np.array([1.0, np.nan]), np.array([1.0, 2.0]), policy).passed
