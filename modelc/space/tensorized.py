@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
-from modelc.ir.block import Block, Task
+from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.access import Access
-from modelc.space.match import CannotPack, Match, match
+from modelc.space.match import CannotPack, Match, matches
 from modelc.space.stages import DoesNotApply, derive
 from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, consumers_of, tile_epilogue
 from modelc.target import Intrinsic, Target
@@ -38,11 +38,11 @@ def tensorized(tiled: Tiled) -> list[Tensorized]:
 def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tensorized | None:
     task, anchor = tiled.task, tiled.anchor
     buffers = {b.name: b for b in task.buffers}
-    whole = match(anchor, buffers, intrinsic, task.constants, fusing=False)
-    if whole is None or not _fits(whole, tiled):
+    whole = _fitting(tiled, buffers, intrinsic)
+    if whole is None:
         return None
     cut = intrinsic.cut(_extents(whole, tiled.target)) if intrinsic.tiles is not None else intrinsic
-    found = match(anchor, buffers, cut, task.constants, fusing=False)
+    found = _fitting(tiled, buffers, cut)
     if found is None or found.efficiency < LEAST_EFFICIENCY or any(_ragged(found, it) for it in _exact(cut)):
         return None
     stages = tiled.stages
@@ -55,6 +55,12 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tensorized | None:
         stages = (*stages, drain)
     result = Tensorized(task, tiled.target, stages, tiled.vector, found)
     return result if result.packs() else None
+
+
+def _fitting(tiled: Tiled, buffers: Mapping[str, Buffer], intrinsic: Intrinsic) -> Match | None:
+    """The first way round in which operands lie as a unit needs them."""
+    found = matches(tiled.anchor, buffers, intrinsic, tiled.task.constants, fusing=False)
+    return next((one for one in found if _fits(one, tiled)), None)
 
 
 def _fits(found: Match, tiled: Tiled) -> bool:

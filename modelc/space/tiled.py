@@ -331,7 +331,8 @@ class Tiled:
         tags |= dict.fromkeys(steps, "unroll")
         if self.sliding and prod(i.extent for i in self.anchor.reduction) <= MAX_TAPS:
             tags |= dict.fromkeys(reduction, "unroll")
-        layouts = {w.buffer: tile for w in anchor.writes if (tile := self.tile_layout(w)) is not None}
+        written = (*anchor.writes, *self.result.writes)
+        layouts = {w.buffer: tile for w in written if (tile := self.tile_layout(w)) is not None}
         free, ahead = True, {}
         for read in self.reads:
             if read.strides[v] != 0 and read.load.buffer in self.task.constants:
