@@ -72,17 +72,18 @@ class _Attention:
         schedules |= self.contraction(parts.scores, parts.epilogue, first, at, "local")
         key, row = self.name(parts.owner, parts.key), self.name(parts.owner, parts.query)
         tiles: dict[str, tuple[int, ...]]
+        group = self.group(tile)
         if parts.values is None:
-            inner = [f"{row}1", f"{key}0", f"{key}1"]
+            inner = [f"{row}1", f"{row}2", f"{key}0", f"{key}1"]
             tags = {f"{key}1": "vector"} | self.parallel(lead)
-            tiles = {row: (tile,), key: (self.lanes,)}
+            tiles = {row: (tile, group), key: (self.lanes,)}
             schedules[root.name] = BlockSchedule("root", "arena", tiles, (*lead, *inner), tags)
-            in_row = f"{root.name}.{row}1"
+            in_rows = f"{root.name}.{row}1"
         else:
-            inner = [f"{row}0", f"{key}0", f"{key}1"]
-            tags = {f"{key}1": "vector"}
-            schedules[parts.owner.name] = BlockSchedule(at, "local", {key: (self.lanes,)}, tuple(inner), tags)
-            in_row = f"{parts.owner.name}.{row}0"
+            inner = [f"{row}0", f"{row}1", f"{key}0", f"{key}1"]
+            tags, tiles = {f"{key}1": "vector"}, {row: (group,), key: (self.lanes,)}
+            schedules[parts.owner.name] = BlockSchedule(at, "local", tiles, tuple(inner), tags)
+            in_rows = f"{parts.owner.name}.{row}0"
             found = self.contraction(parts.values, parts.results, second, at, "arena")
             own, query = found[root.name], rows[:-1]
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
@@ -93,7 +94,7 @@ class _Attention:
             for result in parts.results:
                 schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
         for block in (*parts.before, *parts.after):
-            schedules[block.name] = self.in_row(block, in_row)
+            schedules[block.name] = self.in_rows(block, in_rows)
         for pack in parts.packs:
             schedules[pack.name] = self.pack(pack, lead)
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages)
@@ -142,12 +143,21 @@ class _Attention:
             return map_schedule(self.task, block, self.target)
         return map_schedule(self.task, block, self.target, f"{parts.root.name}.{inside}", "local")
 
-    def in_row(self, block: Block, at: str) -> BlockSchedule:
-        """A Block that works on one row; what is read of it elsewhere stays for the whole tile."""
+    def in_rows(self, block: Block, at: str) -> BlockSchedule:
+        """A Block that works on a group of rows; partial results of a row's reduction stay in registers."""
         schedule = inside_row(self.task, block, self.target, at, False, self.lanes, {i.name for i in block.spatial})
-        inner = {b.name for b in (*self.parts.before, self.parts.owner, *self.parts.after)}
-        readers = {b.name for b in self.task.blocks if isinstance(b, Block) and block.writes[0].buffer in _buffers(b)}
-        return schedule if readers <= inner else replace(schedule, scope="local")
+        readers = [b for b in self.task.blocks if isinstance(b, Block) and block.writes[0].buffer in _buffers(b)]
+        if block.reduction and len(readers) == 1 and readers[0].reduction and readers[0] in self.rows():
+            return replace(schedule, at=f"{readers[0].name}.{self.name(readers[0], self.parts.query)}0")
+        return replace(schedule, scope="local")
+
+    def rows(self) -> tuple[Block, ...]:
+        return (*self.parts.before, self.parts.owner, *self.parts.after)
+
+    def group(self, tile: int) -> int:
+        """Rows that are worked on together, so that one need not wait for another: in half of the first cache."""
+        row = 2 * self.keys * DTYPES[self.dtype].itemsize
+        return max(1, min(tile, self.target.caches[0].bytes // 2 // row))
 
     # --- micro-kernels --------------------------------------------------------------------------------------------
 
