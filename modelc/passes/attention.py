@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modelc.passes.fuse import Fusion
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
+KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
 TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
 
 
@@ -119,6 +120,11 @@ def _scores(fusion: Fusion, g: int, rows: _Rows, cache_bytes: int) -> int | None
         beside = [r for r in block.reads if not variables(r) & variables(key)]
         keyed = [r for r in block.reads if variables(r) & variables(key)]
         queries = [i for i in block.spatial if not any(i.name in variables(r) for r in keyed)]
+        sample = [i.extent for i in block.iters if any(i.name in variables(r) for r in keyed)]
+        batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
+        keys = prod(sample) // prod(batch) * DTYPES["float32"].itemsize
+        if keys > KEYS_SHARE * cache_bytes:
+            continue
         fits = 2 * TILE_ROWS * rows.shape[rows.dim] * DTYPES["float32"].itemsize <= cache_bytes
         enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
         if beside and len(keyed) == 1 and enough and fits:
