@@ -376,17 +376,17 @@ def _either(code: _Code, a: Expr, b: Expr) -> Expr:
 
 def _is_number(e: Expr) -> bool:
     value = _constant_value(e)
-    return value is not None and not isnan(value)
+    return value is not None and not math.isnan(value)
 
 
 def _at_least(code: _Code, x: Expr, bound: float | Expr) -> Expr:
     """max(x, bound) in one instruction: a NaN fails the comparison and is kept."""
-    least = bound if isinstance(bound, Expr) else code.const(bound)
+    least = code.const(bound) if isinstance(bound, float) else bound
     return code.let(tx.Select(least > x, least, x))
 
 
 def _at_most(code: _Code, x: Expr, bound: float | Expr) -> Expr:
-    most = bound if isinstance(bound, Expr) else code.const(bound)
+    most = code.const(bound) if isinstance(bound, float) else bound
     return code.let(tx.Select(most < x, most, x))
 
 
