@@ -20,12 +20,14 @@ from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.access import Access
+from modelc.space.maps import CHUNKS_PER_CORE
 from modelc.space.match import CannotPack, Match, matches
 from modelc.space.stages import DoesNotApply, derive
 from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, consumers_of, tile_epilogue
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
+CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 
@@ -166,9 +168,30 @@ class Tensorized(Tiled):
         tiles = {**plain.tiles, own[m]: (self.row.tile,)}
         return BlockSchedule(at, "local", tiles, (*order, *unit), tags, (own[self.vector],))
 
+    def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
+        """Where all panels stay in half of the second-level cache, they pass by chunks of rows: what is computed then
+        is written row by row."""
+        if name is None:
+            return 1, False
+        shared = prod(self.ranges[n] for n in self.batch)
+        second = self.target.caches[min(1, len(self.target.caches) - 1)].bytes
+        if self.bytes_read(name, False) // shared > second // 2:
+            return super().chunk(name, counts, vectors)
+        extent, least = self.ranges[name], counts[name]
+        near = second // CHUNK_SHARE // max(1, self.bytes_read(name, True) // shared // extent)
+        most = -(-extent // (self.target.cores * CHUNKS_PER_CORE))
+        return max(least, min(near, most) // least * least), True
+
     # --- the micro-kernel -----------------------------------------------------------------------------------------
 
+    @property
+    def plain(self) -> bool:
+        """Whether a unit is the multiply-add of one vector, as in plain vector code: Tiled's rules hold."""
+        return self.row is None and self.depth is None
+
     def kernels(self) -> list[tuple[tuple[tuple[str, int], ...], int]]:
+        if self.plain:
+            return super().kernels()
         most = min(MAX_VECTORS, -(-self.ranges[self.vector] // self.lanes))
         result = []
         for vectors in range(1, most + 1):
@@ -208,6 +231,8 @@ class Tensorized(Tiled):
 
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
         """Cycles of one application for every unit of the register tile."""
+        if self.plain:
+            return super().step_cycles(rows, vectors)
         units, intrinsic = self._units(rows), self.intrinsic
         columns = {self.columns}
         lines = 0.0
