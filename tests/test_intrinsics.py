@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import platform
 import re
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_pipeline_model as small
 import tvm
 import yaml
+from onnx import helper
 from tvm import tirx as tx
 
 from modelc.cli import main
@@ -31,6 +34,7 @@ from modelc.codegen.kernels import build_module
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.interpret import run_block
+from modelc.package import read_package
 from modelc.target import Intrinsic, list_targets, load_target, parse_intrinsics, parse_target, shipped_intrinsics
 from modelc.target.host import read_host
 from modelc.target.intrinsic_code import CodeError, VectorType, parse_code
@@ -246,6 +250,32 @@ def test_an_invented_intrinsic_beside_a_target(tmp_path: Path) -> None:
     assert np.array_equal(operands["C"], (b @ a).astype(np.int32))
 
 
+def test_a_user_adds_an_intrinsic_by_a_file_and_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both files in a folder that is not the current one; the command line checks, shows and compiles for it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board/pairs.yaml").write_text(INVENTED)
+    text = load_target("x86-64-v3").to_yaml().replace("- avx2-f32", "- avx2-f32\n- pairs.yaml")
+    (tmp_path / "board/mine.yaml").write_text(text)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as done:
+            main(arguments)
+        return int(done.value.code or 0), capsys.readouterr().out
+
+    code, out = run("targets", "check", "board/mine.yaml", "--json")
+    assert code == 0
+    assert {one["name"] for one in json.loads(out) if one["status"] != "wrong"} == {"avx2-f32", "pairs"}
+    code, out = run("targets", "show", "board/mine.yaml", "--json")
+    assert code == 0 and json.loads(out)["intrinsics"] == ["avx2-f32", "pairs.yaml"]
+    model = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
+    code, _ = run("compile", str(model), "--target", "board/mine.yaml", "-o", "p.modelc", "--no-verify", "--json")
+    assert code == 0 and read_package(tmp_path / "p.modelc").manifest.target.triple == "x86_64-linux-gnu"
+
+
 def test_the_command_line_checks_both_kinds_of_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +299,9 @@ def test_the_command_line_checks_both_kinds_of_file(
     path.write_text(changed("intrinsics.0.features", ["avx3"]))
     code, out, err = run(path)
     assert code == 2 and out == "" and "intrinsics[0].features[0] is 'avx3'; expected a feature of x86_64" in err
+    (tmp_path / "target.yaml").write_text(load_target("raspberry-pi-4").to_yaml().replace("cortex-a72", "cortex-a9"))
+    code, out, err = run(tmp_path / "target.yaml")
+    assert code == 2 and "cpu is 'cortex-a9'; expected a CPU that LLVM knows for aarch64-linux-gnu" in err
     (tmp_path / "target.yaml").write_text(load_target("raspberry-pi-4").to_yaml())
     code, out, _ = run(tmp_path / "target.yaml")
     assert code == 0 and out.startswith("neon-f32: ") and out.endswith("target.yaml is valid\n")
@@ -309,13 +342,24 @@ def test_without_the_key_a_target_has_what_its_features_allow() -> None:
         (["avx2-f32", "avx2-f32"], "intrinsics[1] is 'avx2-f32'; expected each intrinsic once"),
         (["../x.yaml"], "expected a path that stays in the folder of this file"),
         (["/etc/x.yaml"], "expected a path that stays in the folder of this file"),
+        (["away.yaml"], "expected a path that stays in the folder of this file"),
+        (["a\0.yaml"], "intrinsics[0] is 'a\\x00.yaml'; expected a path of at most 200 printable characters"),
+        (["a" * 999 + ".yaml"], "expected a path of at most 200 printable characters"),
+        (["pipe.yaml"], "pipe.yaml is not a file of intrinsics: it is no file"),
+        (["mine.yaml"], "mine.yaml has an unknown key 'caches'; expected intrinsics, tiles"),
         (["none.yaml"], "none.yaml cannot be read as a file of intrinsics: No such file"),
     ],
 )
-def test_what_a_target_cannot_list(value: object, sentence: str) -> None:
+def test_what_a_target_cannot_list(value: object, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.yaml").write_text(INVENTED)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "away.yaml").symlink_to("../elsewhere.yaml")
+    os.mkfifo(folder / "pipe.yaml")
     tree = {**yaml.safe_load(load_target("x86-64-v3").to_yaml()), "intrinsics": value}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(tree))
     with pytest.raises(TargetError) as error:
-        parse_target(yaml.safe_dump(tree), "t.yaml")
+        load_target(folder / "mine.yaml")
     assert sentence in str(error.value)
 
 
@@ -333,6 +377,14 @@ def test_what_a_target_cannot_list(value: object, sentence: str) -> None:
         ),
         ("intrinsics.0.features", ["neon"], "intrinsics[0].features[0] is 'neon'; expected a feature of x86_64"),
         ("intrinsics.0.features", [], "operands.C.shape is [8]; expected at most the 128 bits of a vector"),
+        ("intrinsics.0.features", ["avx2", "avx2"], "intrinsics[0].features[1] is 'avx2'; expected each feature once"),
+        ("intrinsics.0.instruction", "v", "instruction is 'v'; expected a mnemonic"),
+        ("tiles", 3, "tiles is 3; expected no such key, as no operand lies in a tile"),
+        (
+            "intrinsics.0.semantics",
+            "block d [i:0 | k:2] add\n  C[i] += int32(A[k]) * int32(B[i, k])",
+            "expected 1 to 16777216 points",
+        ),
         ("intrinsics.0.instruction", "rm -rf", "instruction is 'rm -rf'; expected a mnemonic"),
         ("intrinsics.0.operands", [], "operands is []; expected a mapping"),
         ("intrinsics.0.operands.int8", {}, "operands is 'int8'; expected names such as A"),

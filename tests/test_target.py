@@ -53,12 +53,14 @@ def changed(path: str, value: object) -> str:
         ("peak.float32", None, "peak lacks the key 'float32'"),
         ("caches.0.line", None, "caches[0] lacks the key 'line'"),
         ("vector", 256, "vector is 256; expected a mapping with bits, registers"),
-        ("vector.registers", 0, "vector.registers is 0; expected a whole number from 1"),
+        ("vector.registers", 0, "vector.registers is 0; expected a whole number from 4"),
         ("vector.registers", 32, "vector.registers is 32; expected at most the 16 registers"),
         ("vector.registers", True, "vector.registers is True; expected a whole number"),
-        ("vector.bits", 100, "vector.bits is 100; expected a multiple of 32"),
-        ("vector.bits", 512, "vector.bits is 512; expected a multiple of 32, at most the 256 bits"),
+        ("vector.bits", 100, "vector.bits is 100; expected a power of two"),
+        ("vector.bits", 512, "vector.bits is 512; expected a power of two, at most the 256 bits"),
         ("vector.bits", "256", "vector.bits is '256'; expected a whole number"),
+        ("vector.bits", 96, "vector.bits is 96; expected a power of two"),
+        ("vector.bits", 32, "vector.bits is 32; expected a whole number from 64"),
         ("cores", 0, "cores is 0; expected a whole number from 1"),
         ("cores", 2.0, "cores is 2.0; expected a whole number"),
         ("name", "../x", "name is '../x'; expected a name of letters"),
@@ -66,6 +68,8 @@ def changed(path: str, value: object) -> str:
         ("cpu", "a b", "cpu is 'a b'; expected LLVM's name of a CPU"),
         ("triple", "sparc-linux-gnu", "triple is 'sparc-linux-gnu'; expected a Linux triple that starts with one of"),
         ("triple", "x86_64-apple-darwin", "triple is 'x86_64-apple-darwin'; expected a Linux triple"),
+        ("triple", "x86_64-linux-musl", "triple is 'x86_64-linux-musl'; expected a triple that ends with gnu"),
+        ("triple", "x86_64-linux-gnux32", "triple is 'x86_64-linux-gnux32'; expected a triple that ends with gnu"),
         ("triple", "-o/etc/x", "triple is '-o/etc/x'; expected a triple such as"),
         ("features", "avx2", "features is 'avx2'; expected a list of x86_64 features"),
         ("features.0", "neon", "features[0] is 'neon'; expected a feature of x86_64: one of cx16, sahf"),
@@ -100,9 +104,28 @@ def test_a_wrong_value_is_named_with_its_place_and_what_is_expected(path: str, v
     assert sentence in str(error.value)
 
 
+def test_a_key_that_is_there_twice_is_named() -> None:
+    text = load_target("x86-64-v3").to_yaml()
+    with pytest.raises(TargetError, match=r"t\.yaml is not YAML: the key 'cores' is there twice, again in line \d+"):
+        parse_target(text + "cores: 8\n", "t.yaml")
+
+
+def test_numbers_are_read_as_yaml_1_2_reads_them() -> None:
+    text = load_target("x86-64-v3").to_yaml()
+    assert parse_target(text.replace("float32: 96.0", "float32: 9.6e1"), "t.yaml").peak["float32"] == 96.0
+    with pytest.raises(TargetError, match=r"cores is '1:30'; expected a whole number"):
+        parse_target(text.replace("cores: 4", "cores: 1:30"), "t.yaml")
+    renamed = dataclasses.replace(load_target("x86-64-v3"), name="1e9")
+    assert parse_target(renamed.to_yaml(), "t.yaml") == renamed
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "- 1", "a: [", "[" * 100_000, "a: 2024-99-99", "!!python/object/apply:os.getcwd []", "x: " + "9" * 5000],
+    [
+        *("", "- 1", "a: [", "[" * 100_000, "a: 2024-99-99", "!!python/object/apply:os.getcwd []", "x: " + "9" * 5000),
+        *("x: !!int '1:30'", "x: !!binary aGk=", "? [1]\n: 2"),
+        "\n".join(f"{k * ((1 << 61) - 1)}: 0" for k in range(9000)),
+    ],
 )
 def test_a_file_that_is_no_target_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(TargetError, match=r"t\.yaml"):
@@ -117,6 +140,11 @@ def test_a_billion_laughs_cost_nothing() -> None:
     with pytest.raises(TargetError, match=r"triple is .*; expected a triple such as") as error:
         parse_target(laughs, "t.yaml")
     assert len(str(error.value)) < 200
+    merges = "a0: &a0 {k: 1}\n"  # nine times as many keys with each line
+    for level in range(1, 12):
+        merges += f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n"
+    with pytest.raises(TargetError, match="unknown key 'a0'"):
+        parse_target(merges, "t.yaml")
     with pytest.raises(TargetError, match="cores is a huge number; expected"):
         parse_target(load_target("x86-64-v3").to_yaml().replace("cores: 4", f"cores: 0x{'f' * 9000}"), "t.yaml")
 
@@ -127,6 +155,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\x00")
     with pytest.raises(TargetError, match="not UTF-8"):
         load_target(tmp_path / "binary.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name in ("folder", "pipe"):
+        with pytest.raises(TargetError, match=rf"{name}\.yaml is not a target file: it is no file"):
+            load_target(tmp_path / f"{name}.yaml")
     (tmp_path / "large.yaml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(TargetError, match="larger than"):
         load_target(tmp_path / "large.yaml")
@@ -168,7 +201,7 @@ def test_risc_v_has_what_its_linux_asks_for() -> None:
     assert target.features == ("m", "a", "f", "d", "c", "v")
     assert llvm_target(target)["mabi"] == "lp64d"
     without = target.to_yaml().replace("- v\n", "")
-    with pytest.raises(TargetError, match=r"vector\.bits is 128; expected a multiple of 32, at most the 64 bits"):
+    with pytest.raises(TargetError, match=r"vector\.bits is 128; expected a power of two, at most the 64 bits"):
         parse_target(without, "t.yaml")
 
 

@@ -26,7 +26,7 @@ from tvm import tirx as tx
 
 from modelc.codegen import intrinsics as code
 from modelc.codegen.intrinsics import Place
-from modelc.codegen.kernels import build_module
+from modelc.codegen.kernels import build_module, llvm_machine
 from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
@@ -65,7 +65,9 @@ def check_file(path: Path) -> Iterator[Outcome]:
     tree = parse_yaml(read_text(path, "a target file or a file of intrinsics"), str(path))
     if isinstance(tree, dict) and "intrinsics" in tree and "triple" not in tree:
         return check_intrinsics(read_intrinsics(path))
-    return check_intrinsics(read_target(path).available_intrinsics)
+    target = read_target(path)
+    llvm_machine(target)
+    return check_intrinsics(target.available_intrinsics)
 
 
 def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:

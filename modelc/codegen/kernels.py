@@ -8,9 +8,11 @@ from pathlib import Path
 
 import tvm
 from tvm import tirx as tx
+from tvm.target.codegen import llvm_is_valid_cpu
 
 from modelc.codegen.lower import lower_nest
 from modelc.codegen.opaque import opaque_source
+from modelc.errors import TargetError
 from modelc.ir.nest import Call, Nest
 from modelc.target import Target, llvm_target
 
@@ -42,7 +44,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     calls = [s for phase in nest.phases for s in phase if isinstance(s, Call)]
     if calls:
         return opaque_kernel(nest, calls, symbol, temporaries)
-    machine = tvm.target.Target(llvm_target(target))
+    machine = llvm_machine(target)
     with machine:  # some operations have a cheaper form on some machines
         phases = lower_nest(nest, symbol, target.available_intrinsics)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
@@ -53,6 +55,16 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
         code = path.read_bytes()
     steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes) for p in phases)
     return Kernel(symbol, code, None, steps, temporaries)
+
+
+def llvm_machine(target: Target) -> tvm.target.Target:
+    """The target as TVM's. Raises TargetError for a CPU that LLVM does not know, which TVM would ignore."""
+    options = llvm_target(target)
+    if not llvm_is_valid_cpu(target.cpu, options["mtriple"]):
+        raise TargetError(
+            f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"
+        )
+    return tvm.target.Target(options)
 
 
 def build_module(module: tvm.IRModule, machine: tvm.target.Target) -> tvm.runtime.Module:

@@ -53,7 +53,7 @@ from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_
 
 PLACES = ("vector", "memory", "tile")
 _LLVM = {"x86_64": "llvm.x86.", "aarch64": "llvm.aarch64.", "armv7": "llvm.arm.", "riscv64": "llvm.riscv."}
-_MNEMONIC = re.compile(r"[a-z][a-z0-9.]*")
+_MNEMONIC = re.compile(r"[a-z][a-z0-9.]{2,}")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
 _KEYS = (
     *("name", "architecture", "features", "instruction", "operands", "semantics", "implementation"),
@@ -61,6 +61,7 @@ _KEYS = (
 )
 _TILE_CODE = ("setup", "release", "zero", "load", "store")
 _MOST_ELEMENTS = 4096
+_LONGEST_PATH = 200
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,8 @@ def parse_intrinsics(text: str, source: str, file: str | None = None) -> tuple[I
         if one.name in (other.name for other in found):
             raise part.wrong("name", one.name, "a name that no other intrinsic has")
         found.append(one)
+    if "tiles" in top.tree and not any(one.tiles for one in found):
+        raise top.wrong("tiles", top.tree["tiles"], "no such key, as no operand lies in a tile")
     return tuple(found)
 
 
@@ -216,9 +219,12 @@ def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) 
         if not isinstance(name, str):
             raise top.wrong(key, name, "the name of an intrinsic, or the path of a .yaml file")
         if name.endswith(".yaml"):
-            if os.path.isabs(name) or ".." in Path(name).parts:
+            if len(name) > _LONGEST_PATH or not name.isprintable():
+                raise top.wrong(key, name, f"a path of at most {_LONGEST_PATH} printable characters")
+            folder = Path(top.source).parent
+            path = folder / name
+            if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in path.resolve().parents:
                 raise top.wrong(key, name, "a path that stays in the folder of this file")
-            path = Path(top.source).parent / name
             ones = parse_intrinsics(read_text(path, "a file of intrinsics"), str(path), name)
         elif name in shipped:
             ones = (shipped[name],)
@@ -290,6 +296,8 @@ def _features(part: Section, arch: Architecture) -> tuple[str, ...]:
     for place, name in enumerate(names):
         if not isinstance(name, str) or arch.feature(name) is None:
             raise part.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
+        if name in names[:place]:
+            raise part.wrong(f"features[{place}]", name, "each feature once")
     return tuple(names)
 
 
@@ -344,8 +352,9 @@ def _semantics(part: Section, shapes: Mapping[str, tuple[Buffer, str]]) -> Block
     expected = "a block that adds to one operand, without conditions"
     if not isinstance(block, Block) or block.aggregation != "add" or len(block.writes) != 1 or block.where:
         raise part.wrong("semantics", text, expected)
-    if prod(i.extent for i in block.iters) > _MOST_ELEMENTS * _MOST_ELEMENTS:
-        raise part.wrong("semantics", text, "fewer points")
+    points = prod(i.extent for i in block.iters)
+    if not 0 < points <= _MOST_ELEMENTS * _MOST_ELEMENTS:
+        raise part.wrong("semantics", text, f"1 to {_MOST_ELEMENTS * _MOST_ELEMENTS} points")
     try:
         for access in (*block.writes, *block.reads):
             if access.buffer not in shapes:

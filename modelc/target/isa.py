@@ -22,6 +22,7 @@ class Architecture:
     triples: tuple[str, ...]  # the first parts of triples that mean it
     elf_machine: int  # e_machine of its objects
     features: tuple[Feature, ...]
+    environments: tuple[str, ...] = ("gnu",)  # the last parts of triples: packages are linked with glibc
     float_abis: tuple[str, ...] = ()  # only where there is a choice
     baseline: tuple[str, ...] = ()  # features that every Linux of this architecture asks for
     c_abi: str | None = None  # LLVM's name of the calling convention, where it must be told
@@ -98,7 +99,8 @@ ARMV7 = Architecture(
     ("armv7l", "armv7a", "armv7"),
     40,
     (Feature("neon", "neon"), Feature("vfp4", "vfpv4")),
-    ("hard", "soft"),
+    environments=("gnueabihf", "gnueabi"),
+    float_abis=("hard", "soft"),
 )
 # Kernels use vectors of 128 bits, which every CPU with V has (its Zvl128b), however long its registers are.
 RISCV64 = Architecture(

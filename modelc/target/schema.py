@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from modelc.errors import TargetError
+from modelc.target import strict_yaml
 from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
@@ -109,8 +108,7 @@ class Target:
         tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
         if self.intrinsics is not None:
             tree["intrinsics"] = list(dict.fromkeys(one.file or one.name for one in self.intrinsics))
-        text: str = yaml.safe_dump(tree, sort_keys=False, width=120)
-        return text
+        return strict_yaml.dump(tree)
 
 
 def parse_target(text: str, source: str) -> Target:
@@ -121,6 +119,8 @@ def parse_target(text: str, source: str) -> Target:
     arch = architecture(triple)
     if arch is None or "linux" not in triple.split("-"):
         raise top.wrong("triple", triple, f"a Linux triple that starts with one of {_known_triples()}")
+    if triple.split("-")[-1] not in arch.environments:
+        raise top.wrong("triple", triple, f"a triple that ends with {' or '.join(arch.environments)}")
     cpu = top.text("cpu", WORD, "LLVM's name of a CPU")
     features = _features(top, arch, cpu)
     return Target(
@@ -174,10 +174,10 @@ def _float_abi(top: Section, arch: Architecture, triple: str) -> str | None:
 
 def _vector(part: Section, arch: Architecture, features: tuple[str, ...]) -> VectorUnit:
     part.only(VectorUnit)
-    bits, registers = part.integer("bits", 32, 1 << 16), part.integer("registers", 1, 1 << 10)
+    bits, registers = part.integer("bits", 64, 1 << 16), part.integer("registers", 4, 1 << 10)
     widest, named = arch.widest_vector(features), arch.vector_registers(features)
-    if bits % 32 or bits > widest:
-        raise part.wrong("bits", bits, f"a multiple of 32, at most the {widest} bits that the listed features give")
+    if bits & (bits - 1) or bits > widest:
+        raise part.wrong("bits", bits, f"a power of two, at most the {widest} bits that the listed features give")
     if registers > named:
         raise part.wrong("registers", registers, f"at most the {named} registers that the listed features give")
     return VectorUnit(bits, registers)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from modelc.errors import TargetError
+from modelc.target import strict_yaml
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 MAX_FILE = 1 << 20
@@ -26,9 +27,9 @@ def targets_folder() -> Path:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """What `yaml.safe_load` makes of the text; TargetError if it is not YAML."""
+    """The tree of the text; TargetError if it is not YAML."""
     try:
-        return yaml.safe_load(text)
+        return strict_yaml.load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise TargetError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
 
@@ -36,6 +37,8 @@ def parse_yaml(text: str, source: str) -> Any:
 def read_text(path: Path, what: str) -> str:
     """The text of a small file; `what` it should be is said in errors."""
     try:
+        if path.exists() and not path.is_file():
+            raise TargetError(f"{path} is not {what}: it is no file")
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
         text = data.decode()
@@ -106,7 +109,7 @@ class Section:
     def positive(self, key: str) -> float:
         value = self.tree[key]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise self.wrong(key, value, "a positive number")
+            raise self.wrong(key, value, "a positive number such as 25.0")
         return float(value)
 
 
