@@ -11,6 +11,7 @@ from typing import Any
 from modelc.config import Config, parse_config
 from modelc.errors import ConfigError
 from modelc.ir.candidate import Candidate
+from modelc.passes.convert import LayoutChoice
 from modelc.target import Target, parse_target
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -20,8 +21,8 @@ MAX_FILE = 1 << 28
 @dataclass(frozen=True)
 class Choices:
     """One Candidate for each Task, by its hash, and what they were chosen for. `target` is the whole description, so
-    that a rebuild does not depend on what is measured today. `float32` names, for each of `shapes`, the Tasks that
-    precision auto keeps in float32."""
+    that a rebuild does not depend on what is measured today. For each of `shapes`, `float32` names the Tasks that
+    precision auto keeps in float32, and `layouts` says how values are stored."""
 
     version: str
     model_sha256: str
@@ -30,6 +31,7 @@ class Choices:
     config: Config
     tasks: Mapping[str, Candidate]
     float32: tuple[tuple[str, ...], ...]
+    layouts: tuple[LayoutChoice, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,7 @@ class Choices:
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "float32": [list(names) for names in self.float32],
+            "layouts": [choice.to_json() for choice in self.layouts],
         }
 
 
@@ -68,6 +71,7 @@ def parse_choices(data: Any, source: str) -> Choices:
             config=parse_config(data["config"], f"{source}: config"),
             tasks={str(key): Candidate.from_json(one) for key, one in data["tasks"].items()},
             float32=tuple(tuple(map(str, names)) for names in data["float32"]),
+            layouts=tuple(map(LayoutChoice.from_json, data["layouts"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{source} is no choices.json of this modelc: {type(error).__name__}: {error}") from None

@@ -33,15 +33,27 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class Layouts:
+    """`search`: whether values are stored as costs least, or row-major, as in the model; `propagate`: whether layouts
+    spread through maps, or hold for complex operators alone, with conversions around each; `blocked`: whether channels
+    split by the vector's lanes, N C/c H W c, are among the layouts to choose from."""
+
+    search: bool
+    propagate: bool
+    blocked: bool
+
+
+@dataclass(frozen=True)
 class Config:
     """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `precision`: what contractions
-    multiply: f32, bf16, or auto (bf16 where it is near enough). `winograd`: whether
-    convolutions may be computed by minimal filtering. `attention`: whether attention is one kernel. `flush_denormals`: whether a package computes with subnormal
-    numbers taken as zero."""
+    multiply: f32, bf16, or auto (bf16 where it is near enough). `attention`: whether attention is one kernel.
+    `layout`: how values are stored. `winograd`: whether convolutions may be computed by minimal filtering.
+    `flush_denormals`: whether a package computes with subnormal numbers taken as zero."""
 
     simplify: tuple[Spec, ...]
     precision: str
     attention: bool
+    layout: Layouts
     winograd: bool
     flush_denormals: bool
     verify: Verification
@@ -52,6 +64,7 @@ class Config:
             "simplify": list(self.simplify),
             "precision": self.precision,
             "partition": {"attention": self.attention},
+            "layout": asdict(self.layout),
             "schedule": {"winograd": self.winograd},
             "codegen": {"flush_denormals": self.flush_denormals},
             "verify": asdict(self.verify),
@@ -87,8 +100,9 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
-    top = _section(tree, source, "", ("simplify", "precision", "partition", "schedule", "codegen", "verify"))
+    top = _section(tree, source, "", ("simplify", "precision", "partition", "layout", "schedule", "codegen", "verify"))
     parts = _section(top["partition"], source, "partition", ("attention",))
+    layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
     schedule = _section(top["schedule"], source, "schedule", ("winograd",))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
@@ -102,6 +116,11 @@ def parse_config(tree: Any, source: str) -> Config:
         simplify=tuple(passes),
         precision=check_precision(top["precision"], f"{source}: precision"),
         attention=_flag(parts, source, "partition.attention"),
+        layout=Layouts(
+            search=_flag(layout, source, "layout.search"),
+            propagate=_flag(layout, source, "layout.propagate"),
+            blocked=_flag(layout, source, "layout.blocked"),
+        ),
         winograd=_flag(schedule, source, "schedule.winograd"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         verify=Verification(

@@ -42,7 +42,9 @@ from modelc.package import (
     write_package,
 )
 from modelc.passes import run_passes
-from modelc.passes.partition import partition
+from modelc.passes.convert import LayoutChoice
+from modelc.passes.layout_choice import LayoutPolicy
+from modelc.passes.partition import choose_layouts, partition
 from modelc.passes.precision import (
     contracting_tasks,
     multiplies_bfloat16,
@@ -52,6 +54,7 @@ from modelc.passes.precision import (
 )
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
+from modelc.space.seconds import costed
 from modelc.space.stages import derive
 from modelc.target import Target, load_target
 from modelc.verify import Probe, Report, compare_layers
@@ -177,6 +180,7 @@ class Run:
     progress: Progress = lambda stage, text: None
     seconds: dict[str, float] = field(default_factory=dict)
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
+    layouts: tuple[LayoutChoice, ...] = ()  # for each of `shapes`, since partition
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stop_after in STAGES[STAGES.index("package") :]:  # what would fail at the end, before any work
@@ -327,11 +331,26 @@ class Run:
             for graph in graphs if self.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            wide = [partition(graph, self.attention_bytes) for graph in graphs]
+            self.layouts = self.chosen_layouts(graphs)
+            wide = [
+                partition(graph, self.attention_bytes, choice)
+                for graph, choice in zip(graphs, self.layouts, strict=True)
+            ]
             programs = [self.rounded(program, kept) for program, kept in zip(wide, self.kept, strict=True)]
             for program in programs if self.dumping else ():
                 dump(str(program))
         return wide, programs
+
+    def chosen_layouts(self, graphs: Sequence[Graph]) -> tuple[LayoutChoice, ...]:
+        """How the values of every graph are stored. What a Task costs is estimated for its default schedule without
+        intrinsics: what a layout adds are copies around the arithmetic, which are the same."""
+        if self.locked is not None:
+            return self.locked.layouts
+        winograd, layout = self.config.winograd, self.config.layout
+        cost = costed(lambda task: default_candidate(task, self.target, winograd, tensorize=False), self.target)
+        lanes = self.target.lanes("float32") if layout.blocked else 0
+        policy = LayoutPolicy(cost, layout.search, layout.propagate, lanes)
+        return tuple(choose_layouts(graph, policy, self.attention_bytes) for graph in graphs)
 
     @property
     def attention_bytes(self) -> int:
@@ -397,7 +416,7 @@ class Run:
         parameters = Parameters()
         plans = tuple(plan_program(program, compiled, parameters, pack_constant, expose) for program in programs)
         tasks = {key: one.candidate for key, one in compiled.items()}
-        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept)
+        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept, self.layouts)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),
@@ -475,7 +494,8 @@ def verify(
     check_choices(chosen, __version__, digest, None, source)
     feed = dict(inputs) if inputs is not None else drawn(read, model, seed, 1)[0]
     number = next(k for k, plan in enumerate(read.manifest.variants) if _takes(plan, feed))
-    one = replace(chosen, shapes=chosen.shapes[number : number + 1], float32=chosen.float32[number : number + 1])
+    only = slice(number, number + 1)
+    one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
     run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, min(_cores(), MOST_THREADS), one)
     with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder:
         _, programs = run.programs()

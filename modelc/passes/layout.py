@@ -1,4 +1,4 @@
-"""The layout stage, by rules: which values are stored otherwise than row-major.
+"""The layout stage, by rules: which values are stored otherwise than row-major (layout_choice.py chooses by cost).
 
 Activations that windows slide over, or that channels are contracted from, are stored channels-last, and so is all that
 has the same dimensions and is computed from them element by element. A matrix product that is only read transposed is
@@ -22,39 +22,54 @@ def channels_last(rank: int) -> Layout:
     return reordered(0, *range(2, rank), 1)
 
 
-def choose_layouts(graph: Graph, pieces: Iterable[Piece]) -> dict[str, Layout]:
+def layouts_by_rule(graph: Graph, pieces: Iterable[Piece]) -> dict[str, Layout]:
     """The layouts of values and of Pieces' local buffers; what is not listed is row-major."""
     pieces = list(pieces)
-    fixed = {*graph.inputs, *graph.outputs, *(n for n, v in graph.values.items() if v.data is not None)}
-    fixed |= {x for p in pieces for x in p.tables}
-    fixed |= {x for p in pieces if p.opaque for x in (*p.reads, *p.writes)}
     ranks = {n: len(v.shape) for n, v in graph.values.items()}
     ranks |= {n: len(b.shape) for p in pieces for n, b in p.locals.items()}
-    found = {n: channels_last(ranks[n]) for n in _activations(pieces, fixed)}
-    return found | _transposed(pieces, {*fixed, *found})
+    found = {n: channels_last(ranks[n]) for members in linked(graph, pieces) for n in members}
+    return found | _transposed(pieces, {*fixed_values(graph, pieces), *found})
+
+
+def fixed_values(graph: Graph, pieces: Iterable[Piece]) -> set[str]:
+    """What stays row-major: the model's boundary, constants, and operands of opaque Blocks."""
+    fixed = {*graph.inputs, *graph.outputs, *(n for n, v in graph.values.items() if v.data is not None)}
+    for piece in pieces:
+        fixed |= set(piece.tables)
+        if piece.opaque:
+            fixed |= {*piece.reads, *piece.writes}
+    return fixed
 
 
 # --- channels-last ------------------------------------------------------------------------------------------------
 
 
-def _activations(pieces: list[Piece], fixed: set[str]) -> list[str]:
-    """Values and locals (names) that are channels-last: the seeds and all that is linked to them element by element."""
-    links: dict[str, list[str]] = {}
+def linked(graph: Graph, pieces: Iterable[Piece]) -> list[tuple[str, ...]]:
+    """Classes of values and locals (names) that are tied to each other element by element, through maps alone, and one
+    of which is data or result of a Block that windows slide in or channels are contracted in (ALT's complex operators).
+    A class shares one layout: it is propagated to all producers and all consumers."""
+    pieces = list(pieces)
+    fixed = fixed_values(graph, pieces)
+    first: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while first.setdefault(name, name) != name:
+            first[name] = name = first[first[name]]
+        return name
+
     found: dict[str, None] = {}
     for block in (b for p in pieces for b in p.blocks if isinstance(b, Block)):
         for name in seeds(block):
             found[name] = None
         for a, b in _links(block):
-            links.setdefault(a, []).append(b)
-            links.setdefault(b, []).append(a)
-    todo = [n for n in found if n not in fixed]
-    reached: dict[str, None] = dict.fromkeys(todo)
-    while todo:
-        for other in links.get(todo.pop(), ()):
-            if other not in reached and other not in fixed:
-                reached[other] = None
-                todo.append(other)
-    return list(reached)
+            if a not in fixed and b not in fixed:
+                first[root(a)] = root(b)
+    seeded = {root(n) for n in found if n not in fixed}
+    classes: dict[str, list[str]] = {}
+    for name in [*found, *first]:
+        if name not in fixed and root(name) in seeded:
+            classes.setdefault(root(name), []).append(name)
+    return [tuple(dict.fromkeys(members)) for members in classes.values()]
 
 
 def seeds(block: Block) -> list[str]:

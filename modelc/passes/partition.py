@@ -2,7 +2,7 @@
 
 pieces.py   the meaning of every node, over the Graph's value names
 sink.py     reshapes and transpositions go below the maps that read them
-layout.py   which values are stored otherwise than row-major
+layout.py   which values are stored otherwise than row-major; layout_choice.py, convert.py: chosen by cost
 views.py    which values are Regions of others, and need no Task
 fuse.py     which Pieces make one Task
 tasks.py    the Tasks and the Program
@@ -17,29 +17,48 @@ from modelc.ir.expr import Load, Var
 from modelc.ir.graph import Graph, Node
 from modelc.ir.layout import Layout
 from modelc.ir.program import Program, verify_program
+from modelc.passes.convert import LayoutChoice, converted
 from modelc.passes.fuse import Work, fused
-from modelc.passes.layout import Layouts, choose_layouts
+from modelc.passes.layout import Layouts
+from modelc.passes.layout_choice import Drafting, LayoutPolicy, choose
 from modelc.passes.pieces import Piece, pieces_of
 from modelc.passes.sink import sink_moves
 from modelc.passes.tasks import Draft
 from modelc.passes.views import Copy, Place, Views, find_views, is_compact, strides_of
 
 
-def partition(graph: Graph, attention_bytes: int = 0) -> Program:
+def partition(graph: Graph, attention_bytes: int = 0, choice: LayoutChoice | None = None) -> Program:
     """The Program that computes what `graph` does. Attention becomes one Task where its rows of scores fit into
-    `attention_bytes` of cache. Raises ModelError for an unknown operator."""
+    `attention_bytes` of cache. Values are stored as `choice` says; by rule without one. Raises ModelError for an
+    unknown operator."""
+    graph, notes, pieces = _prepared(graph)
+    choice = choice or choose(graph, pieces, _drafting(attention_bytes), LayoutPolicy())
+    graph, pieces, layouts = converted(graph, pieces, choice)
+    program = _drafting(attention_bytes)(graph, pieces, layouts).program(graph)
+    program = replace(program, notes=(*graph.notes, *notes))
+    verify_program(program, "partition")
+    return program
+
+
+def choose_layouts(graph: Graph, policy: LayoutPolicy, attention_bytes: int = 0) -> LayoutChoice:
+    """How partition() is to store the values of `graph`."""
+    graph, _, pieces = _prepared(graph)
+    return choose(graph, pieces, _drafting(attention_bytes), policy)
+
+
+def _prepared(graph: Graph) -> tuple[Graph, tuple[str, ...], list[Piece]]:
     graph, renamed = _outputs_of_their_own(graph)
     graph, pieces = sink_moves(graph, pieces_of(graph))
+    return graph, renamed, pieces
 
+
+def _drafting(attention_bytes: int) -> Drafting:
     def draft(graph: Graph, pieces: list[Piece], layouts: Layouts) -> Draft:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
         groups = fused(work, attention_bytes)
         return Draft(work, tuple(tuple(work.pieces[k] for k in group) for group in groups), layouts)
 
-    program = draft(graph, pieces, choose_layouts(graph, pieces)).program(graph)
-    program = replace(program, notes=(*graph.notes, *renamed))
-    verify_program(program, "partition")
-    return program
+    return draft
 
 
 def _outputs_of_their_own(graph: Graph) -> tuple[Graph, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.attention import attention_candidate
 from modelc.space.filtering import filtering_candidates
-from modelc.space.maps import collapsed, inlined, map_schedule
+from modelc.space.maps import collapsed, exposed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
 from modelc.space.tensorized import tensorized
@@ -27,7 +27,7 @@ def default_candidate(task: Task, target: Target, winograd: bool = True, tensori
     """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured. `winograd` allows
     minimal filtering (winograd.py), which rounds differently; `tensorize` the intrinsics of the target."""
     stages: list[Stage] = []
-    task = inlined(task, stages)
+    task = inlined(exposed(task, stages), stages)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
     if len(blocks) < len(task.blocks):
         return Candidate({b.name: BlockSchedule() for b in task.blocks}, tuple(stages))
@@ -43,7 +43,7 @@ def default_candidate(task: Task, target: Target, winograd: bool = True, tensori
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
-    ways: list[Tiled] = [direct, *(tensorized(direct) if tensorize else ())]
+    ways: list[Tiled] = [*(tensorized(direct) if tensorize else ()), direct]
     knobs = [way.default_knobs() for way in ways]
     seconds = [way.seconds(k) for way, k in zip(ways, knobs, strict=True)]
     best = seconds.index(min(seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import prod
 
 from modelc.ir.block import Block, Task
@@ -13,6 +14,7 @@ from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
 LINE_BYTES = 64  # of a cache line
+MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
 
@@ -35,6 +37,15 @@ def inlined(task: Task, stages: list[Stage]) -> Task:
             task = applied(task, stages, "inline", block=name)
         except DoesNotApply:
             continue
+    return task
+
+
+def exposed(task: Task, stages: list[Stage]) -> Task:
+    """Buffers that are stored with a dimension split have it as two: iterators follow the storage (ALT, section 6)."""
+    for name in [b.name for b in task.buffers if b.layout.primitives and b.layout.permutation is None]:
+        if name not in task.constants:
+            with suppress(DoesNotApply):
+                task = applied(task, stages, "expose", buffer=name)
     return task
 
 
@@ -99,7 +110,7 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     """Loops of a map, or of a reduction that nothing better is known for: vectors along the stored iterator.
 
     What is read along another iterator (a transposition) is tiled by cache lines of that iterator, so that a line is
-    used whole before it leaves the cache."""
+    used whole before it leaves the cache; what merely moves, in squares of vectors."""
     reads, writes = accesses(task, block)
     vector = vector_iterator(block, writes)
     ranges, tiles, tags = block.ranges, dict[str, list[int]](), dict[str, str]()
@@ -110,12 +121,17 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
         crossed = crossed_iterator(block, vector, reads)
         tiles[vector] = [lanes]
         if crossed is not None:
-            tiles[crossed] = [max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)]
+            line = max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
+            square = isinstance(block.body[0], Load) and lanes <= min(line, MAX_SQUARE)
+            tiles[crossed] = [line, lanes] if square and lanes < line else [line]
         elif parallel and max((ranges[n[:-1]] for n in names), default=1) < 2 * target.cores:
             chunk = -(-ranges[vector] // (target.cores * CHUNKS_PER_CORE))
             tiles[vector] = [-(-chunk // lanes) * lanes, lanes]
         inner = [f"{vector}{k}" for k in range(len(tiles[vector]) + 1)]
-        names += [*inner[:-1], *([f"{crossed}1"] if crossed is not None else [])]
+        names += inner[:-1]
+        if crossed is not None:
+            names += [f"{crossed}{k + 1}" for k in range(len(tiles[crossed]))]
+            tags |= {names[-1]: "unroll"} if square else {}
         tags[inner[-1]] = "vector"
     if parallel and names:
         outer = [n for n in names if n.endswith("0")]

@@ -10,6 +10,7 @@
     winograd(block, m)              minimal filtering: see winograd.py
     defer(block)                    a factor that a contraction's sums have in common: see defer.py
     factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
+    expose(buffer)             a dimension that the buffer's layout splits becomes two: ALT's index rewriting
 
 A rule that does not apply raises DoesNotApply: the caller asks before it puts the stage into a Candidate.
 """
@@ -409,6 +410,24 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
     return replace(task, blocks=tuple(blocks), buffers=tuple(buffers))
 
 
+def expose_rule(task: Task, buffer: str) -> Task:
+    old = task.buffer(buffer)
+    first, *rest = old.layout.primitives or (None,)
+    if first is None or first.name != "split" or len(first.args) != 2 or buffer in task.constants:
+        raise DoesNotApply(f"the layout of {buffer} does not begin by splitting a dimension in two")
+    dim, size = first.args
+    blocks: list[AnyBlock] = []
+    for b in task.blocks:
+        if not isinstance(b, Block):
+            if buffer in (*b.inputs, *b.outputs):
+                raise DoesNotApply(f"{buffer} is used by an opaque block")
+            blocks.append(b)
+            continue
+        blocks.append(_factored(b, buffer, dim, size))
+    new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(rest)))
+    return replace(task, blocks=tuple(blocks), buffers=tuple(new if x.name == buffer else x for x in task.buffers))
+
+
 def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:
     """The iterators (a, b) by which `block` accesses dimension `dim` of `buffer` as `a * extent(b) + b`."""
     accesses = {x for x in (*block.reads, *block.writes) if x.buffer == buffer}
@@ -471,6 +490,7 @@ RULES: dict[str, Callable[..., Task]] = {
     "lane_split": lane_split_rule,
     "collapse": collapse_rule,
     "factor": factor_rule,
+    "expose": expose_rule,
     "winograd": winograd_rule,
     "defer": defer_rule,
 }
