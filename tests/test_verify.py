@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +23,7 @@ from modelc.errors import InputError, ModelcError, PackageError
 from modelc.frontend.surgery import evaluate_float64, expose, table_rows
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain
+from modelc.target import load_target
 from modelc.verify import distance
 from modelc.verify.bench import bench
 from modelc.verify.compare import conditioning
@@ -268,10 +274,53 @@ def test_small_garbage_does_not_hide_below_the_absolute_tolerance(tmp_path: Path
     assert not modelc.verify(wrong, model).passed
 
 
-def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path) -> None:
-    skip_without_tools("aarch64-linux-gnu")
-    result = modelc.compile(small.model(), "raspberry-pi-5", tmp_path / "pi.modelc", small.SHAPES[:1])
+@pytest.mark.parametrize("target", ["raspberry-pi-5", "riscv64-v"])
+def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path, target: str) -> None:
+    skip_without_tools(load_target(target).triple)
+    result = modelc.compile(small.model(), target, tmp_path / "pi.modelc", small.SHAPES[:1])
     assert result.report is not None and result.report.passed
+
+
+# --- workers ------------------------------------------------------------------------------------------------------
+
+
+PARENT = """if True:
+    import os, sys, time
+    from modelc.verify.engine import Engine
+    engine = Engine(sys.argv[2], sys.argv[3])
+    engine.run({"x": __import__("numpy").zeros(64, "float32")})
+    if sys.argv[1] == "forked" and os.fork() == 0:
+        time.sleep(120)  # another process that could still write to the worker
+    print(engine._worker.pid, flush=True)
+    engine.time(120) if sys.argv[1] == "busy" else time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("engine", ["modelc", "ort"])
+@pytest.mark.parametrize("doing", ["idle", "busy", "forked"])
+def test_a_worker_ends_with_its_parent(tmp_path: Path, doing: str, engine: str) -> None:
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
+    if engine == "modelc":
+        modelc.compile(path, output=tmp_path / "p.modelc", verify=False)
+        path = tmp_path / "p.modelc"
+    command = [sys.executable, "-c", PARENT, doing, engine, str(path)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True)
+    try:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        watch = select.poll()
+        watch.register(os.pidfd_open(worker), select.POLLIN)
+        assert not watch.poll(300)
+        parent.kill()
+        ended = watch.poll(20_000)
+        if not ended:
+            os.kill(worker, signal.SIGKILL)
+        assert ended
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
 
 
 # --- speed --------------------------------------------------------------------------------------------------------

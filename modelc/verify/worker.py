@@ -6,15 +6,19 @@
 
 A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
 package that is wrong can crash, and because engines that are compared must not share threads and caches of allocations.
+It ends with the process that started it, whatever it is doing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -104,7 +108,23 @@ def timed(run: Run, inputs: Arrays, seconds: float) -> list[float]:
     return times
 
 
+def end_with_parent() -> None:
+    """A thread that waits until the parent has ended or closed its end of the pipe, and then ends this process without
+    asking the engines' threads, which may be in the middle of a run that never ends."""
+    poll = select.poll()
+    poll.register(sys.stdin.fileno(), 0)  # only that nobody can write any more
+    with suppress(OSError, AttributeError):  # an old kernel, another system: the pipe has to do
+        poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
+
+    def wait() -> None:
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def serve() -> None:
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     run: Run | None = None
