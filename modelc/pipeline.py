@@ -62,7 +62,7 @@ from modelc.verify.check import drawn
 from modelc.verify.check import verify as verify_outputs
 from modelc.verify.compare import BF16, Rounded
 from modelc.verify.engine import EngineError
-from modelc.verify.precision import added_errors
+from modelc.verify.precision import Kept, added_errors, kept_in_turn
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 MOST_THREADS = 4
@@ -71,7 +71,6 @@ TOOLS = ("apache-tvm", "numpy", "onnx")
 C_FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
 
 Progress = Callable[[str, str], None]
-Kept = tuple[tuple[str, ...], ...]  # for each set of shapes, the names of Tasks
 
 
 @dataclass(frozen=True)
@@ -262,22 +261,10 @@ class Run:
         measured = self.stop_after in STAGES[STAGES.index("package") :]
         if self.config.precision != "auto" or not self.narrowing or self.locked is not None or not measured:
             return [self.kept]
-        ranked = self.ranked(wide, narrow)
-        counts = [sum(error > self.config.verify.bf16.rms for error, _, _ in ranked)]
-        more = 1
-        while counts[-1] < len(ranked):
-            counts.append(min(counts[-1] + more, len(ranked)))
-            more *= 2
-        return [
-            tuple(
-                tuple(name for name in contracting_tasks(program) if (k, name) in {x[1:] for x in ranked[:count]})
-                for k, program in enumerate(wide)
-            )
-            for count in counts
-        ]
+        return kept_in_turn(self.added(wide, narrow), self.config.verify.bf16.rms)
 
-    def ranked(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[tuple[float, int, str]]:
-        """(the error that it adds in bfloat16, variant, Task) for every contraction, the largest first."""
+    def added(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[dict[str, float]]:
+        """The error that every contraction adds in bfloat16, by the Task's name, for each set of shapes."""
         self.kernels([*wide, *narrow])
         found = []
         with tempfile.TemporaryDirectory(prefix="modelc-precision-") as folder:
@@ -289,8 +276,8 @@ class Run:
                 feed = drawn(packages[0], self.model, self.config.verify.seed, 1)[0]
                 self.progress("verify", "which tasks may be bfloat16")
                 errors = added_errors((pair[0], packages[0].path), (pair[1], packages[1].path), feed)
-                found += [(errors[name], k, name) for name in contracting_tasks(pair[0])]
-        return sorted(found, key=lambda x: (-x[0], x[1:]))
+                found.append({name: errors[name] for name in contracting_tasks(pair[0])})
+        return found
 
     # --- stages ---------------------------------------------------------------------------------------------------
 

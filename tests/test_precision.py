@@ -40,6 +40,7 @@ from modelc.space.winograd import windows
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Rounded, rounded_distance
+from modelc.verify.precision import kept_in_turn
 
 DEFAULT = load_config()
 BF16 = ml_dtypes.bfloat16
@@ -345,6 +346,13 @@ def test_the_flag_is_said_in_place_of_the_configuration(tmp_path) -> None:
     assert json.loads((tmp_path / "p/choices.json").read_text())["config"]["precision"] == "f32"
     with pytest.raises(ConfigError, match="precision is f16; expected f32, bf16, auto"):
         modelc.compile(small.model(), precision="f16")
+
+
+def test_what_auto_tries_in_turn() -> None:
+    added = [{"a": 0.001, "b": 0.03, "c": 0.004}, {"a": 0.002}]
+    ways = kept_in_turn(added, 0.02)
+    assert ways == [(("b",), ()), (("b", "c"), ()), (("a", "b", "c"), ("a",))]
+    assert kept_in_turn([{}], 0.02) == [((),)]
 
 
 # --- policy -------------------------------------------------------------------------------------------------------

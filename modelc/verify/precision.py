@@ -5,7 +5,7 @@ Both programs run on the same inputs, as packages that have every kernel's resul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from modelc.verify.compare import distance
 from modelc.verify.layers import Probe
 
 Arrays = Mapping[str, NDArray[Any]]
+Kept = tuple[tuple[str, ...], ...]  # for each set of shapes, the names of Tasks that stay in float32
 
 
 def added_errors(
@@ -52,3 +53,15 @@ def added_errors(
 def _logical(place: Placed, outputs: Arrays) -> NDArray[Any]:
     where = (place.dtype, place.shape, place.layout, place.strides, place.root, place.offset)
     return as_numbers(Probe("", (), place.name, *where).logical(outputs[place.root]), place.dtype)
+
+
+def kept_in_turn(added: Sequence[Mapping[str, float]], limit: float) -> list[Kept]:
+    """What to try in turn, given the error that each Task adds, for each set of shapes: first the Tasks that add more
+    than `limit` stay in float32, then 1, 2, 4, ... more of those that add most, at last all."""
+    ranked = sorted(((k, name) for k, one in enumerate(added) for name in one), key=lambda x: (-added[x[0]][x[1]], x))
+    counts, more = [sum(error > limit for one in added for error in one.values())], 1
+    while counts[-1] < len(ranked):
+        counts.append(min(counts[-1] + more, len(ranked)))
+        more *= 2
+    chosen = (set(ranked[:count]) for count in counts)
+    return [tuple(tuple(n for n in one if (k, n) in some) for k, one in enumerate(added)) for some in chosen]
