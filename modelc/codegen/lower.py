@@ -44,6 +44,7 @@ from modelc.codegen.leaves import (
 )
 from modelc.codegen.math import lower_cast, lower_op
 from modelc.codegen.rounding import with_rounding
+from modelc.codegen.transpose import crossing_moves, transposed
 from modelc.codegen.vectors import (
     INDEX_OPS,
     constant,
@@ -243,6 +244,8 @@ class _Lowering:
 
     def loop(self, loop: Loop, scope: _Scope) -> list[Any]:
         if loop.tag == "unroll":
+            if (moved := self.crossing(loop, scope)) is not None:
+                return moved
             return [s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))]
         if loop.intrinsic is not None:
             return self.application(application_of(loop, self.intrinsics), scope)
@@ -252,6 +255,33 @@ class _Lowering:
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
         bound = _bind(scope, loop.var, Var(loop.var), loop.extent)
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
+
+    def crossing(self, loop: Loop, scope: _Scope) -> list[Any] | None:
+        """A square of moves transposed in registers, if `loop` is one between places that are contiguous each along
+        another of its two loops."""
+        found = crossing_moves(loop)
+        if found is None:
+            return None
+        (inner, leaf, read), side = found, loop.extent
+
+        def along(vector: Loop, other: Loop, k: int) -> _Scope:
+            bound = _bind(_bind(scope, vector.var, Var(vector.var), side), other.var, Const(k), 1)
+            return replace(bound, vector=(vector.var, side))
+
+        (write,) = leaf.writes
+        places = [scope.storage[x.buffer] for x in (read, write)]
+        steps = [
+            lane_step(self.flat(x, along(v, o, 0)), v.var) for x, v, o in ((read, loop, inner), (write, inner, loop))
+        ]
+        if steps != [1, 1] or any(not isinstance(p, _Memory) or p.region.dtype == "bool" for p in places):
+            return None
+
+        def stores() -> list[Any]:
+            rows = [self.load(read, along(loop, inner, k))[0] for k in range(side)]
+            columns = transposed(rows, self.bound)
+            return [self.store(write, c, along(inner, loop, k), side) for k, c in enumerate(columns)]
+
+        return self.with_bindings(stores)
 
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: _Scope) -> tuple[_Scope, list[Any]]:
         region = alloc.region

@@ -1,0 +1,36 @@
+"""Squares of moves are transposed in registers: Blocks, Nest and machine code agree at every boundary."""
+
+from __future__ import annotations
+
+import pytest
+from three_ways import check, host_target
+
+from modelc.ir.text import parse_task
+from modelc.target import load_target
+
+MOVE = """\
+task move(x0) -> (y0) anchor move
+  in x0: {dtype}[3, {rows}, {columns}]
+  out y0: {dtype}[3, {columns}, {rows}]
+  block move [b:3 c:{columns} r:{rows}] assign
+    y0[b, c, r] = x0[b, r, c]"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(16, 16), (64, 48), (37, 21), (5, 100), (100, 7)])
+def test_transposed(shape, dtype):
+    built = check(parse_task(MOVE.format(dtype=dtype, rows=shape[0], columns=shape[1])))
+    squares = any("unroll" in s.tags.values() for s in built.candidate.blocks.values())
+    assert squares == (dtype not in ("uint8", "bool"))
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (37, 21)])
+def test_vectors_shorter_than_a_cache_line(shape):
+    if "avx2" in host_target().features:
+        check(
+            parse_task(MOVE.format(dtype="float32", rows=shape[0], columns=shape[1])), target=load_target("x86-64-v3")
+        )
+
+
+def test_what_is_computed_on_the_way_is_not_a_move():
+    check(parse_task(MOVE.format(dtype="float32", rows=40, columns=33).replace("= x0", "= float32(2.0) * x0")))
