@@ -181,7 +181,7 @@ class Fusion:
         Block, none of them through a window or as the operand of a contraction."""
         piece, shape = self.pieces[k], self.work.shapes[name]
         for block in piece.blocks:
-            if isinstance(block, OpaqueBlock):
+            if isinstance(block, OpaqueBlock) or piece.converts:
                 return False
             reads = [r for r in block.reads if r.buffer == name]
             if not reads:

@@ -1,0 +1,144 @@
+"""What each switch of the configuration is worth: networks compiled with a switch off, beside the default.
+
+    python scripts/ablation.py --off layout.search layout.propagate schedule.winograd [--on layout.blocked]
+                               [--only REGEX] [--seconds S] [--threads N] [--dir models] [--json FILE] [--markdown]
+
+Every network is compiled for this machine by the default configuration and once more for each switch, verified, and
+all of its packages are timed in alternating slices of one run. A ratio is the switched package's median time / the
+default's: above 1, the switch is worth having as it is. A switch that changes nothing gives the same package: 1, not
+timed. The exit code is 1 if a package failed verification.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import make_networks
+import numpy as np
+from bench_networks import model_file
+from bench_ops import Row, Say, attempt, count, geometric_mean, pattern, positive, print_failures
+from fetch_models import catalogue
+from rich.table import Table
+
+import modelc
+from modelc.cli.output import out
+from modelc.config import Config, load_config, parse_config
+from modelc.package import read_package
+from modelc.verify.check import drawn
+from modelc.verify.engine import Engine
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
+SLICES = 10
+WARM_UP = 0.2  # of the seconds of a package, before anything counts
+
+
+def switched(key: str, value: bool) -> Config:
+    """The default configuration with one boolean of its tree set. Raises ConfigError for an unknown key."""
+    tree: Any = load_config().to_json()
+    *path, last = key.split(".")
+    place = tree
+    for name in path:
+        place = place.get(name, {}) if isinstance(place, dict) else {}
+    if not isinstance(place.get(last) if isinstance(place, dict) else None, bool):
+        raise SystemExit(f"the configuration has no switch {key!r}")
+    place[last] = value
+    return parse_config(tree, f"the default with {key} {value}")
+
+
+def same(a: Path, b: Path) -> bool:
+    """Whether two packages run the same kernels on the same parameters."""
+    return all((a / name).read_bytes() == (b / name).read_bytes() for name in ("libmodel.so", "params.bin"))
+
+
+def measure(
+    name: str, entry: Mapping[str, Any], models: Path, ways: Mapping[str, Config], threads: int, spent: float, say: Say
+) -> Row:
+    """Medians in milliseconds, ratios to the default, and kernels of one network in every way."""
+    model = model_file(name, models, say)
+    shapes = [{key: tuple(shape) for key, shape in entry["shape"].items()}] if entry.get("shape") else []
+    with tempfile.TemporaryDirectory(prefix="modelc-ablation-") as folder, ExitStack() as stack:
+        packages: dict[str, Path] = {}
+        compiled: dict[str, float] = {}
+        for k, (way, config) in enumerate(ways.items()):
+            say(f"compiling, {way}")
+            path = Path(folder) / f"{k}.modelc"
+            result = modelc.compile(model, target="native", output=path, shapes=shapes, config=config)
+            packages[way], compiled[way] = path, sum(s for stage, s in result.seconds.items() if stage != "verify")
+        first, *others = packages
+        timed = [first, *(way for way in others if not same(packages[way], packages[first]))]
+        feed = drawn(read_package(packages[first]), model, seed=0, samples=1)[0]
+        engines = {way: stack.enter_context(Engine("modelc", packages[way], threads)) for way in timed}
+        times: dict[str, list[float]] = {way: [] for way in timed}
+        for engine in engines.values():
+            engine.run(feed)
+            engine.time(spent * WARM_UP)
+        for number in range(SLICES):
+            say(f"slice {number + 1} of {SLICES}")
+            for way, engine in engines.items():
+                times[way] += engine.time(spent / SLICES)
+        steps = {way: len(read_package(path).manifest.variants[0].steps) for way, path in packages.items()}
+    ms = {way: float(np.median(found)) for way, found in times.items()}
+    ratios = {way: ms[way] / ms[first] if way in ms else 1.0 for way in others}
+    return {"ms": ms, "ratio": ratios, "steps": steps, "compile_seconds": compiled}
+
+
+def figures(rows: Sequence[Row], ways: Sequence[str], markdown: bool) -> None:
+    """The ratios, a row for each network, and their geometric means."""
+    head = ["network", f"{ways[0]} ms", *ways[1:]]
+    lines = []
+    for row in rows:
+        found = (f"{row['ratio'][way]:.2f}" if way in row["ms"] else "same" for way in ways[1:])
+        lines.append([row["case"], f"{row['ms'][ways[0]]:.3f}", *found])
+    means = (geometric_mean(row["ratio"][way] for row in rows) or 1.0 for way in ways[1:])
+    lines.append(["geometric mean", "", *(f"{mean:.2f}" for mean in means)])
+    if markdown:
+        for line in (head, ["---"] * len(head), *lines):
+            out.print(f"| {' | '.join(line)} |", markup=False, soft_wrap=True)
+        return
+    table = Table(*head, box=None)
+    for line in lines:
+        table.add_row(*line)
+    out.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--off", metavar="KEY", nargs="+", default=[], help="switches to turn off, one at a time")
+    parser.add_argument("--on", metavar="KEY", nargs="+", default=[], help="switches to turn on, one at a time")
+    parser.add_argument("--only", metavar="REGEX", type=pattern, default="", help="networks whose name has a match")
+    parser.add_argument("--seconds", metavar="S", type=positive, default=2.0, help="for each package (default 2)")
+    parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
+    parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="all there is goes here, after every network")
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
+    arguments = parser.parse_args()
+    chosen = [name for name in NAMES if re.search(arguments.only, name)]
+    if not chosen or not arguments.off + arguments.on:
+        parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
+    ways = {"default": load_config()}
+    ways |= {f"no {key}": switched(key, False) for key in arguments.off}
+    ways |= {key: switched(key, True) for key in arguments.on}
+    entries = catalogue()
+
+    def work(name: str, say: Say) -> Row:
+        return measure(name, entries.get(name, {}), arguments.dir, ways, arguments.threads, arguments.seconds, say)
+
+    about = {"seconds": arguments.seconds, "threads": arguments.threads}
+    rows, failures = attempt(chosen, work, arguments.json, about)
+    if rows:
+        figures(rows, list(ways), arguments.markdown)
+    print_failures(failures)
+    out.print(f"{len(rows)} of {len(chosen)} networks, {arguments.threads} thread(s)")
+    return 1 if any(one["verification"] for one in failures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
