@@ -63,10 +63,11 @@ class Application:
 def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
     """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
     loops = [loop]
-    while isinstance(loops[-1].body[0], Loop):
-        loops.append(loops[-1].body[0])
+    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], Loop) and inner.tag == loop.tag:
+        loops.append(inner)
     leaf = loops[-1].body[0]
-    assert isinstance(leaf, Leaf)
+    if len(loops[-1].body) > 1 or not isinstance(leaf, Leaf):
+        raise InvalidIR(f"something else than one leaf lies in the loops of {loop.intrinsic}")
     intrinsic = next((one for one in intrinsics if one.name == loop.intrinsic), None)
     if intrinsic is None:
         raise InvalidIR(f"block {leaf.block} is computed by {loop.intrinsic}, which the target has not")
