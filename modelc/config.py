@@ -12,6 +12,7 @@ import yaml
 
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
+from modelc.target import strict_yaml
 from modelc.verify.compare import Rounded
 
 MAX_FILE = 1 << 20
@@ -92,7 +93,7 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
     if len(data) > MAX_FILE:
         raise ConfigError(f"{path} is not a configuration: it is larger than {MAX_FILE} bytes")
     try:
-        tree = yaml.safe_load(data)
+        tree = strict_yaml.load(data.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     return parse_config(tree, str(path))
