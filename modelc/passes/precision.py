@@ -9,7 +9,7 @@
 
 A contraction is told by its structure: a sum of products of two loads, over iterators that index both. It is worth
 bfloat16 where both operands are reused, or where the one that is not is a constant that streams by; a depthwise
-convolution, whose data meets one weight each, is neither, and stays in float32.
+convolution, whose data meets one weight each, is neither, and stays in float32; so does a sum of few terms.
 
 Its operands become bfloat16: constants are converted, computed values are stored so by whoever writes them and read
 with a cast by everyone, and what has to stay float32 (inputs and outputs of the program, operands of opaque Blocks) is
@@ -19,7 +19,7 @@ Inside a Task everything is float32; a result is rounded once, to nearest even, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from modelc.errors import TargetError
@@ -30,6 +30,7 @@ from modelc.target import Intrinsic, Target
 from modelc.target.intrinsics import shipped_intrinsics
 
 NARROW, WIDE = "bfloat16", "float32"
+LEAST_DEPTH = 8  # terms of a dot product that are worth rounding: fewer fill no tile
 
 
 def to_bfloat16(program: Program, kept: Collection[str] = ()) -> Program:
@@ -109,8 +110,11 @@ def _operands(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
 
 
 def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
-    """Whether each operand meets several elements of the other, or is a constant that is read once."""
+    """Whether each operand meets several elements of the other, or is a constant that is read once; and whether a dot
+    product has terms enough, along one iterator, for the instructions that add several at a time."""
     assert isinstance(block, Block)
+    if max(i.extent for i in block.reduction if {i.name} <= variables(a) & variables(b)) < LEAST_DEPTH:
+        return False
     long = {i.name for i in block.spatial if i.extent > 1}
     reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
     return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
@@ -193,12 +197,18 @@ class _Rewrite:
                     self._convert(self._root(bound, buffer) or "")
             narrow = {x for x in values if self.values[values[x]].dtype == NARROW} | (operands - values.keys())
             narrow = {x for x in narrow if bound.task.buffer(x).dtype == WIDE}
-            self.tasks.append(BoundTask(in_bfloat16(bound.task, narrow, operands), values))
+            copied = {x for x in values if values[x] != bound.values[x]}
+            task = replace(bound.task, buffers=tuple(self._bound(b, values, copied) for b in bound.task.buffers))
+            self.tasks.append(BoundTask(in_bfloat16(task, narrow, operands), values))
         used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
         used |= {self.values[n].root for n in used}
         constants = {n: data for n, data in self.constants.items() if n in used}
         values = {n: place for n, place in self.values.items() if n in used}
         return replace(self.old, constants=constants, values=values, tasks=tuple(self.tasks))
+
+    def _bound(self, buffer: Buffer, values: Mapping[str, str], copied: Collection[str]) -> Buffer:
+        """The buffer, if it is `copied`, as it lies in the copy."""
+        return replace(buffer, strides=self.values[values[buffer.name]].strides) if buffer.name in copied else buffer
 
     def _narrow(self, root: str) -> None:
         """Every value in a root is bfloat16."""
