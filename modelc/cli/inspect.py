@@ -48,6 +48,8 @@ def _print_package(found: dict[str, Any]) -> None:
                 out.print(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}{list(t['shape'])}", markup=False)
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in found["dtypes"].items())
     out.print(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
+    made = ", ".join(f"{count} of {name}" for name, count in found["intrinsics"].items())
+    out.print(f"  intrinsics    {made or 'none: plain vectors'}", markup=False)
     out.print(f"  work          {found['gflops']:.3g} GFLOP, arena {size(found['arena_bytes'])}")
     out.print(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}", markup=False)
     verification = found["verification"]

@@ -23,10 +23,12 @@ def profile(package: Path, threads: int, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    table = Table("kernel", "us", "share", "MFLOP", "bytes", "dtype", "GFLOP/s", "of peak", "nodes", box=None)
+    table = Table(
+        "kernel", "us", "share", "MFLOP", "bytes", "dtype", "instruction", "GFLOP/s", "of peak", "nodes", box=None
+    )
     for row in found["kernels"]:
         numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}", f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
-        speed = (row["dtype"], f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
+        speed = (row["dtype"], row["instruction"] or "vectors", f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
         table.add_row(row["kernel"], *numbers, *speed, ", ".join(row["nodes"]))
     out.print(table)
     peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in found["peak_gflops"].items())

@@ -14,17 +14,19 @@ from modelc.codegen.lower import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
 from modelc.ir.nest import Call, Nest
-from modelc.target import Target, llvm_target
+from modelc.target import Intrinsic, Target, llvm_target
 
 
 @dataclass(frozen=True)
 class KernelStep:
-    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent)."""
+    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
+    `intrinsics` are what its loops are made of; without any they are plain vectors."""
 
     symbol: str
     args: tuple[str, ...]
     extent: int
     scratch_bytes: int
+    intrinsics: tuple[Intrinsic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path), "o")
         code = path.read_bytes()
-    steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes) for p in phases)
+    steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)
     return Kernel(symbol, code, None, steps, temporaries)
 
 

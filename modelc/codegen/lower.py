@@ -70,13 +70,15 @@ ALIGN = 64
 
 @dataclass(frozen=True)
 class Phase:
-    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs."""
+    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs, the
+    intrinsics in it."""
 
     function: tx.PrimFunc
     symbol: str
     args: tuple[str, ...]
     extent: int
     scratch_bytes: int
+    intrinsics: tuple[Intrinsic, ...]
 
 
 def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = ()) -> list[Phase]:
@@ -186,7 +188,8 @@ class _Lowering:
             body = with_rounding(body)
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
-        return Phase(function, self.symbol, tuple(r.name for r in regions), extent, self.scratch_bytes)
+        args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
+        return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
 
     def prefetch(self, stmt: Prefetch, scope: _Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself."""

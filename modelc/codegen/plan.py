@@ -215,6 +215,8 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         flops=float(work.flops),
         bytes=float(work.bytes),
         dtype=work.dtype,
+        intrinsic=", ".join(one.name for one in kernel.intrinsics),
+        instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
         layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
     )
 
@@ -275,7 +277,9 @@ def phase_work(compiled: Compiled, step: int) -> Work:
         return Work(0, moved, task.buffer(task.outputs[0]).dtype)
     blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
     heaviest = max(blocks, key=_block_flops)
-    return Work(sum(map(_block_flops, blocks)), moved, _executed_dtype(heaviest, compiled.task.dtypes))
+    units = compiled.kernel.steps[step].intrinsics
+    dtype = units[0].multiplies if units else _executed_dtype(heaviest, compiled.task.dtypes)
+    return Work(sum(map(_block_flops, blocks)), moved, dtype)
 
 
 _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
@@ -297,16 +301,9 @@ def _operations(e: Expr) -> Iterator[Op]:
 
 
 def _executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
-    """The dtype of the multiplications of a contraction, else of the result."""
+    """The dtype of the multiplications of a contraction in plain vectors, else of the result."""
     for e in block.body:
         for operation in _operations(e):
             if operation.name == "mul" and block.reduction:
-                narrow = {_stored_dtype(arg, dtypes) for arg in operation.args}
-                return "bfloat16" if narrow == {"bfloat16"} else dtype_of(operation, dtypes)
+                return dtype_of(operation, dtypes)
     return dtype_of(block.body[0], dtypes)
-
-
-def _stored_dtype(e: Expr, dtypes: Mapping[str, str]) -> str:
-    """The dtype of an operand before it was widened."""
-    inner = e.args[0] if isinstance(e, Op) and e.name == "cast" else e
-    return dtype_of(inner if isinstance(inner, Load) else e, dtypes)

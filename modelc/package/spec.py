@@ -62,7 +62,8 @@ class Step:
     It runs iterations [begin, end) of its outermost loop, which has `extent`; the bits of the result do not depend on
     how the loop is cut. `scratch` is `scratch_bytes` of workspace that no other thread uses, 64-byte aligned. A
     `serial` step has too little work to share. What follows it says what the kernel is: the ONNX nodes it covers,
-    operations and bytes of the whole step, the dtype it really computes in, the intrinsic and the layout it uses.
+    operations and bytes of the whole step, the dtype it really computes in, the names of the intrinsics in it (none:
+    plain vectors) and the instructions that these are, the layout of its result.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Step:
     bytes: float = 0.0
     dtype: str = "float32"
     intrinsic: str = ""
+    instruction: str = ""
     layout: str = ""
 
 

@@ -141,6 +141,17 @@ class Intrinsic:
     def accumulator(self) -> Operand:
         return self.operand(self.semantics.writes[0].buffer)
 
+    @property
+    def multiplies(self) -> str:
+        """The dtype whose products it adds up, as peaks name it: int8 for signed and unsigned bytes."""
+        dtype = next(o.dtype for o in self.operands if o != self.accumulator)
+        return {"uint8": "int8"}.get(dtype, dtype)
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds of one application."""
+        return prod(i.extent for i in self.semantics.iters)
+
     def operand(self, name: str) -> Operand:
         return next(operand for operand in self.operands if operand.name == name)
 

@@ -41,6 +41,8 @@ def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str
                 "flops": step.flops,
                 "bytes": step.bytes,
                 "dtype": planned.dtype,
+                "intrinsic": planned.intrinsic,
+                "instruction": planned.instruction,
                 "gflops": gflops,
                 "peak_share": gflops / peak,
             }

@@ -1,0 +1,107 @@
+"""For every intrinsic, on every architecture: the innermost loop of a kernel holds the instruction that the kernel is
+said to be made of, and multiplies no single numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_pipeline_model as small
+from disassembly import disassembled, innermost, scalar_multiplies
+from onnx import TensorProto, helper
+from tensor_tasks import Case, contraction, kinds_of, ways_of
+
+import modelc
+from modelc.codegen.kernels import compile_nest
+from modelc.package import read_package
+from modelc.space.build import build_nest
+from modelc.target import Target, load_target, shipped_intrinsics
+
+SHIPPED = {one.name: one for one in shipped_intrinsics()}
+DEEP: dict[str, Case] = {  # reductions that LLVM does not unroll whole
+    "matmul": ("MatMul", {}, (64, 4096), (4096, 64)),
+    "conv": ("Conv", {"pads": [1] * 4}, (1, 1024, 6, 8), (64, 1024, 3, 3)),
+}
+MACHINES = {
+    "x86_64": (
+        *("x86-64-v4", "avx512vnni", "avx512bf16", "avxvnni"),
+        *("amx-tile", "amx-int8", "amx-bf16"),
+    ),
+    "aarch64": ("cortex-a76", "bf16", "i8mm"),
+    "armv7": ("armv7-neon",),
+    "riscv64": ("riscv64-v",),
+}
+
+
+def machine(architecture: str) -> Target:
+    """A shipped target with every feature that intrinsics of its architecture need."""
+    name, *features = MACHINES[architecture]
+    target = load_target(name)
+    return replace(target, features=(*target.features, *features), intrinsics=None)
+
+
+@pytest.mark.parametrize("case", DEEP)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) -> None:
+    one = SHIPPED[name]
+    target, task = machine(one.architecture), contraction(DEEP[case], kinds_of(one))
+    way = ways_of(task, target)[name]
+    kernel = compile_nest(build_nest(task, way.candidate(way.default_knobs())), "kernel", target)
+    used = {x.name: x.instruction for step in kernel.steps for x in step.intrinsics}
+    assert used == {name: one.instruction}
+    assert kernel.object is not None
+    (tmp_path / "kernel.o").write_bytes(kernel.object)
+    loops = innermost(disassembled(tmp_path / "kernel.o", target.triple), one.instruction)
+    assert loops
+    for loop in loops:
+        assert not scalar_multiplies(loop, target.triple), "\n".join(loop)
+
+
+def test_a_multiplication_of_single_numbers_is_seen() -> None:
+    x86, arm = "x86_64-linux-gnu", "aarch64-linux-gnu"
+    for text in ("imul %rax,%rcx", "vmulss (%rdi),%xmm0,%xmm0", "vfmadd231ss %xmm1,%xmm2,%xmm0", "mul %rcx"):
+        assert scalar_multiplies([text], x86) == [text]
+    for text in ("vmulps %zmm0,%zmm1,%zmm2", "imul $0x700,%rdi,%r9", "vfmadd231ps %zmm1,%zmm2,%zmm0", "vpmulld %zmm1"):
+        assert not scalar_multiplies([text], x86)
+    for text in ("madd x0, x1, x2, x3", "fmul s0, s1, s2", "fmadd s0, s1, s2, s3", "mul w0, w1, w2"):
+        assert scalar_multiplies([text], arm) == [text]
+    assert not scalar_multiplies(["mul v0.4s, v1.4s, v2.4s", "fmla v0.4s, v1.4s, v2.s[0]", "smull v0.8h, v1.8b"], arm)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_package_holds_what_its_manifest_names(tmp_path: Path, precision: str) -> None:
+    """Two layers of floats and one of bytes."""
+    native = load_target("native")
+    if precision == "bf16" and not any(one.multiplies == "bfloat16" for one in native.available_intrinsics):
+        pytest.skip("this machine multiplies no bfloat16")
+    rng = np.random.default_rng(0)
+    weights = {
+        "a": rng.standard_normal((1024, 512)).astype(np.float32),
+        "b": rng.standard_normal((512, 32)).astype(np.float32),
+        "c": rng.integers(-9, 9, (2048, 48)).astype(np.int8),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "b"], ["y"]),
+        helper.make_node("MatMulInteger", ["u", "c"], ["i"]),
+        helper.make_node("Cast", ["i"], ["z"], to=TensorProto.FLOAT),
+    ]
+    inputs = {"x": [32, 1024], "u": ([32, 2048], TensorProto.UINT8)}
+    model = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [32, 32], "z": [32, 48]}, weights)
+    modelc.compile(model, output=tmp_path / "m.modelc", precision=precision)
+    steps = read_package(tmp_path / "m.modelc").manifest.variants[0].steps
+    made = [(s.intrinsic, s.instruction, s.dtype) for s in steps if s.intrinsic]
+    known = {one.name: (one.name, one.instruction, one.multiplies) for one in native.available_intrinsics}
+    assert len(made) == 3 and {dtype for _, _, dtype in made} == {{"f32": "float32"}.get(precision, "bfloat16"), "int8"}
+    code = disassembled(tmp_path / "m.modelc/libmodel.so", native.triple)
+    for one in made:
+        assert one == known[one[0]]
+        loops = innermost(code, one[1])
+        assert loops and not any(scalar_multiplies(loop, native.triple) for loop in loops)
+    rows = modelc.profile(tmp_path / "m.modelc", repeat=2)["kernels"]
+    assert [(r["intrinsic"], r["instruction"], r["dtype"]) for r in rows if r["intrinsic"]] == made
+    assert modelc.inspect(tmp_path / "m.modelc")["intrinsics"] == dict(Counter(name for name, _, _ in made))
