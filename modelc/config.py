@@ -49,6 +49,7 @@ class Config:
     """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `precision`: what contractions
     multiply: f32, bf16, or auto (bf16 where it is near enough). `attention`: whether attention is one kernel.
     `layout`: how values are stored. `winograd`: whether convolutions may be computed by minimal filtering.
+    `tensorize`: whether kernels are made of the target's intrinsics; else of plain vectors.
     `flush_denormals`: whether a package computes with subnormal numbers taken as zero."""
 
     simplify: tuple[Spec, ...]
@@ -56,6 +57,7 @@ class Config:
     attention: bool
     layout: Layouts
     winograd: bool
+    tensorize: bool
     flush_denormals: bool
     verify: Verification
 
@@ -66,7 +68,7 @@ class Config:
             "precision": self.precision,
             "partition": {"attention": self.attention},
             "layout": asdict(self.layout),
-            "schedule": {"winograd": self.winograd},
+            "schedule": {"winograd": self.winograd, "tensorize": self.tensorize},
             "codegen": {"flush_denormals": self.flush_denormals},
             "verify": asdict(self.verify),
         }
@@ -104,7 +106,7 @@ def parse_config(tree: Any, source: str) -> Config:
     top = _section(tree, source, "", ("simplify", "precision", "partition", "layout", "schedule", "codegen", "verify"))
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
-    schedule = _section(top["schedule"], source, "schedule", ("winograd",))
+    schedule = _section(top["schedule"], source, "schedule", ("winograd", "tensorize"))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
     rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
@@ -123,6 +125,7 @@ def parse_config(tree: Any, source: str) -> Config:
             blocked=_flag(layout, source, "layout.blocked"),
         ),
         winograd=_flag(schedule, source, "schedule.winograd"),
+        tensorize=_flag(schedule, source, "schedule.tensorize"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         verify=Verification(
             rtol=_number(check, source, "verify.rtol"),

@@ -372,7 +372,7 @@ class Run:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
         if self.locked is None:
-            candidate = default_candidate(canonical, self.target, self.config.winograd)
+            candidate = default_candidate(canonical, self.target, self.config.winograd, self.config.tensorize)
         elif key in self.locked.tasks:
             candidate = self.locked.tasks[key]
         else:

@@ -314,3 +314,14 @@ def test_winograd_is_chosen_only_where_the_configuration_allows_it(tmp_path) -> 
         modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
         tasks = read_choices_file(tmp_path / "p/choices.json").tasks.values()
         assert any(stage.rule == "winograd" for task in tasks for stage in task.stages) == allowed
+
+
+def test_intrinsics_are_used_only_where_the_configuration_allows_it(tmp_path) -> None:
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)}
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    path = small.save(tmp_path / "m.onnx", [node], {"x": [32, 64]}, {"y": [32, 64]}, weights)
+    for allowed in (True, False):
+        config = replace(DEFAULT, tensorize=allowed)
+        modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
+        (step,) = read_package(tmp_path / "p").manifest.variants[0].steps
+        assert (step.intrinsic, step.instruction) == (("avx2-f32", "vfmadd") if allowed else ("", ""))
