@@ -66,6 +66,7 @@ from modelc.verify.precision import Kept, added_errors, kept_in_turn
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 MOST_THREADS = 4
+DOUBT = 0.15  # of the estimated seconds of a Task, where they decide a layout against the rule
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
 C_FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
@@ -336,7 +337,7 @@ class Run:
         winograd, layout = self.config.winograd, self.config.layout
         cost = costed(lambda task: default_candidate(task, self.target, winograd, tensorize=False), self.target)
         lanes = self.target.lanes("float32") if layout.blocked else 0
-        policy = LayoutPolicy(cost, layout.search, layout.propagate, lanes)
+        policy = LayoutPolicy(cost, layout.search, layout.propagate, lanes, DOUBT)
         return tuple(choose_layouts(graph, policy, self.attention_bytes) for graph in graphs)
 
     @property

@@ -40,12 +40,15 @@ Drafting = Callable[[Graph, list[Piece], Layouts], Draft]
 class LayoutPolicy:
     """How layouts are chosen. `search`: not at all (all row-major) or so that `cost`, the seconds of a Task as its
     boundary is stored, is least; by rule where there is no cost. `propagate`: through maps, or at complex operators
-    alone, with conversions around each. `lanes`: channels of the inner part of a blocked layout; 0: there is none."""
+    alone, with conversions around each. `lanes`: channels of the inner part of a blocked layout; 0: there is none.
+    `doubt`: the error of `cost`, as a part of it: a Task around which a layout is not the rule's, or a value is
+    converted, has to be cheaper by as much."""
 
     cost: Cost | None = None
     search: bool = True
     propagate: bool = True
     lanes: int = 0
+    doubt: float = 0.0
 
 
 def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPolicy) -> LayoutChoice:
@@ -55,7 +58,7 @@ def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPol
     if policy.cost is None:
         return LayoutChoice(layouts_by_rule(graph, pieces))
     if policy.propagate:
-        return _Propagated(graph, pieces, draft, policy.cost, policy.lanes).chosen()
+        return _Propagated(graph, pieces, draft, policy.cost, policy.lanes, policy.doubt).chosen()
     return _Separate(graph, pieces, draft, policy.cost).chosen()
 
 
@@ -127,8 +130,10 @@ LAST, ROWS, BLOCKED = 0, 1, 2  # values of a class's variable
 class _Propagated:
     """Variables are numbered: the classes first, then the values that may be converted (0: not, else wanted[z - 1])."""
 
-    def __init__(self, graph: Graph, pieces: list[Piece], draft: Drafting, cost: Cost, lanes: int) -> None:
-        self.graph, self.pieces, self.drafting, self.cost = graph, pieces, draft, cost
+    def __init__(
+        self, graph: Graph, pieces: list[Piece], draft: Drafting, cost: Cost, lanes: int, doubt: float
+    ) -> None:
+        self.graph, self.pieces, self.drafting, self.cost, self.doubt = graph, pieces, draft, cost, doubt
         self.classes = linked(graph, pieces)
         self.of = {name: c for c, members in enumerate(self.classes) for name in members}
         rule = layouts_by_rule(graph, pieces)
@@ -231,6 +236,10 @@ class _Propagated:
                     if value[z]:
                         places[n] = _stored_by(n, draft.work.shapes[n], self.wanted[n][value[z] - 1])
                 table[at] = self.tasks.seconds(k, places, layouts)
+                if any(value[c] != LAST for c in owners.values() if c is not None) or any(
+                    map(value.get, read.values())
+                ):
+                    table[at] *= 1 + self.doubt
             yield Factor(tuple(scope), table)
 
     def conversions(self) -> Iterator[Factor]:

@@ -26,7 +26,7 @@ GUARDED_CYCLES = 4.0  # of one that is gathered where a condition holds
 STORE_CYCLES = 1.0  # of one vector that is stored
 BROADCASTS = 1.15  # scalars that are loaded and broadcast in a cycle
 WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port
-SPLIT_LOADS = 1.5  # vectors that lie across lines, as much as so many that do not
+SPLIT_LOADS = 2.0  # vectors that lie across lines, as much as so many that do not
 STEP_CYCLES = 0.5  # loop control of one step of a register tile
 SLOW_CYCLES = 12.0  # of one vector of a transcendental function
 SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
@@ -167,6 +167,7 @@ def _step_cycles(
 ) -> float:
     """Cycles of one step of a register tile of `sizes` (vectors along the vector iterator)."""
     held = prod(sizes.values())
+    shifted = False  # a window slides along the vector: no two taps read the same vector
     wide = narrow = scattered = 0.0
     for read in reads:
         count = prod(n for name, n in sizes.items() if read.strides.get(name) != 0 and name != vector)
@@ -177,9 +178,10 @@ def _step_cycles(
             wide += count * sizes[vector]
         elif step == 1:
             wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else SPLIT_LOADS)
+            shifted |= any(0 < abs(read.strides[i.name] or 0) < lanes for i in block.reduction)
         else:
             scattered += count * sizes[vector] * lanes
-    if block.reduction and all(r.strides.get(vector) != 0 for r in reads):
+    if block.reduction and not shifted and all(r.strides.get(vector) != 0 for r in reads):
         wide /= 2  # windows: half of what a tap needs was loaded for the one before
     stored = 0.0
     if not block.reduction or schedule.scope != "register":
@@ -190,10 +192,13 @@ def _step_cycles(
                 scattered += held * lanes
     arithmetic = held * _operations(block) / target.fma_ports
     busy = max(arithmetic, wide / 2 + narrow / BROADCASTS, stored)
-    if block.reduction:
+    looped = not block.reduction or any(
+        schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
+    )
+    if block.reduction and looped:
         busy = max(busy, 1.15 * target.fma_latency)
     element = GUARDED_CYCLES if any(isinstance(e, Op) and e.name == "select" for e in block.body) else ELEMENT_CYCLES
-    return busy + element * scattered + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES
+    return busy + element * scattered + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES * looped
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:
