@@ -51,6 +51,7 @@ from modelc.passes.precision import (
     require_bfloat16,
     rounded_values,
     to_bfloat16,
+    with_roundings,
 )
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
@@ -62,7 +63,7 @@ from modelc.verify.check import drawn
 from modelc.verify.check import verify as verify_outputs
 from modelc.verify.compare import BF16, Rounded
 from modelc.verify.engine import EngineError
-from modelc.verify.precision import Kept, added_errors, kept_in_turn
+from modelc.verify.precision import Kept, error, kept_in_turn, results
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 MOST_THREADS = 4
@@ -211,24 +212,27 @@ class Run:
     def built(
         self, output: Path, verify: bool, keep_unverified: bool
     ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
-        """Every stage. With precision auto, a package that is too far off is made again with more Tasks in float32."""
+        """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
         wide, programs = self.programs()
-        ways = self.kept_ways(wide, programs)
-        for number, kept in enumerate(ways):
-            if number or kept != self.kept:
-                self.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
-                programs = [self.rounded(program, names) for program, names in zip(wide, kept, strict=True)]
+        searched = self.config.precision == "auto" and self.narrowing and self.locked is None
+        if searched and not verify and self.stop_after in STAGES[STAGES.index("package") :]:
+            raise ConfigError("precision auto is decided by verification: verify, or say --precision bf16 or f32")
+        ways = [self.kept]
+        while True:
             compiled = self.kernels(programs)
-            spec = self.spec(programs, compiled, kept)
-            last = number + 1 == len(ways)
+            spec = self.spec(programs, compiled, ways[0])
+            last = len(ways) == 1 and not searched
             try:
                 package, report = self.write(spec, output, verify, keep_unverified and last)
+                return spec, compiled, package, report
             except VerificationError:
                 if last:
                     raise
-                continue
-            return spec, compiled, package, report
-        raise AssertionError("there is a way")
+            if searched:
+                ways, searched = [ways[0], *kept_in_turn(self.added(wide), self.config.verify.bf16.rms)], False
+            ways = ways[1:]
+            self.progress("partition", f"{sum(map(len, ways[0]))} tasks stay in float32")
+            programs = [self.rounded(program, names) for program, names in zip(wide, ways[0], strict=True)]
 
     # --- precision ------------------------------------------------------------------------------------------------
 
@@ -256,28 +260,25 @@ class Run:
         note += f"; in float32: {', '.join(kept)}" if kept else ""
         return replace(program, notes=(*program.notes, note))
 
-    def kept_ways(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[Kept]:
-        """What to keep in float32, tried in turn. With precision auto: the Tasks whose own added error is out of
-        policy; then 1, 2, 4, ... more of those that add most; then all."""
-        measured = self.stop_after in STAGES[STAGES.index("package") :]
-        if self.config.precision != "auto" or not self.narrowing or self.locked is not None or not measured:
-            return [self.kept]
-        return kept_in_turn(self.added(wide, narrow), self.config.verify.bf16.rms)
-
-    def added(self, wide: Sequence[Program], narrow: Sequence[Program]) -> list[dict[str, float]]:
-        """The error that every contraction adds in bfloat16, by the Task's name, for each set of shapes."""
-        self.kernels([*wide, *narrow])
-        found = []
+    def added(self, wide: Sequence[Program]) -> list[dict[str, float]]:
+        """The error that each contraction by itself would add to the outputs in bfloat16, by the Task's name, for each
+        set of shapes, on one drawn input."""
+        every = [{name: with_roundings(program, name) for name in contracting_tasks(program)} for program in wide]
+        self.kernels([*wide, *(one for some in every for one in some.values())])
         with tempfile.TemporaryDirectory(prefix="modelc-precision-") as folder:
-            for k, pair in enumerate(zip(wide, narrow, strict=True)):
-                packages = []
-                for number, program in enumerate(pair):
-                    spec = self.spec([program], self.kernels([program]), self.kept, expose=True)
-                    packages.append(write_package(spec, Path(folder) / f"{k}-{number}.modelc"))
-                feed = drawn(packages[0], self.model, self.config.verify.seed, 1)[0]
-                self.progress("verify", "which tasks may be bfloat16")
-                errors = added_errors((pair[0], packages[0].path), (pair[1], packages[1].path), feed)
-                found.append({name: errors[name] for name in contracting_tasks(pair[0])})
+            path = Path(folder) / "one.modelc"
+
+            def package(program: Program) -> Package:
+                return write_package(self.spec([program], self.kernels([program]), self.kept), path)
+
+            found = []
+            for program, some in zip(wide, every, strict=True):
+                feed = drawn(package(program), self.model, self.config.verify.seed, 1)[0]
+                wanted, errors = results(path, feed), dict[str, float]()
+                for name, one in some.items():
+                    self.progress("verify", f"what {name} adds in bfloat16")
+                    errors[name] = error(results(package(one).path, feed), wanted)
+                found.append(errors)
         return found
 
     # --- stages ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from modelc.passes.precision import (
     require_bfloat16,
     rounded_values,
     to_bfloat16,
+    with_roundings,
 )
 from modelc.space.match import match
 from modelc.space.winograd import windows
@@ -41,6 +43,7 @@ from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Rounded, rounded_distance
 from modelc.verify.precision import kept_in_turn
+from modelc.verify.report import Report
 
 DEFAULT = load_config()
 BF16 = ml_dtypes.bfloat16
@@ -197,6 +200,22 @@ def test_a_constant_that_a_kept_task_reads_is_converted_beside(m, tmp_path) -> N
     assert str(to_bfloat16(program, tasks)) == str(program)
 
 
+def test_the_roundings_of_one_task_alone(m, tmp_path) -> None:
+    hidden = m.node("Relu", m.node("MatMul", m.input("x", 4, 8), m.weight(8, 9)), to="h")
+    program = m.program(tmp_path, m.node("MatMul", hidden, m.weight(9, 5), to="y"))
+    first, second = (with_roundings(program, name) for name in contracting_tasks(program))
+    assert first.tasks[1] == program.tasks[1] and second.tasks[0] == program.tasks[0]
+    text = str(first.tasks[0].task)
+    assert "t0[m, n] += float32(bfloat16(x0[m, k])) * float32(bfloat16(x1[k, n]))" in text
+    assert "y0[m, n] = float32(bfloat16(max(t0[m, n], float32(0.0))))" in text and "out y0: float32" in text
+    assert "y0[i0, i1] = float32(bfloat16(y0_0[i0, i1]))" in str(second.tasks[1].task)
+    x = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+    y = run_program(second, x)["y"]
+    np.testing.assert_array_equal(y, y.astype(BF16).astype(np.float32))
+    near(program, first)
+    check(Example(first.tasks[0].task, random_inputs(first.tasks[0].task)), target=load_target("native"))
+
+
 def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
     x = m.node("Relu", conv(m, m.input("x", 1, 8, 8, 8), 32, 8))
     program = m.program(tmp_path, conv(m, x, 32, 32, to="y"))
@@ -322,26 +341,35 @@ def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
 
 
 @native
-def test_auto_keeps_in_float32_what_adds_too_much(tmp_path, monkeypatch) -> None:
-    """One Task is said to be out of policy; the package is rebuilt from its choices without any measuring."""
-    measured = pipeline.added_errors
-    seen: dict[str, float] = {}
+def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
+    """The first package is said to be wrong; the last one is rebuilt from its choices without any measuring."""
+    check, reports = pipeline.Run.check, list[Report]()
 
-    def exaggerated(*arguments: Any) -> dict[str, float]:
-        seen.update(measured(*arguments))
-        return {name: 0.5 if name.startswith("matmul") else error for name, error in seen.items()}
+    def checked(run: pipeline.Run, folder: Path) -> Report:
+        reports.append(check(run, folder))
+        return reports[-1] if len(reports) > 1 else replace(reports[-1], failure="was said to be wrong")
 
-    monkeypatch.setattr(pipeline, "added_errors", exaggerated)
+    def added(run: pipeline.Run, wide: Sequence[Program]) -> list[dict[str, float]]:
+        return [{name: 0.5 * name.startswith("matmul") for name in contracting_tasks(program)} for program in wide]
+
+    monkeypatch.setattr(pipeline.Run, "check", checked)
+    monkeypatch.setattr(pipeline.Run, "added", added)
     result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES, precision="auto")
-    assert any(0 < error < 2e-2 for error in seen.values())
     chosen = read_choices_file(tmp_path / "p")
     assert [[n.startswith("matmul") for n in names] for names in chosen.float32] == [[True], [True]]
-    assert f"precision auto: 1 of 2 contractions in bfloat16; in float32: {chosen.float32[0][0]}" in result.notes
+    kept = chosen.float32[0][0]
+    assert any(note.startswith("precision auto: ") and note.endswith(f"; in float32: {kept}") for note in result.notes)
     steps = read_package(tmp_path / "p").manifest.variants[0].steps
     assert {s.nodes: s.dtype for s in steps}[("product",)] == "float32"
-    monkeypatch.setattr(pipeline, "added_errors", None)
+    monkeypatch.setattr(pipeline.Run, "added", None)
     modelc.compile(small.model(), output=tmp_path / "again", choices=tmp_path / "p/choices.json")
     assert digests(tmp_path / "again") == digests(tmp_path / "p")
+
+
+@native
+def test_auto_is_decided_by_verification(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="precision auto is decided by verification"):
+        modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], precision="auto", verify=False)
 
 
 @native
@@ -361,9 +389,10 @@ def test_the_flag_is_said_in_place_of_the_configuration(tmp_path) -> None:
 
 
 def test_what_auto_tries_in_turn() -> None:
-    added = [{"a": 0.001, "b": 0.03, "c": 0.004}, {"a": 0.002}]
-    ways = kept_in_turn(added, 0.02)
-    assert ways == [(("b",), ()), (("b", "c"), ()), (("a", "b", "c"), ("a",))]
+    added = [{"a": 0.001, "b": 0.03, "c": 0.016}, {"a": 0.015}]
+    first = (("b", "c"), ())  # c and the other a together are above 0.02, either of them is not
+    assert kept_in_turn(added, 0.02) == [first, (("b", "c"), ("a",)), (("a", "b", "c"), ("a",))]
+    assert kept_in_turn([{"a": 0.001, "b": 0.002}], 0.02) == [(("b",),), (("a", "b"),)]
     assert kept_in_turn([{}], 0.02) == [((),)]
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from modelc.ir.affine import Linear, linear
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, walk
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
+from modelc.ir.nest import walk as statements
 
 
 @lru_cache(maxsize=4096)
@@ -95,6 +96,12 @@ def slot_width(region: Region, most: int) -> int:
 def accesses(leaf: Leaf) -> list[Load]:
     exprs = (*leaf.body, *leaf.where, *leaf.writes)
     return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
+
+
+def casts(body: tuple[Stmt, ...]) -> set[str]:
+    """The dtypes that something is cast to."""
+    exprs = [e for s in statements(body) if isinstance(s, Leaf) for e in (*s.body, *s.where)]
+    return {x.dtype for e in exprs for x in walk(e) if isinstance(x, Op) and x.dtype is not None}
 
 
 def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:

@@ -31,6 +31,7 @@ from modelc.codegen.applications import (
 from modelc.codegen.intrinsics import Place, emit, imported, release, set_up, store
 from modelc.codegen.leaves import (
     accesses,
+    casts,
     depends,
     first_sides,
     flattened,
@@ -184,7 +185,7 @@ class _Lowering:
         if self.files:
             code = [*code, release(self.files[0].intrinsic)]
         body = imported(self.applied.values(), sequence([*self.declared, *code]))
-        if "bfloat16" in self.dtypes.values():
+        if "bfloat16" in {*self.dtypes.values(), *casts(self.body)}:
             body = with_rounding(body)
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)

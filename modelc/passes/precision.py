@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from modelc.errors import TargetError
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
@@ -30,7 +31,7 @@ from modelc.target import Intrinsic, Target
 from modelc.target.intrinsics import shipped_intrinsics
 
 NARROW, WIDE = "bfloat16", "float32"
-LEAST_DEPTH = 8  # terms of a dot product that are worth rounding: fewer fill no tile
+LEAST_DEPTH = 4  # terms of a dot product that are worth rounding: fewer fill no tile
 
 
 def to_bfloat16(program: Program, kept: Collection[str] = ()) -> Program:
@@ -44,6 +45,17 @@ def to_bfloat16(program: Program, kept: Collection[str] = ()) -> Program:
 def contracting_tasks(program: Program) -> tuple[str, ...]:
     """The names of the Tasks that `to_bfloat16` would let multiply bfloat16, in order."""
     return tuple(bound.task.name for bound in program.tasks if any(products(bound.task)))
+
+
+def with_roundings(program: Program, name: str) -> Program:
+    """`program`, all stored as float32, where the Task `name` alone rounds its operands and results as in bfloat16."""
+    tasks = [
+        BoundTask(_with_roundings(bound.task), bound.values) if bound.task.name == name else bound
+        for bound in program.tasks
+    ]
+    rounded = replace(program, tasks=tuple(tasks))
+    verify_program(rounded, "precision")
+    return rounded
 
 
 def rounded_values(program: Program) -> frozenset[str]:
@@ -266,6 +278,32 @@ def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:
         Buffer("y0", target.dtype, target.shape, target.layout),
     )
     return BoundTask(Task(name, buffers, ("x0",), ("y0",), (block,), "round"), {"x0": source.name, "y0": target.name})
+
+
+def _with_roundings(task: Task) -> Task:
+    results = {x for x in task.outputs if task.buffer(x).dtype == WIDE}
+    contractions = {block.name: set(loads) for block, loads in products(task)}
+    rounded = in_bfloat16(task, results)
+    blocks: list[AnyBlock] = []
+    for block in rounded.blocks:
+        if isinstance(block, Block):
+            operands = contractions.get(block.name, set[Load]())
+            block = block.mapped(partial(_through_bfloat16, operands, results))
+            wide = [write.buffer in results for write in block.writes]
+            body = [cast(WIDE, e) if w else e for e, w in zip(block.body, wide, strict=True)]
+            block = replace(block, body=tuple(body))
+        blocks.append(block)
+    buffers = tuple(replace(b, dtype=WIDE) if b.name in results else b for b in rounded.buffers)
+    return replace(rounded, blocks=tuple(blocks), buffers=buffers)
+
+
+def _through_bfloat16(operands: Collection[Load], results: Collection[str], e: Expr) -> Expr | None:
+    """Operands are rounded, and results are read as they are, for they are float32 again."""
+    if isinstance(e, Load) and e in operands:
+        return cast(WIDE, cast(NARROW, e))
+    if isinstance(e, Op) and e.dtype == WIDE and isinstance(e.args[0], Load) and e.args[0].buffer in results:
+        return e.args[0]
+    return None
 
 
 # --- one Task -----------------------------------------------------------------------------------------------------
