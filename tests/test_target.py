@@ -18,6 +18,8 @@ from modelc.errors import TargetError
 from modelc.target import Target, list_targets, llvm_target, load_target, parse_target, probe, read_target
 from modelc.target.host import Host, read_host
 from modelc.target.isa import ARCHITECTURES
+from modelc.target.native import _timing
+from modelc.target.schema import VectorUnit
 
 SHIPPED = tuple(name for name in list_targets() if name != "native")
 
@@ -49,6 +51,8 @@ def changed(path: str, value: object) -> str:
         ("vector.width", 8, "vector has an unknown key 'width'; expected bits, registers"),
         ("caches.1.colour", 8, "caches[1] has an unknown key 'colour'"),
         ("peak.float128", 8, "peak has an unknown key 'float128'"),
+        ("throughput", {"avx512-f32": 1}, "throughput has an unknown key 'avx512-f32'; expected avx2-f32"),
+        ("throughput", {"avx2-f32": 0}, "throughput.avx2-f32 is 0; expected a positive number"),
         ("cores", None, "t.yaml lacks the key 'cores'"),
         ("peak.float32", None, "peak lacks the key 'float32'"),
         ("caches.0.line", None, "caches[0] lacks the key 'line'"),
@@ -208,6 +212,31 @@ def test_risc_v_has_what_its_linux_asks_for() -> None:
 def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
     with pytest.raises(TargetError, match=r"'x86_64-v4' is unknown; expected one of native.*Did you mean x86-64-v4\?"):
         load_target("x86_64-v4")
+
+
+def test_what_was_measured_of_an_intrinsic_holds_in_place_of_its_file() -> None:
+    target = parse_target(changed("throughput", {"avx2-f32": 0.5}), "t.yaml")
+    assert [one.throughput for one in target.available_intrinsics] == [0.5]
+    assert parse_target(target.to_yaml(), "t.yaml") == target
+    assert target.key == load_target("x86-64-v3").key and "throughput" not in load_target("x86-64-v3").to_yaml()
+    assert [one.throughput for one in load_target("x86-64-v3").available_intrinsics] == [2.0]
+
+
+def test_peaks_are_those_of_the_best_unit() -> None:
+    """A core of 0.5 ns a cycle: two FMAs and half of a vdpbf16ps start in each, a tile's product every sixteen."""
+    host = dataclasses.replace(
+        read_host(),
+        triple="x86_64-linux-gnu",
+        features=("avx512f", "avx512bw", "avx512bf16", "amx-tile", "amx-bf16"),
+        vector=VectorUnit(512, 32),
+        caches=(),
+    )
+    figures = {"vector": 512, "cycle": 0.5, "latency": 2.0, "float32": 0.25, "memory": 9.0, "neon-sdot": 0.1}
+    timing = _timing(host, {**figures, "avx512-bf16": 1.0, "amx-bf16": 8.0})
+    assert timing is not None and (timing.fma_ports, timing.fma_latency) == (2, 4)
+    assert timing.throughput == {"avx512-bf16": 0.5, "amx-bf16": 0.0625}
+    assert timing.peak == {"float32": 128.0, "bfloat16": 2050.0}
+    assert _timing(host, {**figures, "vector": 256}) is None
 
 
 def test_lanes_refuses_what_is_no_number() -> None:

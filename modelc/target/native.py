@@ -12,7 +12,9 @@ from pathlib import Path
 
 from modelc.errors import TargetError
 from modelc.target.host import Host, read_host
-from modelc.target.schema import Cache, Target, read_target
+from modelc.target.intrinsics import shipped_intrinsics
+from modelc.target.isa import architecture
+from modelc.target.schema import PEAK_DTYPES, Cache, Target, read_target
 
 _PROGRAM = Path(__file__).with_name("probe.c")
 _FLAGS = {
@@ -23,8 +25,7 @@ _FLAGS = {
 _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 20  # to compile, and to run: each takes about one
 _MEGABYTE = 1 << 20
-# How many products one lane of 32 bits adds up in one instruction.
-_PRODUCTS = {"float32": 1, "float16": 2, "bfloat16": 2, "int8": 4}
+_PRODUCTS = {"float32": 1, "float16": 2}  # that one lane of 32 bits adds up in one instruction
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Timing:
     fma_latency: int
     fma_ports: int
     peak: dict[str, float]
+    throughput: dict[str, float]
     cache_bandwidths: tuple[float, ...]
     memory_bandwidth: float
     measured: bool
@@ -77,6 +79,7 @@ def _target(host: Host, timing: Timing) -> Target:
         ),
         memory_bandwidth_gbs=timing.memory_bandwidth,
         measured=timing.measured,
+        throughput=timing.throughput,
     )
 
 
@@ -86,7 +89,7 @@ def _estimate(host: Host) -> Timing:
     bytes_per_cycle = host.vector.bits / 8
     bandwidths = tuple(bytes_per_cycle * ghz / 2**level for level in range(len(host.caches)))
     peak = {"float32": 2.0 * ports * ghz * host.vector.bits / 32}
-    return Timing(4, ports, peak, bandwidths, 4.0 * host.cores, measured=False)
+    return Timing(4, ports, peak, {}, bandwidths, 4.0 * host.cores, measured=False)
 
 
 def _measure(host: Host) -> Timing | None:
@@ -124,15 +127,17 @@ def _timing(host: Host, figures: dict[str, float]) -> Timing | None:
     if figures["vector"] != host.vector.bits:
         return None
     lanes = host.vector.bits // 32
-    peak = {
-        dtype: _rounded(2 * products * lanes / figures[dtype])
-        for dtype, products in _PRODUCTS.items()
-        if dtype in figures
-    }
+    peak = {dtype: 2 * n * lanes / figures[dtype] for dtype, n in _PRODUCTS.items() if dtype in figures}
+    arch = architecture(host.triple)
+    assert arch is not None
+    units = [x for x in shipped_intrinsics() if x.name in figures and x.allowed(arch.name, host.features)]
+    for one in units:
+        peak[one.multiplies] = max(peak.get(one.multiplies, 0.0), 2 * one.products / figures[one.name])
     return Timing(
         fma_latency=max(1, round(figures["latency"] / figures["cycle"])),
         fma_ports=max(1, round(figures["cycle"] / figures["float32"])),
-        peak=peak,
+        peak={dtype: _rounded(peak[dtype]) for dtype in PEAK_DTYPES if dtype in peak},
+        throughput={one.name: _rounded(figures["cycle"] / figures[one.name]) for one in units},
         cache_bandwidths=tuple(_rounded(figures[f"cache{place}"]) for place in range(len(host.caches))),
         memory_bandwidth=_rounded(figures["memory"]),
         measured=True,

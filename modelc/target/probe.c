@@ -1,4 +1,5 @@
-/* Measures the core it runs on: cycle time, FMA latency and throughput, and read bandwidth per working set.
+/* Measures the core it runs on: cycle time, FMA latency and throughput, the throughput of intrinsics (by the names that
+ * they have in targets/intrinsics), and read bandwidth per working set.
  *
  *     probe THREADS BYTES...    one line "name value" each; the last working set is memory, read by all THREADS
  *
@@ -9,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__AVX512F__)
 enum { VECTOR = 64 };
@@ -38,23 +41,21 @@ static double now(void) {
 #define FLOAT32(c) c = c * a + b; __asm__ volatile("" : "+x"(c));
 #endif
 
-#if defined(__AVX512BF16__)
-#define BFLOAT16(c) __asm__ volatile("vdpbf16ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
-#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define BFLOAT16(c) __asm__ volatile("bfdot %0.4s, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
-#endif
-
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__aarch64__)
 #define FLOAT16(c) __asm__ volatile("fmla %0.8h, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
 #endif
 
-#if defined(__AVX512VNNI__)
-#define INT8(c) __asm__ volatile("vpdpbusd %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
-#elif defined(__AVXVNNI__)
-#define INT8(c) __asm__ volatile("%{vex%} vpdpbusd %1, %2, %0" : "+x"(c) : "x"(a), "x"(b));
-#elif defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
-#define INT8(c) __asm__ volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
-#endif
+#define AVX2_F32(c) __asm__ volatile("vfmadd231ps %t1, %t2, %t0" : "+x"(c) : "x"(a), "x"(b));
+#define AVX_VNNI(c) __asm__ volatile("%{vex%} vpdpbusd %t1, %t2, %t0" : "+x"(c) : "x"(a), "x"(b));
+#define AVX512_BF16(c) __asm__ volatile("vdpbf16ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
+#define AVX512_VNNI(c) __asm__ volatile("vpdpbusd %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
+#define NEON_BFDOT(c) __asm__ volatile("bfdot %0.4s, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_BFMMLA(c) __asm__ volatile("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_SDOT(c) __asm__ volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_UDOT(c) __asm__ volatile("udot %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_USDOT(c) __asm__ volatile("usdot %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_SMMLA(c) __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
+#define NEON_USMMLA(c) __asm__ volatile("usmmla %0.4s, %1.16b, %2.16b" : "+w"(c) : "w"(a), "w"(b));
 
 /* Twelve accumulators cover every known latency x ports, and fit sixteen registers with the two operands. */
 #define EACH(OP) OP(c0) OP(c1) OP(c2) OP(c3) OP(c4) OP(c5) OP(c6) OP(c7) OP(c8) OP(c9) OP(c10) OP(c11)
@@ -76,12 +77,61 @@ RUN(float32_throughput, EACH(FLOAT32))
 #ifdef FLOAT16
 RUN(float16_throughput, EACH(FLOAT16))
 #endif
-#ifdef BFLOAT16
-RUN(bfloat16_throughput, EACH(BFLOAT16))
+#if defined(__AVX2__) && defined(__FMA__)
+RUN(avx2_f32, EACH(AVX2_F32))
 #endif
-#ifdef INT8
-RUN(int8_throughput, EACH(INT8))
+#ifdef __AVXVNNI__
+RUN(avx_vnni, EACH(AVX_VNNI))
 #endif
+#ifdef __AVX512BF16__
+RUN(avx512_bf16, EACH(AVX512_BF16))
+#endif
+#ifdef __AVX512VNNI__
+RUN(avx512_vnni, EACH(AVX512_VNNI))
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__aarch64__)
+RUN(neon_bfdot, EACH(NEON_BFDOT))
+RUN(neon_bfmmla, EACH(NEON_BFMMLA))
+#endif
+#if defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
+RUN(neon_sdot, EACH(NEON_SDOT))
+RUN(neon_udot, EACH(NEON_UDOT))
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8) && defined(__aarch64__)
+RUN(neon_usdot, EACH(NEON_USDOT))
+RUN(neon_smmla, EACH(NEON_SMMLA))
+RUN(neon_usmmla, EACH(NEON_USMMLA))
+#endif
+
+/* Tile registers: six accumulators cover the latency of products of whole tiles. */
+#define SIX(OP)                                                                                            \
+    __asm__ volatile(OP " %tmm7, %tmm6, %tmm0"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm1");               \
+    __asm__ volatile(OP " %tmm7, %tmm6, %tmm2"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm3");               \
+    __asm__ volatile(OP " %tmm7, %tmm6, %tmm4"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm5");
+#define TILE_RUN(NAME, OP)                                                                                 \
+    static __attribute__((noinline)) void NAME(void) {                                                     \
+        for (int loop = 0; loop < LOOPS; loop++) { SIX(OP) SIX(OP) }                                       \
+    }
+#ifdef __AMX_BF16__
+TILE_RUN(amx_bf16, "tdpbf16ps")
+#endif
+#ifdef __AMX_INT8__
+TILE_RUN(amx_u8s8, "tdpbusd")
+TILE_RUN(amx_s8s8, "tdpbssd")
+#endif
+
+/* Whether there are tiles, all of them whole. */
+static int set_up_tiles(void) {
+#ifdef __AMX_TILE__
+    unsigned char table[64] = {1};
+    for (int tile = 0; tile < 8; tile++) table[16 + 2 * tile] = 64, table[48 + tile] = 16;
+    if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18L /* XTILEDATA */)) return 0;
+    __asm__ volatile("ldtilecfg %0" : : "m"(table));
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 /* A chain of register-to-register additions takes one cycle each on every core that modelc knows. */
 static __attribute__((noinline)) void cycle(void) {
@@ -99,6 +149,7 @@ typedef struct {
     const char *name;
     void (*run)(void);
     double best;
+    int on_tiles;
 } instruction;
 
 static instruction instructions[] = {
@@ -108,11 +159,45 @@ static instruction instructions[] = {
 #ifdef FLOAT16
     {"float16", float16_throughput, 1e30},
 #endif
-#ifdef BFLOAT16
-    {"bfloat16", bfloat16_throughput, 1e30},
+#ifdef __AVX512F__
+    {"avx512-f32", float32_throughput, 1e30},
 #endif
-#ifdef INT8
-    {"int8", int8_throughput, 1e30},
+#if defined(__AVX2__) && defined(__FMA__)
+    {"avx2-f32", avx2_f32, 1e30},
+#endif
+#ifdef __AVXVNNI__
+    {"avx-vnni", avx_vnni, 1e30},
+#endif
+#ifdef __AVX512BF16__
+    {"avx512-bf16", avx512_bf16, 1e30},
+#endif
+#ifdef __AVX512VNNI__
+    {"avx512-vnni", avx512_vnni, 1e30},
+#endif
+#ifdef __AMX_BF16__
+    {"amx-bf16", amx_bf16, 1e30, 1},
+#endif
+#ifdef __AMX_INT8__
+    {"amx-u8s8", amx_u8s8, 1e30, 1},
+    {"amx-s8s8", amx_s8s8, 1e30, 1},
+#endif
+#ifdef __aarch64__
+    {"neon-f32", float32_throughput, 1e30},
+#elif defined(__arm__)
+    {"armv7-neon-f32", float32_throughput, 1e30},
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__aarch64__)
+    {"neon-bfdot", neon_bfdot, 1e30},
+    {"neon-bfmmla", neon_bfmmla, 1e30},
+#endif
+#if defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
+    {"neon-sdot", neon_sdot, 1e30},
+    {"neon-udot", neon_udot, 1e30},
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8) && defined(__aarch64__)
+    {"neon-usdot", neon_usdot, 1e30},
+    {"neon-smmla", neon_smmla, 1e30},
+    {"neon-usmmla", neon_usmmla, 1e30},
 #endif
 };
 enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
@@ -206,9 +291,12 @@ int main(int count, char **arguments) {
     size_t memory = (size_t)atoll(arguments[count - 1]);
     char *data = aligned_alloc(4096, memory);
     if (data == NULL || threads < 1) return 1;
+    int tiles = set_up_tiles();
     for (int round = 0; round < 10; round++) /* rounds, as the clock and the neighbours change */
-        for (int i = 0; i < INSTRUCTIONS; i++) time_instruction(&instructions[i], 8);
-    for (int i = 0; i < INSTRUCTIONS; i++) printf("%s %.6f\n", instructions[i].name, instructions[i].best);
+        for (int i = 0; i < INSTRUCTIONS; i++)
+            if (tiles || !instructions[i].on_tiles) time_instruction(&instructions[i], 8);
+    for (int i = 0; i < INSTRUCTIONS; i++)
+        if (tiles || !instructions[i].on_tiles) printf("%s %.6f\n", instructions[i].name, instructions[i].best);
     printf("vector %d\n", VECTOR * 8);
     double memory_gbs = memory_bandwidth(data, memory, threads); /* first: it touches the pages */
     for (int i = 2; i < count - 1; i++) printf("cache%d %.4f\n", i - 2, cache_bandwidth(data, (size_t)atoll(arguments[i])));

@@ -55,11 +55,13 @@ class Target:
     vector: VectorUnit
     fma_latency: int  # cycles from an accumulator to the same accumulator
     fma_ports: int  # fused multiply-adds of `vector.bits` that start per cycle
-    peak: Mapping[str, float] = field(hash=False)  # dtype -> GFLOP/s of one core's vector unit; float32 always
+    peak: Mapping[str, float] = field(hash=False)  # dtype -> GFLOP/s of one core by its best unit; float32 always
     caches: tuple[Cache, ...]  # innermost first
     memory_bandwidth_gbs: float  # what all cores together read
     measured: bool  # whether bandwidths, peaks, latency and ports were measured or are estimates
     intrinsics: tuple[Intrinsic, ...] | None = None  # None: every shipped one that the features allow
+    # Name of an intrinsic -> how many of it start per cycle on this machine, where that is not what its YAML says.
+    throughput: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def architecture(self) -> Architecture:
@@ -75,11 +77,11 @@ class Target:
 
     @property
     def available_intrinsics(self) -> tuple[Intrinsic, ...]:
-        """The intrinsics that kernels may use."""
-        if self.intrinsics is not None:
-            return self.intrinsics
-        name = self.architecture.name
-        return tuple(one for one in shipped_intrinsics() if one.allowed(name, self.features))
+        """The intrinsics that kernels may use, as fast as they are on this machine."""
+        found = self.intrinsics
+        if found is None:
+            found = tuple(x for x in shipped_intrinsics() if x.allowed(self.architecture.name, self.features))
+        return tuple(replace(x, throughput=self.throughput.get(x.name, x.throughput)) for x in found)
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
@@ -106,6 +108,9 @@ class Target:
     def to_yaml(self) -> str:
         """The text that `parse_target` reads back into an equal Target."""
         tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
+        if not self.throughput:
+            del tree["throughput"]
+        tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
         if self.intrinsics is not None:
             tree["intrinsics"] = list(dict.fromkeys(one.file or one.name for one in self.intrinsics))
         return strict_yaml.dump(tree)
@@ -114,7 +119,7 @@ class Target:
 def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
-    top.only(Target, optional=("float_abi", "intrinsics"))
+    top.only(Target, optional=("float_abi", "intrinsics", "throughput"))
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
     if arch is None or "linux" not in triple.split("-"):
@@ -123,7 +128,7 @@ def parse_target(text: str, source: str) -> Target:
         raise top.wrong("triple", triple, f"a triple that ends with {' or '.join(arch.environments)}")
     cpu = top.text("cpu", WORD, "LLVM's name of a CPU")
     features = _features(top, arch, cpu)
-    return Target(
+    target = Target(
         name=top.text("name", WORD, "a name of letters, digits and . _ + -"),
         triple=triple,
         cpu=cpu,
@@ -139,6 +144,7 @@ def parse_target(text: str, source: str) -> Target:
         measured=top.flag("measured"),
         intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
     )
+    return replace(target, throughput=_throughput(top, target)) if "throughput" in top.tree else target
 
 
 def read_target(path: Path) -> Target:
@@ -186,6 +192,12 @@ def _vector(part: Section, arch: Architecture, features: tuple[str, ...]) -> Vec
 def _peak(part: Section) -> dict[str, float]:
     part.only_keys(PEAK_DTYPES, required=("float32",))
     return {dtype: part.positive(dtype) for dtype in part.tree}
+
+
+def _throughput(top: Section, target: Target) -> dict[str, float]:
+    part = top.section("throughput")
+    part.only_keys([one.name for one in target.available_intrinsics], required=())
+    return {name: part.positive(name) for name in part.tree}
 
 
 def _caches(top: Section) -> tuple[Cache, ...]:
