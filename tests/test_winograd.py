@@ -5,14 +5,14 @@ from math import prod
 
 import numpy as np
 import pytest
-from three_ways import Example, check, random_inputs, run_task, task_of
+from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
 
 from modelc.config import load_config
 from modelc.ir.verify import verify_task
 from modelc.space.default import default_candidate
 from modelc.space.filtering import filtering_candidates
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import constant_data, derive
+from modelc.space.stages import constant_data, derive, filtering_error
 from modelc.space.winograd import TRANSFORMS, winograd_rule
 from modelc.target import load_target
 
@@ -60,6 +60,21 @@ def test_kernels_of_every_transform(task) -> None:
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate)
 
 
+@pytest.mark.parametrize("channels", [1, 64])
+def test_errors_stay_below_the_bound(channels: int) -> None:
+    task = conv(1, 2 * channels, (12, 12), 16)
+    inputs = random_inputs(task)
+    inputs["x2"] = np.zeros_like(inputs["x2"])
+    exact = run_task(task, inputs)["y0"].astype(np.float64)
+    largest = float(np.abs(inputs["x0"]).max()) * float(np.abs(inputs["x1"]).max())
+    bounds = []
+    for found in sorted(filtering_candidates(task, TARGET, []), key=lambda f: int(f.candidate.stages[0].args["m"])):
+        kernel = run_kernel(build(task, found.candidate), inputs)[0]["y0"]
+        bounds.append(filtering_error(task, found.candidate.stages))
+        assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
+    assert len(set(bounds)) == 2 and filtering_error(task, ()) == 0
+
+
 @pytest.mark.parametrize(
     "task",
     [conv(1, 8, (8, 8), 8, strides=2), conv(1, 8, (8, 8), 8, kernel=1, pads=0), conv(1, 8, (8, 8), 8, group=8)],
@@ -76,7 +91,7 @@ def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None
     task = conv(1, 64, (56, 56), 64)
     rules = {flag: {s.rule for s in default_candidate(task, TARGET, flag).stages} for flag in (True, False)}
     assert "winograd" in rules[True] and "winograd" not in rules[False]
-    assert replace(load_config(), winograd=False).to_json()["schedule"] == {"winograd": False}
+    assert replace(load_config(), winograd=False).to_json()["schedule"]["winograd"] is False
 
 
 def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> None:

@@ -31,7 +31,7 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, select, substi
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.defer import defer_rule
 from modelc.space.rule import DoesNotApply, fresh, replaced
-from modelc.space.winograd import transformed_kernel, winograd_rule
+from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
 
 
 def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
@@ -41,6 +41,15 @@ def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArra
             data = transformed_kernel(task, name, data, **stage.args)  # type: ignore[arg-type]
         task = RULES[stage.rule](task, **stage.args)
     return data
+
+
+def filtering_error(task: Task, stages: tuple[Stage, ...]) -> float:
+    """The error bound of minimal filtering among `stages` (winograd.error_bound); 0 where there is none."""
+    for stage in stages:
+        if stage.rule == "winograd":
+            return error_bound(task, **stage.args)  # type: ignore[arg-type]
+        task = RULES[stage.rule](task, **stage.args)
+    return 0.0
 
 
 def derive(task: Task, stages: tuple[Stage, ...]) -> Task:

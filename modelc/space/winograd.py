@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,26 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
     if not all(isinstance(i, (Var, Const)) for i in write.indices):
         raise DoesNotApply(f"block {block} does not write its iterators plainly")
     return _Winograd(task, anchor, found, m).task()
+
+
+def error_bound(task: Task, block: str, m: int) -> float:
+    """By how much an element of F(m x m, 3 x 3) may differ from the exact sum, times the largest input times the
+    largest kernel element (magnitudes), in float32.
+
+    To first order: every rounding is at most u = 2^-24 of what |A|^T [(|G| g |G|^T) * (|B|^T d |B|)] |A| gives for
+    g = d = 1, summed over the other reduction iterators (Higham, Accuracy and Stability, section 3.5). There are one
+    for each term of each sum; the kernel is transformed in float64, and rounded once.
+    """
+    anchor = task.block(block)
+    found = windows(task, anchor) if isinstance(anchor, Block) else None
+    assert found is not None and isinstance(anchor, Block)
+    taps = {w.tap for w in found[2]}
+    summed = prod(i.extent for i in anchor.reduction if i.name not in taps)
+    transform = TRANSFORMS[m]
+    data, kernel, output = (np.abs(np.array(x)) for x in (transform.input, transform.kernel, transform.output))
+    grown = np.outer(kernel.sum(axis=1), kernel.sum(axis=1)) * np.outer(data.sum(axis=1), data.sum(axis=1))
+    terms = [2 * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
+    return float((output @ grown @ output.T).max() * summed * (sum(terms) + summed + 1) * 2.0**-24)
 
 
 class _Winograd:
