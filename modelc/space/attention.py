@@ -25,7 +25,7 @@ from modelc.space.access import accesses, stored_lanes
 from modelc.space.attention_parts import Parts, parts_of, prepared, width_of
 from modelc.space.maps import SERIAL_POINTS, map_schedule
 from modelc.space.rows import inside_row
-from modelc.space.tiled import step_cycles, tile_epilogue
+from modelc.space.tiled import tile_epilogue
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile
@@ -225,23 +225,28 @@ class _Attention:
                         for count, width in panels:
                             for n, r in ((height // rows, rows), (1, height % rows)):
                                 if times * count * n * r * width:
-                                    cycles += times * count * n * step_cycles(self.target, r * width, width, r, steps)
+                                    cycles += times * count * n * self.step_cycles(r, width, steps)
                     found.append((cycles * steps, vectors, RegisterTile(rows, vectors)))
         cycles, _, best = min(found, key=lambda f: (f[0], -f[1]))
         return cycles, best
 
+    def step_cycles(self, rows: int, vectors: int, steps: int) -> float:
+        """Cycles of one of `steps` reduction steps: arithmetic, or loads (two a cycle), or the latency of dependent
+        accumulation; and what loads, loop control and write-back take besides. Both operands are in near caches."""
+        busy = max(rows * vectors / self.target.fma_ports, (rows + vectors) / 2, 1.15 * self.target.fma_latency)
+        return busy + 0.05 * (rows + vectors) + 0.5 + 2.0 / steps
+
     def traffic(self, tile: int) -> float:
-        """Cycles that a head's operands take to come from the second-level cache for every tile again, and that scores
-        and weights take which are too large for the first one."""
+        """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
+        beside the arithmetic; scores and weights that are too large for the first one are written and read there."""
         caches, size = self.target.caches, DTYPES[self.dtype].itemsize
         clock = self.target.peak["float32"] / (2 * self.lanes * self.target.fma_ports)
         rate = caches[min(1, len(caches) - 1)].bandwidth_gbs / clock
         depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
         depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
         operands = -(-self.queries // tile) * sum(depths) * size
-        rows = 2 * tile * self.keys * size
-        spilled = 2 * self.queries * self.keys * size if rows > caches[0].bytes // 2 else 0
-        return (operands + spilled) / rate
+        spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
+        return (operands / 2 + spilled) / rate
 
     def contractions(self) -> list[Block]:
         return [b for b in (self.parts.scores, self.parts.values) if b is not None]
