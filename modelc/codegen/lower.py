@@ -10,7 +10,7 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -28,39 +28,35 @@ from modelc.codegen.applications import (
     steps,
     tile_file,
 )
+from modelc.codegen.expressions import Expressions
 from modelc.codegen.intrinsics import Place, emit, imported, release, set_up, store
 from modelc.codegen.leaves import (
     accesses,
     casts,
     depends,
     first_sides,
-    flattened,
     guarded_value,
     indexed_by_constants,
     lane_step,
     one_condition_each,
-    slot_pieces,
     slot_width,
     vector_guards,
 )
-from modelc.codegen.math import lower_cast, lower_op
+from modelc.codegen.places import Memory, Registers, Scope, Storage, bind, load_slots, store_slots, stored_dtype
 from modelc.codegen.rounding import with_rounding
 from modelc.codegen.transpose import crossing_moves, transposed
 from modelc.codegen.vectors import (
-    INDEX_OPS,
     constant,
-    held,
     int32,
     lanes_at,
-    lanes_of,
     sequence,
     widen,
 )
 from modelc.errors import InvalidIR
-from modelc.ir.affine import Linear, bounds, linear, simplify
+from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.expr import DTYPES, OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
 from modelc.target.intrinsics import Operand
@@ -97,44 +93,7 @@ def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequen
     return _Lowering(nest, body, symbol, intrinsics, first.files[0]).phase()  # tiles are shaped once, at the beginning
 
 
-def stored_dtype(dtype: str) -> str:
-    """How a dtype lies in memory: bools as bytes, bfloat16 as its bits."""
-    return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
-
-
-@dataclass
-class _Memory:
-    """Addressable storage: a TIR buffer and where the Region starts in it (elements)."""
-
-    region: Region
-    buffer: Any
-    offset: int = 0
-
-
-@dataclass
-class _Registers:
-    """Storage as separate vectors of `width` elements."""
-
-    region: Region
-    slots: list[Any]
-    width: int
-
-
-_Place = _Memory | _Registers | Slots | TileFile
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """What is known at a place: loop variables (numbers once unrolled), storage, the vector loop around, scratch."""
-
-    values: Mapping[str, Expr] = field(default_factory=dict)
-    ranges: Mapping[str, int] = field(default_factory=dict)
-    storage: Mapping[str, _Place] = field(default_factory=dict)
-    vector: tuple[str, int] | None = None
-    scratch: int = 0
-
-
-class _Lowering:
+class _Lowering(Expressions):
     def __init__(
         self,
         nest: Nest,
@@ -147,13 +106,11 @@ class _Lowering:
         self.shaped = shaped  # as tile registers are at all times, if they are
         self.files: list[TileFile] = []
         self.applied: dict[str, Intrinsic] = {}
-        self.dtypes = {r.name: r.dtype for r in (*nest.params, *nest.temporaries)}
-        self.dtypes |= {s.region.name: s.region.dtype for s in statements(body) if isinstance(s, Alloc)}
+        regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
+        super().__init__({r.name: r.dtype for r in regions})
         self.scratch_bytes = 0
         self.declared: list[Any] = []
-        self.loop_vars: dict[str, Any] = {}
         self.scratch_buffers: dict[str, Any] = {}
-        self.bindings: list[Any] | None = None  # statements that name values used twice, before the current store
         self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
 
     def phase(self) -> Phase:
@@ -169,14 +126,14 @@ class _Lowering:
             )
             self.declared.append(tx.DeclBuffer(buffer, data=pointer))
             params.append(pointer)
-            storage[region.name] = _Memory(region, buffer)
+            storage[region.name] = Memory(region, buffer)
         begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
-        scope = _Scope(storage=storage)
+        scope = Scope(storage=storage)
         first = self.body[0] if len(self.body) == 1 else None
         if isinstance(first, Loop) and first.tag == "parallel":
             extent = first.extent
             self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
-            inner = self.block(first.body, _bind(scope, first.var, Var(first.var), extent))
+            inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
             code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
         else:
             extent, code = 1, self.block(self.body, scope)
@@ -192,10 +149,10 @@ class _Lowering:
         args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
         return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
 
-    def prefetch(self, stmt: Prefetch, scope: _Scope) -> Any:
+    def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself."""
         place = scope.storage[stmt.access.buffer]
-        assert isinstance(place, _Memory)
+        assert isinstance(place, Memory)
         at = self.index_of(op("add", self.flat(stmt.access, scope), place.offset), scope)
         address = tx.address_of(tx.BufferLoad(place.buffer, [at]))
         return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1)))
@@ -215,7 +172,7 @@ class _Lowering:
 
     # --- statements -----------------------------------------------------------------------------------------------
 
-    def block(self, body: tuple[Stmt, ...], scope: _Scope) -> list[Any]:
+    def block(self, body: tuple[Stmt, ...], scope: Scope) -> list[Any]:
         result: list[Any] = []
         for k, stmt in enumerate(body):
             if isinstance(stmt, Alloc):
@@ -246,21 +203,21 @@ class _Lowering:
                 raise InvalidIR(f"opaque block {stmt.block} inside a loop of {self.nest.name}")
         return result
 
-    def loop(self, loop: Loop, scope: _Scope) -> list[Any]:
+    def loop(self, loop: Loop, scope: Scope) -> list[Any]:
         if loop.tag == "unroll":
             if (moved := self.crossing(loop, scope)) is not None:
                 return moved
-            return [s for k in range(loop.extent) for s in self.block(loop.body, _bind(scope, loop.var, Const(k), 1))]
+            return [s for k in range(loop.extent) for s in self.block(loop.body, bind(scope, loop.var, Const(k), 1))]
         if loop.intrinsic is not None:
             return self.application(application_of(loop, self.intrinsics), scope)
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
-            inner = _bind(scope, loop.var, Var(loop.var), loop.extent)
-            vector = _Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
+            inner = bind(scope, loop.var, Var(loop.var), loop.extent)
+            vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
-        bound = _bind(scope, loop.var, Var(loop.var), loop.extent)
+        bound = bind(scope, loop.var, Var(loop.var), loop.extent)
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
 
-    def crossing(self, loop: Loop, scope: _Scope) -> list[Any] | None:
+    def crossing(self, loop: Loop, scope: Scope) -> list[Any] | None:
         """A square of moves transposed in registers, if `loop` is one between places that are contiguous each along
         another of its two loops."""
         found = crossing_moves(loop)
@@ -268,8 +225,8 @@ class _Lowering:
             return None
         (inner, leaf, read), side = found, loop.extent
 
-        def along(vector: Loop, other: Loop, k: int) -> _Scope:
-            bound = _bind(_bind(scope, vector.var, Var(vector.var), side), other.var, Const(k), 1)
+        def along(vector: Loop, other: Loop, k: int) -> Scope:
+            bound = bind(bind(scope, vector.var, Var(vector.var), side), other.var, Const(k), 1)
             return replace(bound, vector=(vector.var, side))
 
         (write,) = leaf.writes
@@ -277,7 +234,7 @@ class _Lowering:
         steps = [
             lane_step(self.flat(x, along(v, o, 0)), v.var) for x, v, o in ((read, loop, inner), (write, inner, loop))
         ]
-        if steps != [1, 1] or any(not isinstance(p, _Memory) or p.region.dtype == "bool" for p in places):
+        if steps != [1, 1] or any(not isinstance(p, Memory) or p.region.dtype == "bool" for p in places):
             return None
 
         def stores() -> list[Any]:
@@ -287,7 +244,7 @@ class _Lowering:
 
         return self.with_bindings(stores)
 
-    def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: _Scope) -> tuple[_Scope, list[Any]]:
+    def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region
         found = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
         if found and found[0].intrinsic.tiles is not None:
@@ -301,24 +258,24 @@ class _Lowering:
         dtype = stored_dtype(region.dtype)
         size = prod(region.shape)
         itemsize = DTYPES[region.dtype].itemsize
-        place: _Memory | _Registers
+        place: Memory | Registers
         stmts: list[Any] = []
         used = scope.scratch
         if alloc.scope == "register" and indexed_by_constants(region.name, after):
             width = slot_width(region, ALIGN // itemsize)
             slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
-            place = _Registers(region, slots, width)
+            place = Registers(region, slots, width)
         elif size * itemsize <= STACK_BYTES:
             buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
             stmts = [tx.AllocBuffer(buffer)]
-            place = _Memory(region, buffer)
+            place = Memory(region, buffer)
         else:
-            place = _Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
+            place = Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
             used = scope.scratch + -(-size * itemsize // ALIGN) * ALIGN
             self.scratch_bytes = max(self.scratch_bytes, used)
         storage = {**scope.storage, region.name: place}
-        return _Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
+        return Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
 
     def scratch_buffer(self, dtype: str) -> Any:
         """The scratch pointer as a buffer of `dtype`."""
@@ -331,20 +288,20 @@ class _Lowering:
 
     # --- intrinsics -----------------------------------------------------------------------------------------------
 
-    def application(self, application: Application, scope: _Scope) -> list[Any]:
+    def application(self, application: Application, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
         self.applied[intrinsic.name] = intrinsic
         inner = scope
         for loop in application.loops:
-            inner = _bind(inner, loop.var, Var(loop.var), loop.extent)
+            inner = bind(inner, loop.var, Var(loop.var), loop.extent)
 
         def offset(access: Load) -> Expr:
             return self.flat(access, inner)
 
         def locate(operand: Operand, access: Load) -> tuple[Place, Expr]:
             place = scope.storage[access.buffer]
-            assert isinstance(place, _Memory)
+            assert isinstance(place, Memory)
             first, strides = steps(operand, offset(access), names)
             base = simplify(op("add", first, place.offset), scope.ranges)
             return Place(place.buffer, self.index_of(base, scope), strides), base
@@ -370,31 +327,31 @@ class _Lowering:
             value = emit(intrinsic, operands)
         return [self.store_accumulator(place, first, value, lanes)]
 
-    def load_accumulator(self, place: _Place, first: Expr, lanes: int) -> Any:
+    def load_accumulator(self, place: Storage, first: Expr, lanes: int) -> Any:
         if isinstance(place, Slots):
             return tx.BufferLoad(place.at(first), [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, _Registers)
-        return self.load_slots(place, first, 1, lanes)
+        assert isinstance(place, Registers)
+        return load_slots(place, first, 1, lanes)
 
-    def store_accumulator(self, place: _Place, first: Expr, value: Any, lanes: int) -> Any:
+    def store_accumulator(self, place: Storage, first: Expr, value: Any, lanes: int) -> Any:
         if isinstance(place, Slots):
             return tx.BufferStore(place.at(first), value, [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, _Registers)
-        return self.store_slots(place, first, 1, value, lanes)
+        assert isinstance(place, Registers)
+        return store_slots(place, first, 1, value, lanes)
 
     # --- leaves ---------------------------------------------------------------------------------------------------
 
-    def leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+    def leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
         """One execution of a leaf on scalars."""
         return self.guarded(leaf, self.with_bindings(lambda: self.scalar_stores(leaf, scope)), scope)
 
-    def scalar_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+    def scalar_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
         values = [self.value(b, scope)[0] for b in leaf.body]
         if leaf.part == "update":
             values = self.combined(leaf, values, scope)
         return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
 
-    def guarded(self, leaf: Leaf, stores: list[Any], scope: _Scope) -> list[Any]:
+    def guarded(self, leaf: Leaf, stores: list[Any], scope: Scope) -> list[Any]:
         if not leaf.where:
             return stores
         condition = self.value(leaf.where[0], scope)[0]
@@ -402,7 +359,7 @@ class _Lowering:
             condition = tx.And(condition, self.value(c, scope)[0])
         return [tx.IfThenElse(condition, sequence(stores), None)]
 
-    def combined(self, leaf: Leaf, values: list[Any], scope: _Scope, lanes: int = 1) -> list[Any]:
+    def combined(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
         """What is stored already, combined with `values`."""
         held = [self.load(w, scope) for w in leaf.writes]
         current = [widen(v, n, lanes) for v, n in held]
@@ -422,7 +379,7 @@ class _Lowering:
         args = [self.known_value(a, known, kinds, lanes) for a in e.args]
         return self.operate(e.name, args, dtype_of(e.args[-1], kinds), lanes)
 
-    def vector_leaf(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+    def vector_leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
         """A leaf executed for all lanes of the vector loop around it."""
         assert scope.vector is not None
         var, _ = scope.vector
@@ -440,7 +397,7 @@ class _Lowering:
             return self.branch(leaf, *guarded, scope)
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
 
-    def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: _Scope) -> list[Any]:
+    def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
         condition = self.value(conditions[0], scope)[0]
         for c in conditions[1:]:
@@ -448,7 +405,7 @@ class _Lowering:
         sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
-    def vector_stores(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+    def vector_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
         assert scope.vector is not None
         var, lanes = scope.vector
         values = [self.value(b, scope) for b in leaf.body]
@@ -459,17 +416,17 @@ class _Lowering:
             wide = self.combined(leaf, wide, scope, lanes)
         return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
 
-    def lane_by_lane(self, leaf: Leaf, scope: _Scope) -> list[Any]:
+    def lane_by_lane(self, leaf: Leaf, scope: Scope) -> list[Any]:
         assert scope.vector is not None
         var, lanes = scope.vector
         if lanes > 4:  # a loop, not copies: this is not the hot path
-            flat = _Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
-            if not any(isinstance(scope.storage[x.buffer], _Registers) for x in accesses(leaf)):
+            flat = Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
+            if not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
                 return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
-        scalar = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
+        scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
         return [s for one in scalar for s in self.leaf(leaf, replace(one, vector=None))]
 
-    def split_guards(self, leaf: Leaf, guards: list[Expr], scope: _Scope) -> list[Any]:
+    def split_guards(self, leaf: Leaf, guards: list[Expr], scope: Scope) -> list[Any]:
         """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are
         inequalities in the lane, so the first and the last lane decide."""
         assert scope.vector is not None
@@ -482,7 +439,7 @@ class _Lowering:
         then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
 
-    def is_guarding(self, e: Expr, scope: _Scope) -> bool:
+    def is_guarding(self, e: Expr, scope: Scope) -> bool:
         """Whether `e` is a select, by lanes, with a load that only its condition keeps inside its Region."""
         assert scope.vector is not None
         if not (isinstance(e, Op) and e.name == "select" and depends(e.args[0], scope.vector[0])):
@@ -494,7 +451,7 @@ class _Lowering:
                     return True
         return False
 
-    def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: _Scope) -> list[Any]:
+    def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: Scope) -> list[Any]:
         """Lanes combined by halving, then with what is stored."""
         assert scope.vector is not None
         lanes = scope.vector[1]
@@ -525,205 +482,3 @@ class _Lowering:
         known = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
         kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
         return [self.known_value(e, known, kinds, lanes) for e in exprs]
-
-    # --- expressions ----------------------------------------------------------------------------------------------
-
-    def value(self, e: Expr, scope: _Scope) -> tuple[Any, int]:
-        """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
-        if isinstance(e, Const):
-            return constant(e), 1
-        if isinstance(e, Var):
-            index = self.index(e, scope)
-            if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
-                return tx.IntImm("int64", int(index.value)), 1
-            return lower_cast("int64", index, "int32", lanes_of(index)), lanes_of(index)
-        if isinstance(e, Load):
-            return self.load(e, scope)
-        if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
-            sides = [self.index(a, scope) for a in e.args]
-            lanes = max(map(lanes_of, sides))
-            return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
-        if e.name == "select":
-            return self.select(e, scope)
-        parts = [self.value(a, scope) for a in e.args]
-        lanes = max(n for _, n in parts)
-        args = [widen(v, n, lanes) for v, n in parts]
-        dtype = dtype_of(e.args[0], self.dtypes)
-        if e.name == "cast":
-            assert e.dtype is not None
-            return self.named(lower_cast(e.dtype, args[0], dtype, lanes)), lanes
-        return self.operate(e.name, args, dtype, lanes), lanes
-
-    def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
-        return self.named(lower_op(name, args, dtype, lanes))
-
-    def named(self, value: Any) -> Any:
-        """`value` with its Lets as statements before the current store, where that is a place to compute them."""
-        while self.bindings is not None and isinstance(value, tx.Let):
-            self.bindings += held(value.var, value.value)
-            value = value.body
-        return value
-
-    def bound(self, value: Any) -> Any:
-        """`value` under a name, so that using it twice does not compute it twice."""
-        dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
-        if self.bindings is None or isinstance(value, tx.Var) or dtype.startswith("bool"):
-            return value
-        var = tx.Var("part", dtype)
-        self.bindings += held(var, value)
-        return var
-
-    def with_bindings(self, stores: Callable[[], list[Any]]) -> list[Any]:
-        """The statements of `stores`, after the values that they name."""
-        outer, self.bindings = self.bindings, []
-        made = stores()
-        found, self.bindings = self.bindings, outer
-        return [*found, *made]
-
-    def is_index(self, e: Expr) -> bool:
-        return linear(e) is not None
-
-    def select(self, e: Op, scope: _Scope) -> tuple[Any, int]:
-        """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
-        condition = self.value(e.args[0], scope)
-        outer, loaded = self.bindings, any(isinstance(x, Load) for a in e.args[1:] for x in walk(a))
-        if loaded:
-            self.bindings = None  # a side that is not taken must not be computed: it may load from outside
-        parts = [condition, *(self.value(a, scope) for a in e.args[1:])]
-        self.bindings = outer
-        lanes = max(n for _, n in parts)
-        condition, then, otherwise = (v for v, _ in parts)
-        if parts[0][1] == 1:
-            then, otherwise = widen(then, parts[1][1], lanes), widen(otherwise, parts[2][1], lanes)
-            if loaded:
-                return tx.if_then_else(condition, then, otherwise), lanes
-            return tx.Select(widen(condition, 1, lanes), then, otherwise), lanes
-        wide = [widen(v, n, lanes) for v, n in parts]
-        return tx.Select(*wide), lanes
-
-    def flat(self, access: Load, scope: _Scope) -> Expr:
-        """The element offset of an access within its Region."""
-        region = scope.storage[access.buffer].region
-        flat, form = flattened(access, region.stride)
-        if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
-            return simplify(substitute(flat, scope.values), scope.ranges)
-        terms: dict[Expr, int] = {}
-        constant = form.constant
-        for atom, c in form.terms:
-            assert isinstance(atom, Var)
-            value = scope.values.get(atom.name, atom)
-            if isinstance(value, Const):
-                constant += c * int(value.value)
-            elif isinstance(value, Var):
-                terms[value] = terms.get(value, 0) + c
-            else:
-                return simplify(substitute(flat, scope.values), scope.ranges)
-        return Linear(tuple((x, c) for x, c in terms.items() if c and scope.ranges.get(str(x)) != 1), constant).expr()
-
-    def is_linear(self, access: Load, scope: _Scope) -> bool:
-        assert scope.vector is not None
-        return lane_step(self.flat(access, scope), scope.vector[0]) is not None
-
-    def load(self, access: Load, scope: _Scope) -> tuple[Any, int]:
-        flat = self.flat(access, scope)
-        place = scope.storage[access.buffer]
-        step = 0 if scope.vector is None else lane_step(flat, scope.vector[0])
-        if step is None:  # every lane has an address of its own
-            assert scope.vector is not None
-            var, lanes = scope.vector
-            single = [_bind(scope, var, Const(k), 1) for k in range(lanes)]
-            found = [self.load(access, _Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
-            return tx.Shuffle(found, [int32(k) for k in range(lanes)]), lanes
-        lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
-        if lanes > 1:
-            assert scope.vector is not None
-            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
-        if isinstance(place, _Registers):
-            loaded = self.load_slots(place, flat, step, lanes)
-        else:
-            assert isinstance(place, _Memory)
-            base = self.index_of(op("add", flat, place.offset), scope)
-            loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
-        if place.region.dtype == "bool":
-            loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
-        return loaded, lanes
-
-    def load_slots(self, place: _Registers, flat: Expr, step: int, lanes: int) -> Any:
-        assert isinstance(flat, Const)
-        start = int(flat.value)
-        if lanes == 1:
-            return tx.BufferLoad(place.slots[start // place.width], [int32(start % place.width)])
-        if step != 1:
-            scalars = [self.load_slots(place, Const(start + step * k), 0, 1) for k in range(lanes)]
-            return tx.Shuffle(scalars, [int32(k) for k in range(lanes)])
-        parts = []
-        for slot, offset, count in slot_pieces(start, lanes, place.width):
-            index = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
-            parts.append(tx.BufferLoad(place.slots[slot], [index]))
-        return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
-
-    def store_slots(self, place: _Registers, flat: Expr, step: int, value: Any, lanes: int) -> Any:
-        assert isinstance(flat, Const)
-        stores = []
-        start = int(flat.value)
-        if lanes == 1:
-            return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
-        if step != 1:
-            ends = [divmod(start + step * k, place.width) for k in range(lanes)]
-            parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
-            pairs = zip(ends, parts, strict=True)
-            return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
-        done = 0
-        for slot, offset, count in slot_pieces(start, lanes, place.width):
-            piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
-            at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
-            stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
-            done += count
-        return sequence(stores)
-
-    def store(self, access: Load, value: Any, scope: _Scope, lanes: int) -> Any:
-        flat = self.flat(access, scope)
-        place = scope.storage[access.buffer]
-        if place.region.dtype == "bool":
-            value = tx.Select(value, widen(tx.IntImm("uint8", 1), 1, lanes), widen(tx.IntImm("uint8", 0), 1, lanes))
-        step = 0
-        if lanes > 1:
-            assert scope.vector is not None
-            step = lane_step(flat, scope.vector[0]) or 0
-            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
-        if isinstance(place, _Registers):
-            return self.store_slots(place, flat, step, value, lanes)
-        assert isinstance(place, _Memory)
-        base = self.index_of(op("add", flat, place.offset), scope)
-        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
-
-    def index(self, e: Expr, scope: _Scope) -> Any:
-        """The TIR of an index expression, int32; the vector variable becomes a ramp."""
-        e = simplify(substitute(e, scope.values), scope.ranges)
-        return self.index_of(e, scope)
-
-    def index_of(self, e: Expr, scope: _Scope) -> Any:
-        if isinstance(e, Const):
-            return int32(int(e.value))
-        if isinstance(e, Var):
-            if scope.vector is not None and e.name == scope.vector[0]:
-                return tx.Ramp(int32(0), int32(1), scope.vector[1])
-            return self.loop_vars[e.name]
-        if isinstance(e, Load):
-            loaded, _ = self.load(e, scope)
-            return tx.Cast("int32", loaded)
-        if e.name in ("select", "cast") or OPERATIONS[e.name].result == "bool":
-            value, _ = self.value(e, scope)
-            return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
-        if any(isinstance(x, Load) for x in walk(e)):
-            value, _ = self.value(e, scope)
-            return tx.Cast("int32", value)
-        args = [self.index_of(a, scope) for a in e.args]
-        lanes = max(map(lanes_of, args))
-        wide = [widen(a, lanes_of(a), lanes) for a in args]
-        return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, "int32", lanes)
-
-
-def _bind(scope: _Scope, var: str, value: Expr, extent: int) -> _Scope:
-    ranges = {**scope.ranges, var: extent} if isinstance(value, Var) else scope.ranges
-    return _Scope({**scope.values, var: value}, ranges, scope.storage, scope.vector, scope.scratch)
