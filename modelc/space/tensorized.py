@@ -29,6 +29,8 @@ from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk
+DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
+LEAST_PART = 0.6  # of the time of a whole tile
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 
@@ -185,6 +187,8 @@ class Tensorized(Tiled):
 
     def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """In a single pass too: the arithmetic is faster than the CPU's own prefetcher."""
+        if self.plain:
+            return super().fetches(macro, tiles)
         return trips(f"{self.vector}0", self.ranges, tiles) > 1
 
     # --- the micro-kernel -----------------------------------------------------------------------------------------
@@ -230,6 +234,12 @@ class Tensorized(Tiled):
         operands = [o for o in self.intrinsic.operands if o.lies == "vector"][1:]
         return units * vectors + vectors * len(operands) + self.intrinsic.temporaries <= self.target.vector.registers
 
+    def _part(self) -> float:
+        """The part of an application's time that one on fewer rows takes, in tile registers."""
+        if self.intrinsic.tiles is None or self.row is None:
+            return 1.0
+        return max(LEAST_PART, self.row.tile / self.intrinsic.tiles.rows)
+
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
         cost = super().kernel_cost(rows, vectors)
         depth = 1 if self.depth is None else self.depth.tile
@@ -249,6 +259,8 @@ class Tensorized(Tiled):
             size = prod(operand.shape) * DTYPES[operand.dtype].itemsize
             each = operand.shape[0] if operand.lies == "tile" else -(-size // (self.target.vector.bits // 8))
             lines += each * (vectors if moving else units)
-        arithmetic = units * vectors / intrinsic.throughput
-        overhead = 0.5 + 2.0 / prod(i.extent for i in self.anchor.reduction)
+        arithmetic = units * vectors * self._part() / intrinsic.throughput
+        applications = prod(i.extent for i in self.anchor.reduction) / (1 if self.depth is None else self.depth.tile)
+        drained = 0.0 if self.row is None else DRAIN_CYCLES * intrinsic.accumulator.shape[0] * units * vectors
+        overhead = 0.5 + (2.0 + drained) / applications
         return max(arithmetic, lines / LOAD_PORTS, float(intrinsic.latency)) + 0.05 * lines + overhead
