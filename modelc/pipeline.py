@@ -54,6 +54,7 @@ from modelc.passes.precision import (
     with_roundings,
 )
 from modelc.space.build import build_nest
+from modelc.space.choose import chosen
 from modelc.space.default import default_candidate
 from modelc.space.seconds import costed
 from modelc.space.stages import derive
@@ -78,7 +79,8 @@ Progress = Callable[[str, str], None]
 @dataclass(frozen=True)
 class CompileResult:
     """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
-    distinct ones, `steps` their calls in the first variant; sizes are in bytes."""
+    distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
+    were built for kernels and found invalid before anything was lowered; the next best was taken."""
 
     path: Path | None
     target: str
@@ -89,6 +91,7 @@ class CompileResult:
     arena_bytes: int = 0
     params_bytes: int = 0
     library_bytes: int = 0
+    rejected: int = 0
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -104,6 +107,7 @@ class CompileResult:
             "arena_bytes": self.arena_bytes,
             "params_bytes": self.params_bytes,
             "library_bytes": self.library_bytes,
+            "rejected_candidates": self.rejected,
             "notes": list(self.notes),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }
@@ -181,6 +185,7 @@ class Run:
     progress: Progress = lambda stage, text: None
     seconds: dict[str, float] = field(default_factory=dict)
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
+    rejected: int = 0  # schedules that the Nest's verifier refused
     layouts: tuple[LayoutChoice, ...] = ()  # for each of `shapes`, since partition
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
@@ -205,6 +210,7 @@ class Run:
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
             library_bytes=files["libmodel.so"].bytes,
+            rejected=self.rejected,
             notes=spec.notes,
             report=report,
         )
@@ -374,8 +380,10 @@ class Run:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
         if self.locked is None:
-            candidate = default_candidate(canonical, self.target, self.config.winograd, self.config.tensorize)
-        elif key in self.locked.tasks:
+            found = chosen(canonical, self.target, self.config.winograd, self.config.tensorize)
+            self.rejected += len(found.rejected)
+            return canonical, found.candidate, found.task, found.nest
+        if key in self.locked.tasks:
             candidate = self.locked.tasks[key]
         else:
             raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")

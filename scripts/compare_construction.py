@@ -18,7 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -170,14 +170,17 @@ def compare(name: str, target: Target, count: int, whole: int, rounds: int, seed
     space = every_candidate(model)
     ways: dict[str, Candidate] = {}
     seconds: dict[str, float] = {}
-    for way, choose in (
-        ("default", lambda: default_candidate(task, target, winograd=False)),
-        ("gensor", lambda: construct(task, target, seed)),
-        ("roller", lambda: greedy(task, target)),
-        ("analytic", lambda: tiled.candidate(best_of(model, space))),
-    ):
+    choices: dict[str, Callable[[], Candidate | None]] = {
+        "default": lambda: default_candidate(task, target, winograd=False),
+        "gensor": lambda: construct(task, target, seed),
+        "roller": lambda: greedy(task, target),
+        "analytic": lambda: tiled.candidate(best_of(model, space)),
+    }
+    for way, choose in choices.items():
         start = time.perf_counter()
-        ways[way] = choose()
+        chosen = choose()
+        assert chosen is not None
+        ways[way] = chosen
         seconds[way] = time.perf_counter() - start
     others = space if len(space) <= whole else random_candidates(model, count, seed)
     drawn = [tiled.candidate(knobs_at(model, others, p)) for p in range(len(others))]

@@ -105,7 +105,8 @@ def compile_(
     else:
         stages = ", ".join(f"{stage} {s:.1f}" for stage, s in result.seconds.items())
         out.print(f"[bold]{result.path}[/bold] for {result.target}")
-        out.print(f"  kernels       {result.kernels} distinct, {result.steps} steps")
+        rejected = f", {result.rejected} invalid schedules rejected" if result.rejected else ""
+        out.print(f"  kernels       {result.kernels} distinct, {result.steps} steps{rejected}")
         out.print(f"  arena         {size(result.arena_bytes)}")
         out.print(f"  parameters    {size(result.params_bytes)}")
         out.print(f"  library       {size(result.library_bytes)}")

@@ -44,16 +44,16 @@ class Ahead:
         """The operands of which an iteration of `loop` reads one part."""
         return [self.reads[buffer] for buffer, outer in self.prefetch.items() if outer == loop]
 
-    def starts(self, now: Load, then: Load, region: Region) -> None:
-        """The part that begins at `now` is read; the next begins at `then`. Raises InvalidIR where the distance of the
-        two is not the same for all parts."""
+    def starts(self, now: Load, then: Load, region: Region, elements: int) -> None:
+        """The part of `elements` that begins at `now` is read; the next begins at `then`. Raises InvalidIR where the
+        distance of the two is not the same for all parts."""
         total: Expr = Const(0)
         for x, y, stride in zip(now.indices, then.indices, region.stride, strict=True):
             total = op("add", total, op("mul", op("sub", y, x), stride))
         form = linear(simplify(total, {}))
         if form is None or form.terms or form.constant < 1:
             raise InvalidIR(f"the parts of {now.buffer} that are fetched ahead do not lie one after the other")
-        self.parts[now.buffer] = then, form.constant
+        self.parts[now.buffer] = then, min(elements, form.constant)
 
     def accesses(self) -> list[Load]:
         """One element of each line that this iteration of the innermost loop fetches."""

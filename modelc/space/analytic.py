@@ -27,12 +27,13 @@ FORK_JOIN_SECONDS = 4e-6  # waking the other cores and waiting for the last of t
 TILE_CYCLES = 12.0  # loop control and address arithmetic around one register tile
 VECTOR_CYCLES = 1.5  # zeroing and writing back one accumulator, and as much for each operation of the epilogue
 WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port: it waits at times
-STEP_CYCLES = 0.5  # loop control of one reduction step
-CONFLICT_CYCLES = 3.75  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
+STEP_CYCLES = 0.25  # loop control of one reduction step
+CONFLICT_CYCLES = 0.2  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
 COPY_CYCLES = 1.0  # of one vector that a prologue copies
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
 WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
 SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
+DEMANDED = 0.6  # of a level's bandwidth that is had where nothing is fetched ahead and arithmetic waits
 MISS_WEIGHT = 0.5  # how much slower a level is where no prefetcher helps
 
 
@@ -68,6 +69,7 @@ class Operand:
 
     reach: Reach
     times: float
+    packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def model_of(tiled: Tiled) -> Model:
     operands = []
     for read in tiled.reads:
         packed = read.load.buffer in tiled.task.constants and read.strides[tiled.vector] != 0
-        operands.append(Operand(reach(tiled.task, read.load, iters, dense=packed), 1.0))
+        operands.append(Operand(reach(tiled.task, read.load, iters, dense=packed), 1.0, packed))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     operations = 0
     for consumer in tiled.consumers:
@@ -351,11 +353,17 @@ def _estimate(model: Model, population: Population) -> Estimate:
     line = target.caches[0].line
     found = [[footprint(o.reach, b, line) for b in boxes] for o in model.operands]
     inside = [[np.maximum(f.bytes, f.lines * line) for f in fs] for fs in found]
+    depth = len(loops) - 1 - loops.index(f"{tiled.vector}0")  # of the loop over panels, from the innermost
+    passes = np.prod(np.stack([np.ones(len(population)), *trips[len(tiled.reduction) : depth]]), axis=0)
+    fetched = (passes > 1) & (trips[depth] > 1)  # panels, ahead: see ahead.py
+    ahead = [o.packed * fetched * i[depth] for o, i in zip(model.operands, inside, strict=True)]
     own = [cores if _moves(o.reach, model, parallel) else 1 for o in model.operands]  # copies of what is held
     moved = []
     for cache in target.caches:
         copies = own if cache.shared else [1] * len(own)
         held = [reduce_sum([c * f[k] for c, f in zip(copies, inside, strict=True)]) for k in range(len(boxes))]
+        if cache is not target.caches[0]:  # what is fetched ahead goes past the first
+            held = [h + (reduce_sum(ahead) if k >= depth else 0.0) for k, h in enumerate(held)]
         moved.append(
             [o.times * traffic(f, trips, held, cache.bytes) for o, f in zip(model.operands, inside, strict=True)]
         )
@@ -375,6 +383,9 @@ def _estimate(model: Model, population: Population) -> Estimate:
         / (1e9 * b)
         for level, b in zip(moved, bandwidths, strict=True)
     ]
+    near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
+    waited = reduce_sum([o.packed * ~fetched * m for o, m in zip(model.operands, moved[near], strict=True)])
+    waiting = waited / (1e9 * bandwidths[near] * DEMANDED)
     memory = np.column_stack(seconds)
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
@@ -386,7 +397,7 @@ def _estimate(model: Model, population: Population) -> Estimate:
     forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
     accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)
     return Estimate(
-        total + forked,
+        total + waiting + forked,
         compute,
         prologue,
         memory,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 from modelc.space.ahead import Ahead, loop_parts
@@ -194,7 +195,8 @@ class _Builder:
             ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
             now, then = (self.physical(substitute(read, v), storage, ranges) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
-            ahead.starts(now, then, storage[read.buffer].region)
+            elements = prod(s.extent for n, s in domain.items() if n in variables(read))
+            ahead.starts(now, then, storage[read.buffer].region, elements)
         return [Prefetch(access) for access in ahead.accesses()] if k == ahead.step else []
 
     def clipped(self, name: str, count: int, tile: int, domain: Domain, where: tuple[Expr, ...]) -> tuple[int, int]:

@@ -35,17 +35,17 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.space.analytic import (
     Model,
     Population,
-    best_of,
     chunks,
+    estimate,
+    knobs_at,
     legal,
     loads,
     model_of,
     registers,
 )
-from modelc.space.default import default_candidate
 from modelc.space.footprint import Floats, Ints, footprint
 from modelc.space.maps import CHUNKS_PER_CORE, inlined
-from modelc.space.tiled import MAX_VECTORS, Tiled, tiled_space
+from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs, tiled_space
 from modelc.target import Target
 
 WALKS = 96
@@ -54,14 +54,28 @@ LATENCY_CYCLES = (4.0, 14.0, 50.0, 200.0)  # of L1, L2, L3 and memory, as good a
 CACHE, REGISTERS, DONE = range(3)  # levels
 
 
-def construct(task: Task, target: Target, seed: int = 0) -> Candidate:
-    """The best of what Gensor's walks find for a tiled float32 Task, by the analytic cost; the default schedule for any
-    other Task. Equal arguments give equal Candidates."""
-    tiled = tiled_of(task, target)
-    if tiled is None:
-        return default_candidate(task, target)
+@dataclass(frozen=True)
+class Constructed:
+    """Knobs that were found, and the seconds that they are estimated to take."""
+
+    knobs: TiledKnobs
+    seconds: float
+
+
+def constructed(tiled: Tiled, count: int, seed: int = 0) -> list[Constructed]:
+    """The `count` best of what Gensor's walks find, by the analytic cost, the best one first. Equal arguments give
+    equal results."""
     model = model_of(tiled)
-    return tiled.candidate(best_of(model, walks(model, seed)))
+    found = walks(model, seed)
+    seconds = estimate(model, found).seconds
+    best = np.argsort(seconds, kind="stable")[:count]
+    return [Constructed(knobs_at(model, found, int(p)), float(seconds[p])) for p in best]
+
+
+def construct(task: Task, target: Target, seed: int = 0) -> Candidate | None:
+    """The best schedule that is constructed for a tiled float32 Task; None for any other."""
+    tiled = tiled_of(task, target)
+    return None if tiled is None else tiled.candidate(constructed(tiled, 1, seed)[0].knobs)
 
 
 def tiled_of(task: Task, target: Target) -> Tiled | None:

@@ -11,10 +11,12 @@ Three shapes, told apart by what the Blocks do, not by operator names:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.attention import attention_candidate
-from modelc.space.filtering import filtering_candidates
+from modelc.space.filtering import Filtering, filtering_candidates
 from modelc.space.maps import collapsed, exposed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
@@ -23,9 +25,33 @@ from modelc.space.tiled import Tiled, tiled_space
 from modelc.target import Target
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How a Task of one reduction can be computed: directly, in units of the target's intrinsics or of vectors, and by
+    minimal filtering."""
+
+    direct: tuple[Tiled, ...]  # of equals the first is taken
+    filtering: tuple[Filtering, ...]
+
+
 def default_candidate(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Candidate:
-    """A Candidate for `task` on `target`, chosen by rules and closed forms; nothing is measured. `winograd` allows
-    minimal filtering (winograd.py), which rounds differently; `tensorize` the intrinsics of the target."""
+    """A Candidate for `task` on `target`, chosen by rules and closed forms in milliseconds (candidates() in choose.py
+    looks longer). `winograd` allows minimal filtering (winograd.py), which rounds differently; `tensorize` the
+    intrinsics of the target."""
+    found = ways_of(task, target, winograd, tensorize)
+    if isinstance(found, Candidate):
+        return found
+    knobs = [way.default_knobs() for way in found.direct]
+    seconds = [way.seconds(k) for way, k in zip(found.direct, knobs, strict=True)]
+    best = seconds.index(min(seconds))
+    fastest = min(found.filtering, key=lambda f: f.seconds, default=None)
+    if fastest is not None and fastest.seconds < seconds[best]:
+        return fastest.candidate
+    return found.direct[best].candidate(knobs[best])
+
+
+def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Ways | Candidate:
+    """The ways to compute `task`, or its Candidate where there is nothing to choose."""
     stages: list[Stage] = []
     task = inlined(exposed(task, stages), stages)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
@@ -43,11 +69,4 @@ def default_candidate(task: Task, target: Target, winograd: bool = True, tensori
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
-    ways: list[Tiled] = [*(tensorized(direct) if tensorize else ()), direct]
-    knobs = [way.default_knobs() for way in ways]
-    seconds = [way.seconds(k) for way, k in zip(ways, knobs, strict=True)]
-    best = seconds.index(min(seconds))
-    fastest = min(found, key=lambda f: f.seconds, default=None)
-    if fastest is not None and fastest.seconds < seconds[best]:
-        return fastest.candidate
-    return ways[best].candidate(knobs[best])
+    return Ways((*(tensorized(direct) if tensorize else ()), direct), tuple(found))

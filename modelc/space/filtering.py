@@ -15,12 +15,14 @@ from math import ceil, prod
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.access import accesses, stored_lanes
+from modelc.space.analytic import kernel_cycles, model_of, population_of
 from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, vector_iterator
 from modelc.space.rule import DoesNotApply
-from modelc.space.tiled import Tiled, TiledKnobs, consumers_of, overlapped, reduction_of
+from modelc.space.tiled import FETCHING_ROWS, Tiled, TiledKnobs, consumers_of, overlapped, reduction_of
 from modelc.space.winograd import TRANSFORMS, windows
 from modelc.target import Target
 
+STREAMED = 0.4  # of memory's bandwidth that is had where few rows go over each part of what comes from there
 PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
 
 
@@ -29,7 +31,8 @@ class Filtering:
     """One way to compute a windowed Task: its Candidate and the seconds that it is estimated to take."""
 
     candidate: Candidate
-    seconds: float
+    seconds: float  # on one core
+    together: float  # on all cores of the target
 
 
 def filtering_candidates(task: Task, target: Target, stages: list[Stage]) -> list[Filtering]:
@@ -58,7 +61,7 @@ def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> Filte
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
     schedule = _Schedule(task, target, tuple(stages), m)
-    return Filtering(schedule.candidate(), schedule.seconds())
+    return Filtering(schedule.candidate(), schedule.seconds(1), schedule.seconds(target.cores))
 
 
 class _Schedule:
@@ -93,7 +96,6 @@ class _Schedule:
         self.gemm.ranges = {**self.gemm.ranges, self.th: self.tile_rows}
         kernel = self.gemm.best_kernel()
         self.knobs = TiledKnobs(kernel.rows, kernel.vectors, self.tile_rows, False, None)
-        self.kernel = kernel
 
     def cache(self) -> int:
         return self.target.caches[min(1, len(self.target.caches) - 1)].bytes
@@ -170,13 +172,28 @@ class _Schedule:
         """The product's loops at `at`, and those outside its micro-kernel."""
         v, counts = self.vector, dict(self.knobs.rows)
         tile = self.gemm.tiles(self.knobs)[v][0]
-        tiles = {v: (tile, self.lanes)} | {n: (c,) for n, c in counts.items()}
+        tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
         outside = [i.name for i in self.product.spatial if i.extent > 1 and i.name not in tiles]
         macro = [*(f"{n}0" for n in outside), f"{v}0", *(f"{n}0" for n in counts)]
         micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
         tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
         reduction = [f"{n}0" for n in self.gemm.reduction]
-        return BlockSchedule(at, "register", tiles, (*macro, *reduction, *micro), tags, (v,)), macro
+        steps = self.gemm.unrolled_steps(tiles)
+        tags |= dict.fromkeys(steps, "unroll")
+        order = (*macro, *reduction, *steps, *micro)
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), self.fetched(macro, tiles)), macro
+
+    def fetched(self, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
+        """The kernel, and the loop over parts of it that lie one after the other in the order they are read."""
+        v, ranges = self.vector, {**self.gemm.ranges, self.th: self.tile_rows}
+        here = tiles[v][0] if self.by_panels else ranges[v]  # outputs that the product's loops go over
+        loops = [loop for loop in macro if loop[:-1] != v or here > tiles[v][0]]
+        kernel = next(r for r in self.gemm.reads if r.load.buffer in self.task.constants)
+        moving = [loop for loop in loops if kernel.strides[loop[:-1]]]
+        rows = prod(ranges[n] for n in (self.th, self.tw))
+        if not moving or rows < FETCHING_ROWS:
+            return {}
+        return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
 
     def columns_schedule(self, at: str, scope: str) -> BlockSchedule:
         """The second input transform, one vector of channels of one tile at a time; the first runs inside it."""
@@ -200,14 +217,14 @@ class _Schedule:
         order = (f"{point}0", f"{vector}0", f"{vector}1")
         return BlockSchedule(at, "local", {vector: (self.lanes,)}, order, {order[0]: "unroll", order[2]: "vector"})
 
-    def seconds(self) -> float:
-        """Products at the micro-kernel's rate, transforms at two vector operations a cycle, traffic of transformed
-        tiles through the second-level cache; the kernel comes from memory while this goes on."""
+    def seconds(self, cores: int) -> float:
+        """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, traffic
+        of transformed tiles through the second-level cache; the kernel comes from memory while this goes on."""
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
         p, ranges = self.m + 2, self.product.ranges
-        batch = prod(i.extent for i in self.product.spatial if i.name not in (self.vector, self.th, self.tw))
         chunks = ceil(ranges[self.th] / self.tile_rows)
-        products = self.kernel.cycles * batch * chunks * prod(i.extent for i in self.product.reduction)
+        model = model_of(self.gemm)
+        products = chunks * float(kernel_cycles(model, population_of(model, [self.knobs]))[0])
         transform = TRANSFORMS[self.m]
         terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (transform.input, transform.output))
         vectors_in = self.task.buffer(self.columns.writes[0].buffer).bytes / (p * p * 4 * self.lanes)
@@ -216,4 +233,5 @@ class _Schedule:
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
         kernel = self.task.buffer(next(r.load.buffer for r in self.gemm.reads if r.load.buffer in self.task.constants))
         phases = 2 * PHASE_SECONDS if self.by_panels else 0.0
-        return phases + overlapped((products + cycles_in + cycles_out) / rate, kernel.bytes, self.target)
+        stream = int(kernel.bytes / STREAMED)
+        return phases + overlapped((products + cycles_in + cycles_out) / rate / cores, stream, self.target)

@@ -33,7 +33,9 @@ from modelc.target import Target
 
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
-UNROLLED = 4  # reduction steps in one iteration of the innermost loop
+FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is fetched ahead
+OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
+UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,11 @@ class Tiled:
 
     # --- the innermost unit: a vector here, an application of an intrinsic in tensorized.py ------------------------
 
+    @property
+    def plain(self) -> bool:
+        """Whether a unit is the multiply-add of one vector: analytic.py knows what such register tiles cost."""
+        return True
+
     def unit(self, name: str) -> tuple[int, ...]:
         """The tile of the unit along a row or a reduction iterator, if it has any."""
         return ()
@@ -339,7 +346,7 @@ class Tiled:
                 layout = self.packing(read, knobs)
                 if layout is not None:
                     layouts[read.load.buffer] = layout
-                    if self.passes(macro, tiles) > 1:
+                    if self.fetches(macro, tiles):
                         ahead[read.load.buffer] = f"{v}0"
                     continue
             free = free and read.strides[v] == 0
@@ -367,13 +374,14 @@ class Tiled:
         tiles[name] = (UNROLLED,)
         return [f"{name}1"]
 
-    def passes(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
-        """How often a panel is walked through before the next one's turn; 1 where there is no next one. The first
-        pass over a panel waits for memory, unless the passes over the one before have fetched it (ahead.py)."""
+    def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether the next panel is fetched while one is worked on (ahead.py): there is a next one, and enough rows go
+        over each that memory is not what everything waits for anyway."""
         panels = f"{self.vector}0"
         if self.sliding or trips(panels, self.ranges, tiles) == 1:
-            return 1
-        return prod(trips(loop, self.ranges, tiles) for loop in macro[macro.index(panels) + 1 :])
+            return False
+        inside = [*macro[macro.index(panels) + 1 :], *(f"{n}{len(tiles[n]) - len(self.unit(n))}" for n in self.inside)]
+        return prod(trips(loop, self.ranges, tiles) for loop in inside) >= FETCHING_ROWS
 
     def seconds(self, knobs: TiledKnobs) -> float:
         """The micro-kernel's cycles over the whole Task while its constants come from memory."""
@@ -508,6 +516,8 @@ def tile_epilogue(
 
 
 def overlapped(compute: float, constant_bytes: int, target: Target) -> float:
-    """Seconds of `compute` while constants stream from memory: in a network they left the caches since last time."""
-    memory = constant_bytes / (0.6e9 * target.memory_bandwidth_gbs)
-    return max(compute, memory) + 0.5 * min(compute, memory)
+    """Seconds of `compute` while constants are fetched ahead from beyond the second-level cache: in a network they left
+    it since last time."""
+    far = (c.bandwidth_gbs for c in target.caches[2:] if constant_bytes <= c.bytes)
+    memory = constant_bytes / (1e9 * next(far, target.memory_bandwidth_gbs))
+    return float((compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP))

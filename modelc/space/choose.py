@@ -1,0 +1,71 @@
+"""The schedules that are tried for a Task, from the one of least estimated time on: what construction finds in float32
+(construct.py), what the rules give for other units, and minimal filtering, on one scale of seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from modelc.errors import InvalidIR
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.nest import Nest
+from modelc.ir.verify_nest import verify_nest
+from modelc.space.build import build_nest
+from modelc.space.construct import constructed
+from modelc.space.default import ways_of
+from modelc.space.stages import derive
+from modelc.space.tiled import Tiled, TiledKnobs
+from modelc.target import Target
+
+KEPT = 3  # of what is constructed: the second is for when the first is rejected
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a Task is lowered from: its Candidate, the Task after the Candidate's stages, and the Nest of both.
+    `rejected` says of each better Candidate what is wrong with it."""
+
+    candidate: Candidate
+    task: Task
+    nest: Nest
+    rejected: tuple[str, ...] = ()
+
+
+def chosen(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Chosen:
+    """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
+    rejected: list[str] = []
+    for candidate in candidates(task, target, winograd, tensorize):
+        try:
+            derived = derive(task, candidate.stages)
+            nest = build_nest(task, candidate)
+            verify_nest(nest, derived)
+        except InvalidIR as wrong:
+            rejected.append(str(wrong))
+            continue
+        return Chosen(candidate, derived, nest, tuple(rejected))
+    raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")
+
+
+def candidates(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Iterator[Candidate]:
+    """Candidates for `task` on `target`, the best one first; at least one. Arguments as those of default_candidate."""
+    found = ways_of(task, target, winograd, tensorize)
+    if isinstance(found, Candidate):
+        yield found
+        return
+    options: list[tuple[float, Callable[[], Candidate]]] = []
+    for way in found.direct:
+        options += [(seconds, partial(way.candidate, knobs)) for seconds, knobs in _knobs(way)]
+    options += [(f.together, partial(getattr, f, "candidate")) for f in found.filtering]
+    for _, candidate in sorted(options, key=lambda o: o[0]):
+        yield candidate()
+
+
+def _knobs(way: Tiled) -> list[tuple[float, TiledKnobs]]:
+    """Knobs and the seconds that they are estimated to take."""
+    dtype = way.task.buffer(way.anchor.writes[0].buffer).dtype
+    if dtype != "float32" or not way.plain:
+        knobs = way.default_knobs()
+        return [(way.seconds(knobs), knobs)]
+    return [(c.seconds, c.knobs) for c in constructed(way, KEPT)]
