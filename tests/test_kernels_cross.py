@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from three_ways import Example, close, from_storage, parameters, random_inputs, 
 from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.errors import ToolchainError
 from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
 from modelc.package.toolchain import emulator, find_toolchain
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.target import load_target
+from modelc.target import Target, load_target
 
 TASKS = {
     "conv": task_of("Conv", {"pads": [1] * 4}, [(1, 17, 9, 7), (33, 17, 3, 3), (33,)], (1, 2), True),
@@ -87,34 +88,49 @@ def test_emulated(machine: str, tmp_path: Path) -> None:
     """All Tasks in one program: emulators take long to start."""
     target = load_target(machine)
     try:
-        toolchain, run = find_toolchain(target.triple), emulator(target.triple)
+        run = emulator(target.triple)
     except ToolchainError as error:
         pytest.skip(str(error))
     left_out = NOT_BY_QEMU_7.get(machine, ()) if qemu_version(run) < 8 else ()
     tasks = {name: task for name, task in TASKS.items() if name not in left_out}
-    files, calls, given = [], [], []
-    for name, task in tasks.items():
-        candidate = default_candidate(task, target)
-        kernel = compile_nest(build_nest(task, candidate), name, target)
+    emulated(
+        {name: (Example(t, random_inputs(t)), default_candidate(t, target)) for name, t in tasks.items()},
+        target,
+        tmp_path,
+    )
+
+
+def emulated(cases: Mapping[str, tuple[Example, Candidate]], target: Target, folder: Path) -> dict[str, Kernel]:
+    """Runs scheduled Tasks as kernels of another machine in one program, and compares them with their Blocks. Skips
+    where nothing compiles for the machine or runs its programs."""
+    try:
+        toolchain, run = find_toolchain(target.triple), emulator(target.triple)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    files, calls, given, kernels = [], [], [], {}
+    for name, (example, candidate) in cases.items():
+        task = example.task
+        kernel = kernels[name] = compile_nest(build_nest(task, candidate), name, target)
         assert kernel.object is not None
-        (tmp_path / f"{name}.o").write_bytes(kernel.object)
+        (folder / f"{name}.o").write_bytes(kernel.object)
         files.append(f"{name}.o")
-        inputs = parameters(task, candidate, random_inputs(task))
+        inputs = parameters(task, candidate, example.inputs)
         calls.append(program(task, kernel, {x: inputs[x].size for x in task.inputs}))
         given += [inputs[x].tobytes() for x in task.inputs]
-    (tmp_path / "main.c").write_text(_MAIN % "\n".join(calls))
-    (tmp_path / "inputs.bin").write_bytes(b"".join(given))
-    toolchain.compile(["-std=c11", "-O1", "main.c", *files, "-o", "kernels", "-lm"], tmp_path)
-    subprocess.run([*run, "./kernels"], cwd=tmp_path, check=True, timeout=120)
-    taken = np.frombuffer((tmp_path / "outputs.bin").read_bytes(), np.uint8)
-    for name, task in tasks.items():
-        wanted = run_task(task, random_inputs(task))
-        for output in task.outputs:
-            buffer = task.buffer(output)
+    (folder / "main.c").write_text(_MAIN % "\n".join(calls))
+    (folder / "inputs.bin").write_bytes(b"".join(given))
+    toolchain.compile(["-std=c11", "-O1", "main.c", *files, "-o", "kernels", "-lm"], folder)
+    subprocess.run([*run, "./kernels"], cwd=folder, check=True, timeout=120)
+    taken = np.frombuffer((folder / "outputs.bin").read_bytes(), np.uint8)
+    for name, (example, _) in cases.items():
+        wanted = run_task(example.task, example.inputs)
+        for output in example.task.outputs:
+            buffer = example.task.buffer(output)
             count = stored_bytes(buffer)
             found, taken = from_storage(taken[:count].copy(), buffer), taken[count:]
-            close(found, wanted[output], Example(task, {}), f"{name} on {machine}")
+            close(found, wanted[output], example, f"{name} on {target.name}")
     assert not taken.size
+    return kernels
 
 
 def qemu_version(run: Sequence[str]) -> int:
