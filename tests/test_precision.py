@@ -129,7 +129,8 @@ program m
         (task_of("Conv", {}, [(1, 3, 6, 6), (12, 3, 3, 3)], [1]), False),  # too few terms along one iterator
         (task_of("Conv", {"group": 8}, [(1, 8, 6, 6), (8, 1, 3, 3)], [1]), False),  # every datum meets one weight
         (task_of("ConvTranspose", {}, [(1, 8, 6, 6), (8, 4, 3, 3)], [1]), True),
-        (task_of("MatMul", {}, [(2, 4, 8), (2, 8, 6)]), True),
+        (task_of("MatMul", {}, [(2, 4, 8), (2, 8, 6)], [1]), True),
+        (task_of("MatMul", {}, [(2, 4, 8), (2, 8, 6)]), False),  # no constant to pack
         (task_of("MatMul", {}, [(8,), (8, 16)], [1]), True),  # weights that stream by
         (task_of("MatMul", {}, [(8,), (8, 16)]), False),
         (task_of("MatMul", {}, [(8,), (8,)]), False),
