@@ -119,7 +119,8 @@ class _Builder:
             raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop {schedule.order[k]!r}")
         if part == "init" and self.is_reduction(block, name):
             return self.descend(block, k + 1, domain, ranges, storage, where, part)
-        if part == "assign" and self.is_reduction(block, name):
+        unit = bool(block.reduction) and schedule.tags.get(schedule.order[k], "").startswith(INTRINSIC)
+        if part == "assign" and (unit or self.is_reduction(block, name)):  # an application is one part alone
             init = self.descend(block, k, domain, ranges, storage, (), "init")
             return init + self.descend(block, k, domain, ranges, storage, where, "update")
         return self.loop(block, k, name, level, domain, ranges, storage, where, part)
