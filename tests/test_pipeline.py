@@ -21,6 +21,7 @@ from modelc.choices import read_choices_file
 from modelc.codegen.kernels import Kernel, KernelStep
 from modelc.config import load_config, parse_config
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
+from modelc.ir.expr import Const, op
 from modelc.package import read_package
 from modelc.passes import SIMPLIFY
 from modelc.target import load_target
@@ -132,13 +133,12 @@ def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:
 
 
 def broken(monkeypatch) -> None:
-    """Every kernel from now on is compiled for a Nest whose reductions begin at 1."""
+    """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
     choose, build = pipeline.chosen, pipeline.build_nest
 
     def spoil(statement):
-        if hasattr(statement, "part") and statement.part == "init":
-            one = tuple(type(e)(1.0, e.dtype) for e in statement.body)
-            return replace(statement, body=one)
+        if hasattr(statement, "part") and statement.part == "assign":
+            return replace(statement, body=tuple(op("add", e, Const(1.0, "float32")) for e in statement.body))
         if hasattr(statement, "otherwise"):
             changes = {key: tuple(map(spoil, getattr(statement, key))) for key in ("then", "otherwise")}
             return replace(statement, **changes)
