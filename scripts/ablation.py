@@ -1,7 +1,8 @@
 """What each switch of the configuration is worth: networks compiled with a switch off, beside the default.
 
     python scripts/ablation.py --off layout.search layout.propagate schedule.winograd [--on layout.blocked]
-                               [--only REGEX] [--seconds S] [--threads N] [--dir models] [--json FILE] [--markdown]
+                               [--only REGEX] [--precision bf16] [--seconds S] [--threads N] [--dir models]
+                               [--json FILE] [--markdown]
 
 Every network is compiled for this machine by the default configuration and once more for each switch, verified, and
 all of its packages are timed in alternating slices of one run. A ratio is the switched package's median time / the
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,9 @@ SLICES = 10
 WARM_UP = 0.2  # of the seconds of a package, before anything counts
 
 
-def switched(key: str, value: bool) -> Config:
-    """The default configuration with one boolean of its tree set. Raises ConfigError for an unknown key."""
-    tree: Any = load_config().to_json()
+def switched(config: Config, key: str, value: bool) -> Config:
+    """A configuration with one boolean of its tree set. Raises ConfigError for an unknown key."""
+    tree: Any = config.to_json()
     *path, last = key.split(".")
     place = tree
     for name in path:
@@ -116,6 +118,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="REGEX", type=pattern, default="", help="networks whose name has a match")
     parser.add_argument("--seconds", metavar="S", type=positive, default=2.0, help="for each package (default 2)")
     parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of all packages (default f32)")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all there is goes here, after every network")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
@@ -123,15 +126,16 @@ def main() -> int:
     chosen = [name for name in NAMES if re.search(arguments.only, name)]
     if not chosen or not arguments.off + arguments.on:
         parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
-    ways = {"default": load_config()}
-    ways |= {f"no {key}": switched(key, False) for key in arguments.off}
-    ways |= {key: switched(key, True) for key in arguments.on}
+    config = replace(load_config(), precision=arguments.precision)
+    ways = {"default": config}
+    ways |= {f"no {key}": switched(config, key, False) for key in arguments.off}
+    ways |= {key: switched(config, key, True) for key in arguments.on}
     entries = catalogue()
 
     def work(name: str, say: Say) -> Row:
         return measure(name, entries.get(name, {}), arguments.dir, ways, arguments.threads, arguments.seconds, say)
 
-    about = {"seconds": arguments.seconds, "threads": arguments.threads}
+    about = {"seconds": arguments.seconds, "threads": arguments.threads, "precision": arguments.precision}
     rows, failures = attempt(chosen, work, arguments.json, about)
     if rows:
         figures(rows, list(ways), arguments.markdown)
