@@ -227,14 +227,15 @@ def random_candidates(model: Model, count: int, seed: int) -> Population:
 
 
 def registers(model: Model, rows: Ints, vectors: Ints) -> Ints:
-    """Vector registers: accumulators, the vectors that are reused across rows, two for what is loaded next. A window
-    without a broadcast operand keeps its elements and weights as well (see Tiled.kernels)."""
+    """Vector registers: accumulators, the vectors that are reused across rows, two or three for what is loaded next
+    (see Tiled.registers). A window without a broadcast operand keeps its elements and weights as well (see
+    Tiled.kernels)."""
     tiled = model.tiled
     accumulators = np.asarray(np.prod(rows, axis=1) * vectors, np.int64)
     if tiled.sliding:
         return 3 * accumulators + 2
     reused = any(r.strides[tiled.vector] != 0 and any(r.strides[n] == 0 for n in tiled.inside) for r in tiled.reads)
-    return np.asarray(accumulators + (vectors if reused else 0) + 2, np.int64)
+    return np.asarray(accumulators + (vectors if reused else 0) + 2 + (vectors > 2), np.int64)
 
 
 def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:

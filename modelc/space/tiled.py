@@ -266,9 +266,10 @@ class Tiled:
         return sum(prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] == 0)
 
     def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
-        """Accumulators, vectors that are reused across rows, and two for the next loads (with one, LLVM spills)."""
+        """Accumulators, vectors that are reused across rows, and two for the next loads, three beside many vectors
+        (with fewer, LLVM spills accumulators)."""
         held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
-        return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2
+        return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2 + (vectors > 2)
 
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
         whole = [(full, c, rest) for n, c in rows for full, rest in [divmod(self.ranges[n], c)]]
