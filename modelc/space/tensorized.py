@@ -28,7 +28,7 @@ from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, cons
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
-CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk
+CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
 LEAST_PART = 0.6  # of the time of a whole tile
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
@@ -172,8 +172,8 @@ class Tensorized(Tiled):
         return BlockSchedule(at, "local", tiles, (*order, *unit), tags, (own[self.vector],))
 
     def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
-        """Where all panels stay in half of the second-level cache, they pass by chunks of rows: what is computed then
-        is written row by row."""
+        """Where all panels stay in half of the second-level cache, they pass by chunks of rows that stay in the first,
+        or by larger ones if these have to be copied with a margin: what is computed then is written row by row."""
         if name is None:
             return 1, False
         shared = prod(self.ranges[n] for n in self.batch)
@@ -181,7 +181,11 @@ class Tensorized(Tiled):
         if self.bytes_read(name, False) // shared > second // 2:
             return super().chunk(name, counts, vectors)
         extent, least = self.ranges[name], counts[name]
-        near = second // CHUNK_SHARE // max(1, self.bytes_read(name, True) // shared // extent)
+        copied = self.task.blocks.index(self.anchor) > 0
+        room = second // CHUNK_SHARE if copied else self.target.caches[0].bytes // 2
+        near = room // max(1, self.bytes_read(name, True) // shared // extent)
+            1, self.bytes_read(name, True) // shared // extent
+        )
         most = -(-extent // (self.target.cores * CHUNKS_PER_CORE))
         return max(least, min(near, most) // least * least), True
 
