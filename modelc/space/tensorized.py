@@ -184,8 +184,6 @@ class Tensorized(Tiled):
         copied = self.task.blocks.index(self.anchor) > 0
         room = second // CHUNK_SHARE if copied else self.target.caches[0].bytes // 2
         near = room // max(1, self.bytes_read(name, True) // shared // extent)
-            1, self.bytes_read(name, True) // shared // extent
-        )
         most = -(-extent // (self.target.cores * CHUNKS_PER_CORE))
         return max(least, min(near, most) // least * least), True
 
