@@ -15,7 +15,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Load, Var, variables
+from modelc.ir.expr import DTYPES, Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.ahead import trips
@@ -32,6 +32,8 @@ from modelc.space.stages import DoesNotApply, factorable
 from modelc.target import Target
 
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
+PAGE_BYTES = 4096
+LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is fetched ahead
 OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
@@ -171,12 +173,23 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
 
 
 def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage]) -> Task:
-    """Computed operands that are not contiguous along the vector iterator are read through a copy that is."""
+    """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
+    those of which every reduction step reads another page, where many rows read them."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
-        if read.strides[vector] not in (0, 1) and buffer not in task.constants:
+        if buffer not in task.constants and (
+            read.strides[vector] not in (0, 1) or scattered(task, anchor, read, vector)
+        ):
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
     return task
+
+
+def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether vectors of successive reduction steps lie pages apart, and are read often enough to be copied first."""
+    itemsize = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
+    steps = [abs(s) * itemsize for i in anchor.reduction if i.extent > 1 and (s := read.strides[i.name])]
+    again = prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
+    return read.strides[vector] == 1 and bool(steps) and min(steps) >= PAGE_BYTES and again >= LEAST_READERS
 
 
 class Tiled:
