@@ -22,7 +22,7 @@ from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.codegen.pack import pack_constant
 from modelc.codegen.plan import Compiled, Parameters, plan_program
 from modelc.config import Config, check_precision, load_config
-from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError
+from modelc.errors import ConfigError, InvalidIR, ModelError, ToolchainError, VerificationError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -53,11 +53,10 @@ from modelc.passes.precision import (
     to_bfloat16,
     with_roundings,
 )
-from modelc.space.build import build_nest
-from modelc.space.choose import chosen
+from modelc.space.choose import accepted, chosen
 from modelc.space.default import default_candidate
+from modelc.space.rule import DoesNotApply
 from modelc.space.seconds import costed
-from modelc.space.stages import derive
 from modelc.target import Target, load_target
 from modelc.verify import Probe, Report, compare_layers
 from modelc.verify.check import drawn
@@ -71,6 +70,8 @@ MOST_THREADS = 4
 DOUBT = 0.15  # of the estimated seconds of a Task, where they decide a layout against the rule
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
+# What becomes of data that is a Candidate by its schema, and of no such Task, in rules and in building a Nest.
+MALFORMED = (InvalidIR, DoesNotApply, LookupError, TypeError, ValueError, AssertionError, StopIteration)
 C_FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
 
 Progress = Callable[[str, str], None]
@@ -382,12 +383,17 @@ class Run:
         if self.locked is None:
             found = chosen(canonical, self.target, self.config.winograd, self.config.tensorize)
             self.rejected += len(found.rejected)
-            return canonical, found.candidate, found.task, found.nest
-        if key in self.locked.tasks:
-            candidate = self.locked.tasks[key]
+        elif key in self.locked.tasks:
+            try:
+                found = accepted(canonical, self.locked.tasks[key])
+            except MALFORMED as wrong:
+                raise ConfigError(
+                    f"what the choices say of the task {task.name} ({key}) is no schedule of it: {wrong}; compile "
+                    "without --choices"
+                ) from None
         else:
             raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
-        return canonical, candidate, derive(canonical, candidate.stages), build_nest(canonical, candidate)
+        return canonical, found.candidate, found.task, found.nest
 
     def compile_all(self, nests: Mapping[str, Nest]) -> dict[str, Kernel]:
         """Machine code in parallel: LLVM releases the interpreter."""

@@ -33,13 +33,12 @@ import modelc
 from modelc.cli.output import out
 from modelc.config import Config, load_config, parse_config
 from modelc.package import read_package
+from modelc.verify.bench import alternating
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
-SLICES = 10
-WARM_UP = 0.2  # of the seconds of a package, before anything counts
 
 
 def switched(config: Config, key: str, value: bool) -> Config:
@@ -78,14 +77,9 @@ def measure(
         timed = [first, *(way for way in others if not same(packages[way], packages[first]))]
         feed = drawn(read_package(packages[first]), model, seed=0, samples=1)[0]
         engines = {way: stack.enter_context(Engine("modelc", packages[way], threads)) for way in timed}
-        times: dict[str, list[float]] = {way: [] for way in timed}
         for engine in engines.values():
             engine.run(feed)
-            engine.time(spent * WARM_UP)
-        for number in range(SLICES):
-            say(f"slice {number + 1} of {SLICES}")
-            for way, engine in engines.items():
-                times[way] += engine.time(spent / SLICES)
+        times = alternating(engines, spent, say)
         steps = {way: len(read_package(path).manifest.variants[0].steps) for way, path in packages.items()}
     ms = {way: float(np.median(found)) for way, found in times.items()}
     ratios = {way: ms[way] / ms[first] if way in ms else 1.0 for way in others}

@@ -31,6 +31,7 @@ from modelc.cli.output import out
 from modelc.config import load_config
 from modelc.package import read_package
 from modelc.target import probe
+from modelc.verify.bench import alternating
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
@@ -100,14 +101,9 @@ def measure(name: str, against: Sequence[str], threads: int, seconds: float, pea
         for peer in against:
             engines[peer] = stack.enter_context(Engine(peer, model, threads))
         feed = drawn(read_package(package), model, seed=0, samples=1)[0]
-        times: dict[str, list[float]] = {way: [] for way in engines}
         for engine in engines.values():
             engine.run(feed)
-            engine.time(seconds / 5)
-        for number in range(SLICES):
-            say(f"slice {number + 1} of {SLICES}")
-            for way, engine in engines.items():
-                times[way] += engine.time(seconds / SLICES)
+        times = alternating(engines, seconds, say, SLICES)
     us = {way: 1e3 * float(np.median(found)) for way, found in times.items()}
     ratio = {way: found / us["fused"] for way, found in us.items() if way != "fused"}
     return {"us": us, "ratio": ratio, "flops": flops, "peak_share": flops / us["fused"] * 1e-3 / peak}

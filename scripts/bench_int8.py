@@ -28,10 +28,9 @@ import modelc
 from modelc.cli.output import err, out
 from modelc.package import read_package
 from modelc.target import Intrinsic, Target, load_target, probe
+from modelc.verify.bench import alternating
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine, EngineError
-
-SLICES = 10
 
 
 def write_model(path: Path, size: int) -> None:
@@ -85,13 +84,7 @@ def measure(
                 err.print(f"{name}: {error}", markup=False, soft_wrap=True)
             else:
                 engines[peer] = engine
-        times: dict[str, list[float]] = {way: [] for way in engines}
-        for engine in engines.values():
-            engine.time(seconds / 5)
-        for number in range(SLICES):
-            say(f"slice {number + 1} of {SLICES}")
-            for way, engine in engines.items():
-                times[way] += engine.time(seconds / SLICES)
+        times = alternating(engines, seconds, say)
     us = {way: 1e3 * float(np.median(found)) for way, found in times.items()}
     gops = 2e-3 * size**3 / us["modelc"]
     peak = peak_of(name, machine) * min(threads, machine.cores)

@@ -66,6 +66,7 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
     def refuse(*_: object) -> None:
         raise AssertionError("something was scheduled")
 
+    small.package()
     monkeypatch.setattr(pipeline, "chosen", refuse)
     again = tmp_path / "net.modelc"
     modelc.compile(small.model(), output=again, choices=small.package() / "choices.json")
@@ -88,6 +89,30 @@ def test_choices_for_something_else_are_refused(tmp_path, key, value, sentence) 
     with pytest.raises(ConfigError, match=sentence):
         modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("spoil", ["order", "tags", "at", "layouts", "stages", "padded"])
+def test_choices_that_are_no_schedule_are_refused_before_lowering(tmp_path, monkeypatch, spoil) -> None:
+    """A locked Candidate is no more trusted than a constructed one."""
+    data = json.loads((small.package() / "choices.json").read_text())
+    for task in data["tasks"].values():
+        for block in task["blocks"].values():
+            if spoil == "order":
+                block["order"] = block["order"][1:]
+            elif spoil == "tags":
+                block["tags"] = dict.fromkeys(block["order"], "parallel")
+            elif spoil == "at":
+                block["at"] = "nothing.x0"
+            elif spoil == "padded":
+                block["tiles"] = {}
+        if spoil == "layouts":
+            task["layouts"] = {name: "split(7, 5)" for name in task["layouts"]}
+        elif spoil == "stages":
+            task["stages"] = [{"rule": "winograd", "block": "none", "m": 2}]
+    (tmp_path / "choices.json").write_text(json.dumps(data))
+    monkeypatch.setattr(pipeline, "compile_nest", lambda *_: pytest.fail("it was lowered"))
+    with pytest.raises(ConfigError, match="is no schedule of it"):
+        modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
 
 
 def test_choices_for_another_target_are_refused(tmp_path) -> None:
@@ -134,7 +159,7 @@ def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:
 
 def broken(monkeypatch) -> None:
     """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
-    choose, build = pipeline.chosen, pipeline.build_nest
+    choose, accept = pipeline.chosen, pipeline.accepted
 
     def spoil(statement):
         if hasattr(statement, "part") and statement.part == "assign":
@@ -147,12 +172,11 @@ def broken(monkeypatch) -> None:
     def spoiled(nest):
         return replace(nest, phases=tuple(tuple(map(spoil, phase)) for phase in nest.phases))
 
-    def choose_wrong(*arguments):
-        found = choose(*arguments)
+    def wrong(found):
         return replace(found, nest=spoiled(found.nest))
 
-    monkeypatch.setattr(pipeline, "chosen", choose_wrong)
-    monkeypatch.setattr(pipeline, "build_nest", lambda *arguments: spoiled(build(*arguments)))
+    monkeypatch.setattr(pipeline, "chosen", lambda *arguments: wrong(choose(*arguments)))
+    monkeypatch.setattr(pipeline, "accepted", lambda *arguments: wrong(accept(*arguments)))
 
 
 def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:

@@ -131,7 +131,6 @@ class Slots:
     """Accumulators that are vectors of several rows: one slot for each, by the offset of its first element."""
 
     region: Region
-    intrinsic: Intrinsic
     slots: list[Any]
     places: dict[int, int] = field(default_factory=dict)
 
@@ -141,14 +140,10 @@ class Slots:
 
 
 def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
-    operand = intrinsic.accumulator
-    count = prod(region.shape) // prod(operand.shape)
-    dtype, lanes = operand.dtype, prod(operand.shape)
-    return Slots(
-        region,
-        intrinsic,
-        [tx.decl_buffer((lanes,), dtype, f"{region.name}_{k}", scope="local") for k in range(count)],
-    )
+    lanes = intrinsic.accumulator.type.lanes
+    count = prod(region.shape) // lanes
+    slots = [tx.decl_buffer((lanes,), region.dtype, f"{region.name}_{k}", scope="local") for k in range(count)]
+    return Slots(region, slots)
 
 
 # --- tile registers -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from modelc.errors import InvalidIR
@@ -33,18 +33,22 @@ class Chosen:
     rejected: tuple[str, ...] = ()
 
 
+def accepted(task: Task, candidate: Candidate) -> Chosen:
+    """`task` as `candidate` schedules it. Raises InvalidIR where the candidate breaks a constraint."""
+    derived = derive(task, candidate.stages)
+    nest = build_nest(task, candidate)
+    verify_nest(nest, derived)
+    return Chosen(candidate, derived, nest)
+
+
 def chosen(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Chosen:
     """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
     rejected: list[str] = []
     for candidate in candidates(task, target, winograd, tensorize):
         try:
-            derived = derive(task, candidate.stages)
-            nest = build_nest(task, candidate)
-            verify_nest(nest, derived)
+            return replace(accepted(task, candidate), rejected=tuple(rejected))
         except InvalidIR as wrong:
             rejected.append(str(wrong))
-            continue
-        return Chosen(candidate, derived, nest, tuple(rejected))
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")
 
 

@@ -399,14 +399,7 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
     old = task.buffer(buffer)
     if owner.ranges[outer] * size != old.shape[dim] or old.strides is not None:
         raise DoesNotApply(f"dimension {dim} of {buffer} is covered in part")
-    blocks: list[AnyBlock] = []
-    for b in task.blocks:
-        if not isinstance(b, Block):
-            if buffer in (*b.inputs, *b.outputs):
-                raise DoesNotApply(f"{buffer} is used by an opaque block")
-            blocks.append(b)
-            continue
-        blocks.append(_factored(b, buffer, dim, size))
+    blocks = _all_factored(task, buffer, dim, size)
     shape = (*old.shape[:dim], owner.ranges[outer], size, *old.shape[dim + 1 :])
     order = old.layout.permutation
     if old.layout.primitives and order is None:
@@ -416,7 +409,7 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
         wide = [x for d in order for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
         layout = Layout((Primitive("reorder", tuple(wide)),))
     buffers = [replace(old, shape=shape, layout=layout) if x.name == buffer else x for x in task.buffers]
-    return replace(task, blocks=tuple(blocks), buffers=tuple(buffers))
+    return replace(task, blocks=blocks, buffers=tuple(buffers))
 
 
 def expose_rule(task: Task, buffer: str) -> Task:
@@ -425,16 +418,16 @@ def expose_rule(task: Task, buffer: str) -> Task:
     if first is None or first.name != "split" or len(first.args) != 2 or buffer in task.constants:
         raise DoesNotApply(f"the layout of {buffer} does not begin by splitting a dimension in two")
     dim, size = first.args
-    blocks: list[AnyBlock] = []
-    for b in task.blocks:
-        if not isinstance(b, Block):
-            if buffer in (*b.inputs, *b.outputs):
-                raise DoesNotApply(f"{buffer} is used by an opaque block")
-            blocks.append(b)
-            continue
-        blocks.append(_factored(b, buffer, dim, size))
+    blocks = _all_factored(task, buffer, dim, size)
     new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(rest)))
-    return replace(task, blocks=tuple(blocks), buffers=tuple(new if x.name == buffer else x for x in task.buffers))
+    return replace(task, blocks=blocks, buffers=tuple(new if x.name == buffer else x for x in task.buffers))
+
+
+def _all_factored(task: Task, buffer: str, dim: int, size: int) -> tuple[AnyBlock, ...]:
+    """The Blocks with dimension `dim` of `buffer` as two, the inner of `size`."""
+    if any(buffer in (*b.inputs, *b.outputs) for b in task.blocks if not isinstance(b, Block)):
+        raise DoesNotApply(f"{buffer} is used by an opaque block")
+    return tuple(_factored(b, buffer, dim, size) if isinstance(b, Block) else b for b in task.blocks)
 
 
 def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:

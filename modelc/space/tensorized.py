@@ -46,7 +46,7 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tensorized | None:
     whole = _fitting(tiled, buffers, intrinsic)
     if whole is None:
         return None
-    cut = intrinsic.cut(_extents(whole, tiled.target)) if intrinsic.tiles is not None else intrinsic
+    cut = intrinsic.cut(_extents(whole)) if intrinsic.tiles is not None else intrinsic
     found = _fitting(tiled, buffers, cut)
     if found is None or found.efficiency < LEAST_EFFICIENCY or any(_ragged(found, it) for it in _exact(cut)):
         return None
@@ -88,7 +88,7 @@ def _fits(found: Match, tiled: Tiled) -> bool:
     return True
 
 
-def _extents(found: Match, target: Target) -> dict[str, int]:
+def _extents(found: Match) -> dict[str, int]:
     """What of a tile to use: rows so that all tiles are alike as far as possible, a reduction that divides."""
     result = {}
     columns = found.intrinsic.accumulator.digits[-1].iterator

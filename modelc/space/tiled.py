@@ -436,15 +436,10 @@ class Tiled:
         if prod(self.ranges.values()) < SERIAL_POINTS:
             return None
 
-        def trips(loop: str) -> int:
-            name, level = loop[:-1], int(loop[-1])
-            outer = self.ranges[name] if level == 0 else min(tiles[name][level - 1], self.ranges[name])
-            return -(-outer // tiles.get(name, (1,))[level]) if level < len(tiles.get(name, (1,))) else outer
-
-        zero = [m for m in macro if m.endswith("0")]
-        enough = [m for m in zero if trips(m) >= 2 * self.target.cores]
-        best = enough[0] if enough else max(zero, key=trips, default=None)
-        return best if best is not None and trips(best) > 1 else None
+        counts = {m: trips(m, self.ranges, tiles) for m in macro if m.endswith("0")}
+        enough = [m for m, count in counts.items() if count >= 2 * self.target.cores]
+        best = enough[0] if enough else max(counts, key=counts.__getitem__, default=None)
+        return best if best is not None and counts[best] > 1 else None
 
     def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
         """The layout of a constant operand: [..., outer vector tiles, reduction in loop order, tile]."""

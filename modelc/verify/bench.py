@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,7 @@ def bench(
             assert path is not None
             engines[name] = stack.enter_context(Engine(name, path, threads))
             engines[name].run(feed)
-            engines[name].time(seconds * WARM_UP)
-        times: dict[str, list[float]] = {name: [] for name in engines}
-        for number in range(SLICES):
-            say(f"slice {number + 1} of {SLICES}")
-            for name, engine in engines.items():
-                times[name] += engine.time(seconds / SLICES)
+        times = alternating(engines, seconds, say)
         abouts = {name: engine.about for name, engine in engines.items()}
     ours = float(np.median(times["modelc"]))
     return {
@@ -61,6 +56,21 @@ def bench(
         "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
         "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
     }
+
+
+def alternating(
+    engines: Mapping[str, Engine], seconds: float, say: Callable[[str], None], slices: int = SLICES
+) -> dict[str, list[float]]:
+    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run: warmed up, then
+    in slices by turns, so that what else the machine does falls on all alike."""
+    for engine in engines.values():
+        engine.time(seconds * WARM_UP)
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for number in range(slices):
+        say(f"slice {number + 1} of {slices}")
+        for name, engine in engines.items():
+            times[name] += engine.time(seconds / slices)
+    return times
 
 
 def _percentiles(times: Sequence[float]) -> dict[str, Any]:
