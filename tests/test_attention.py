@@ -19,7 +19,8 @@ from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.space.stages import RULES, DoesNotApply
+from modelc.space.rule import DoesNotApply
+from modelc.space.stages import RULES
 from modelc.target import load_target
 
 CACHE = 1 << 20

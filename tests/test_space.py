@@ -26,7 +26,8 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.text import parse_task
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.space.stages import RULES, DoesNotApply, derive
+from modelc.space.rule import DoesNotApply
+from modelc.space.stages import RULES, derive
 from modelc.target import load_target
 
 # --- derivation rules -----------------------------------------------------------------------------------------------

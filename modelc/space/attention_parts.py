@@ -12,9 +12,9 @@ from modelc.ir.expr import Var, variables
 from modelc.ir.program import is_contraction
 from modelc.space.access import accesses
 from modelc.space.maps import applied, inlined, reads_plainly
+from modelc.space.prepare import consumers_of
 from modelc.space.rows import lanes_split
-from modelc.space.stages import DoesNotApply
-from modelc.space.tiled import consumers_of
+from modelc.space.rule import DoesNotApply
 from modelc.target import Target
 
 

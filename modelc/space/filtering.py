@@ -17,8 +17,9 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.access import accesses, stored_lanes
 from modelc.space.analytic import kernel_cycles, model_of, population_of
 from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, vector_iterator
+from modelc.space.prepare import consumers_of, reduction_of
 from modelc.space.rule import DoesNotApply
-from modelc.space.tiled import FETCHING_ROWS, Tiled, TiledKnobs, consumers_of, overlapped, reduction_of
+from modelc.space.tiled import FETCHING_ROWS, Tiled, TiledKnobs, overlapped
 from modelc.space.winograd import TRANSFORMS, windows
 from modelc.target import Target
 

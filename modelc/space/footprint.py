@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, substitute, variables
-from modelc.space.stages import logical_strides
+from modelc.space.dimensions import logical_strides
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

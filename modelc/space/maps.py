@@ -9,7 +9,8 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Load, Var, loads
 from modelc.space.access import Access, accesses, stored_lanes
-from modelc.space.stages import RULES, DoesNotApply
+from modelc.space.rule import DoesNotApply
+from modelc.space.stages import RULES
 from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for

@@ -15,7 +15,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Var, variables
 from modelc.space.access import accesses, stored_lanes
 from modelc.space.maps import SERIAL_POINTS, applied, collapsed, map_schedule, vector_iterator
-from modelc.space.stages import DoesNotApply
+from modelc.space.rule import DoesNotApply
 from modelc.target import Target
 
 LANE_GROUPS = 4  # partial results per lane-split reduction, in vectors: covers the latency of the combining operation

@@ -29,3 +29,11 @@ def fresh(task: Task, base: str) -> str:
         k += 1
         name = f"{base}_{k}"
     return name
+
+
+def plain_block(task: Task, name: str) -> Block:
+    """Block `name` of `task`. Raises DoesNotApply if it is opaque."""
+    block = task.block(name)
+    if not isinstance(block, Block):
+        raise DoesNotApply(f"block {name} is opaque")
+    return block

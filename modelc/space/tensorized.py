@@ -23,8 +23,10 @@ from modelc.space.access import Access
 from modelc.space.ahead import trips
 from modelc.space.maps import CHUNKS_PER_CORE
 from modelc.space.match import CannotPack, Match, matches
-from modelc.space.stages import DoesNotApply, derive
-from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, consumers_of, tile_epilogue
+from modelc.space.prepare import consumers_of
+from modelc.space.rule import DoesNotApply
+from modelc.space.stages import derive
+from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, tile_epilogue
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle

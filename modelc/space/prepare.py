@@ -1,0 +1,126 @@
+"""What surrounds the one reduction of a Task, the anchor, and what is done to the Task before the anchor is tiled.
+
+Conditions become padded copies, dimensions of groups and phases become two, and operands that lie in the way of vectors
+are read through copies.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Stage
+from modelc.ir.expr import DTYPES, Var, variables
+from modelc.space.access import Access, accesses
+from modelc.space.dimensions import factorable
+from modelc.space.maps import applied
+from modelc.space.rule import DoesNotApply
+
+PAGE_BYTES = 4096
+LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
+
+
+def reduction_of(task: Task) -> Block:
+    return next(b for b in task.blocks if isinstance(b, Block) and b.reduction)
+
+
+def consumers_of(task: Task, anchor: Block) -> list[Block]:
+    """The maps that read what the anchor writes: they run on its tile."""
+    written = {w.buffer for w in anchor.writes}
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block) and written & {r.buffer for r in b.reads}]
+
+
+def afterwards(task: Task, anchor: Block) -> list[Block]:
+    """The maps after the anchor that read its consumers' results: phases of their own."""
+    consumers = consumers_of(task, anchor)
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block) and b not in consumers]
+
+
+def read_afterwards(task: Task, anchor: Block, consumer: Block) -> bool:
+    """Whether a later phase reads what `consumer` writes: it has to outlive the tile."""
+    written = {w.buffer for w in consumer.writes}
+    return any(written & {r.buffer for r in b.reads} for b in afterwards(task, anchor))
+
+
+def padded(task: Task, stages: list[Stage]) -> Task:
+    """Conditions of the reduction become padded copies of what they guard, where that computes the same."""
+    for buffer in dict.fromkeys(r.buffer for r in reduction_of(task).reads):
+        anchor = reduction_of(task)
+        if not anchor.where:
+            break
+        try:
+            task = applied(task, stages, "pad", block=anchor.name, buffer=buffer)
+        except DoesNotApply:
+            continue
+    return task
+
+
+def factored(task: Task, stages: list[Stage]) -> Task:
+    """Dimensions that the reduction indexes as `a * n + b` (groups, phases) become two, where storage is ours."""
+    for buffer in dict.fromkeys(x.buffer for b in [reduction_of(task)] for x in (*b.writes, *b.reads)):
+        dim = 0
+        while dim < len(task.buffer(buffer).shape):
+            anchor = reduction_of(task)
+            if factorable(anchor, buffer, dim) is not None:
+                with suppress(DoesNotApply):
+                    task = applied(task, stages, "factor", block=anchor.name, buffer=buffer, dim=dim)
+            dim += 1
+    return task
+
+
+def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> dict[str, int | None]:
+    """How far each spatial iterator of the anchor moves through what the first consumer writes."""
+    _, writes = accesses(task, consumer)
+    result: dict[str, int | None] = {}
+    for d, index in enumerate(anchor.writes[0].indices):
+        if isinstance(index, Var):
+            result[index.name] = writes[0].strides.get(plain[d]) if d in plain else 0
+    return result
+
+
+def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
+    """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands."""
+    reads, _ = accesses(task, anchor)
+    strides = output_strides(task, anchor, consumer, plain)
+
+    def cost(name: str) -> tuple[int, int]:
+        odd = sum(r.strides[name] not in (0, 1) and not packable(task, anchor, r, name) for r in reads)
+        return odd, 0 if strides.get(name) == 1 else 1
+
+    names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
+    names.sort(key=lambda n: (cost(n), -anchor.ranges[n]))
+    return names[0] if names and cost(names[0])[0] == 0 else None
+
+
+def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether a copy of the operand can be stored with the vector iterator innermost, and pays: the iterator indexes
+    one dimension alone, and every element is read more than once."""
+    alone = [i for i in read.load.indices if vector in variables(i)]
+    if len(alone) != 1 or alone[0] != Var(vector):
+        return False
+    if read.load.buffer in task.constants:
+        return True
+    return prod(i.extent for i in anchor.iters if read.strides[i.name] == 0) >= 8
+
+
+def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage]) -> Task:
+    """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
+    those of which every reduction step reads another page, where many rows read them."""
+    for read in accesses(task, anchor)[0]:
+        buffer = read.load.buffer
+        if buffer not in task.constants and (
+            read.strides[vector] not in (0, 1) or scattered(task, anchor, read, vector)
+        ):
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+    return task
+
+
+def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether vectors of successive reduction steps lie pages apart, and are read often enough to be copied first."""
+    itemsize = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
+    steps = [abs(s) * itemsize for i in anchor.reduction if i.extent > 1 and (s := read.strides[i.name])]
+    again = prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
+    return read.strides[vector] == 1 and bool(steps) and min(steps) >= PAGE_BYTES and again >= LEAST_READERS
