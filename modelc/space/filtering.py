@@ -1,20 +1,26 @@
 """Schedules of Tasks derived by Winograd's rule (winograd.py): where the transforms run around the products.
 
-The Task's last Block owns the outer loops. Two shapes, by what fits the second-level cache:
+The Task's last Block owns the outer loops. Three shapes, told apart by what is read again and again:
 
-    by rows     a chunk of tile rows at a time: its input is padded and transformed, multiplied, transformed back
+    by rows     a chunk of tile rows at a time: its input is padded and transformed, multiplied, transformed back; the
+                kernel is read for every chunk
     by panels   all tiles are transformed first (a phase of its own); then, for one panel of outputs at a time, the
-                products over all tiles and their transformation: the kernel is read exactly once
+                products over all tiles and their transformation: the kernel is read once, the tiles for every panel
+    by points   transforms, products and transforms back are phases of their own; products go point by point of the
+                transformed tile: kernel and tiles are read once, and products are written out in between
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from math import ceil, prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.space.access import accesses, stored_lanes
+from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.ahead import trips
 from modelc.space.analytic import kernel_cycles, model_of, population_of
 from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, vector_iterator
 from modelc.space.prepare import consumers_of, reduction_of
@@ -27,6 +33,14 @@ STREAMED = 0.4  # of memory's bandwidth that is had where few rows go over each 
 PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
 
 
+class Shape(Enum):
+    """Where the transforms run around the products (see above)."""
+
+    ROWS = "rows"
+    PANELS = "panels"
+    POINTS = "points"
+
+
 @dataclass(frozen=True)
 class Filtering:
     """One way to compute a windowed Task: its Candidate and the seconds that it is estimated to take."""
@@ -37,20 +51,20 @@ class Filtering:
 
 
 def filtering_candidates(task: Task, target: Target, stages: list[Stage]) -> list[Filtering]:
-    """A Candidate per F(m, 3) that applies to the one reduction of `task`; empty if none does."""
+    """Candidates of each shape for each F(m, 3) that applies to the one reduction of `task`; empty if none does."""
     anchor = reduction_of(task)
     if len(anchor.writes) > 1 or windows(task, anchor) is None:
         return []
-    found = []
+    found: list[Filtering] = []
     for m in TRANSFORMS:
         try:
-            found.append(_filtering(task, target, list(stages), m))
+            found += _filtering(task, target, list(stages), m)
         except DoesNotApply:
             continue
     return found
 
 
-def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> Filtering:
+def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> list[Filtering]:
     name = reduction_of(task).name
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
@@ -61,15 +75,15 @@ def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> Filte
     for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
-    schedule = _Schedule(task, target, tuple(stages), m)
-    return Filtering(schedule.candidate(), schedule.seconds(1), schedule.seconds(target.cores))
+    schedules = [_Schedule(task, target, tuple(stages), m, shape) for shape in Shape]
+    return [Filtering(s.candidate(), s.seconds(1), s.seconds(target.cores)) for s in schedules]
 
 
 class _Schedule:
     """One Winograd Task's schedule; the attributes are the facts that its parts share."""
 
-    def __init__(self, task: Task, target: Target, stages: tuple[Stage, ...], m: int):
-        self.task, self.target, self.stages, self.m = task, target, stages, m
+    def __init__(self, task: Task, target: Target, stages: tuple[Stage, ...], m: int, shape: Shape):
+        self.task, self.target, self.stages, self.m, self.shape = task, target, stages, m, shape
         blocks = [b for b in task.blocks if isinstance(b, Block)]
         if len(blocks) != len(task.blocks) or blocks[3:4] != [reduction_of(task)] or len(blocks) < 8:
             raise DoesNotApply("the Task has Blocks of another kind")
@@ -91,8 +105,8 @@ class _Schedule:
         names = [str(i) for i in self.scatter.writes[0].indices[2:]]
         self.owned = dict(zip(names, map(str, read.indices[2:]), strict=True))  # iterator of the product -> the owner's
         self.ti, self.tj = (str(i) for i in read.indices[:2])
-        self.by_panels = self.transformed_bytes() <= self.cache() // 2
-        self.tile_rows = self.product.ranges[self.th] if self.by_panels else self.chunk()
+        self.samples, self.depths = self.lead()
+        self.tile_rows = self.chunk() if shape is Shape.ROWS else self.product.ranges[self.th]
         self.gemm = Tiled(task, target, stages, self.product, vector, [self.write])
         self.gemm.ranges = {**self.gemm.ranges, self.th: self.tile_rows}
         kernel = self.gemm.best_kernel()
@@ -101,48 +115,58 @@ class _Schedule:
     def cache(self) -> int:
         return self.target.caches[min(1, len(self.target.caches) - 1)].bytes
 
-    def transformed_bytes(self) -> int:
-        """Bytes of all transformed tiles of one sample."""
-        return self.task.buffer(self.columns.writes[0].buffer).bytes
+    def bytes(self, block: Block) -> int:
+        """Bytes of what `block` writes."""
+        return self.task.buffer(block.writes[0].buffer).bytes
 
     def chunk(self) -> int:
         """Tile rows per chunk: transformed tiles and products stay in the second-level cache, every core gets work."""
         total = self.product.ranges[self.th]
-        buffers = (self.columns.writes[0].buffer, self.write.writes[0].buffer)
-        per_row = sum(self.task.buffer(b).bytes for b in buffers) // total // prod(self.outer_extents())
-        fits = max(1, self.cache() * 3 // 4 // max(per_row, 1))
+        tiles = self.bytes(self.columns) // self.points(self.samples)
+        products = self.bytes(self.write) // self.points([*self.samples, *self.depths])
+        fits = max(1, self.cache() * 3 // 4 * total // max(tiles + products, 1))
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
 
-    def outer_extents(self) -> list[int]:
-        return [self.owner.ranges[n] for n in self.lead()]
+    def points(self, names: Sequence[str]) -> int:
+        return prod(self.owner.ranges[n] for n in names)
 
-    def lead(self) -> list[str]:
-        """The owner's iterators that are neither tiles, parts of a tile, nor the vector."""
+    def lead(self) -> tuple[list[str], list[str]]:
+        """The owner's iterators that are neither tiles, parts of a tile, nor the vector: those that have transformed
+        tiles of their own, and those that a window of the product slides along."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], self.ti, self.tj}
-        return [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+        found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+        (tiles,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
+        alone = {self.owned.get(str(i)) for i in tiles.indices}
+        return [n for n in found if n in alone], [n for n in found if n not in alone]
 
     def candidate(self) -> Candidate:
         owner, v = self.owner.name, self.owned[self.vector]
-        th, tw, lead = self.owned[self.th], self.owned[self.tw], self.lead()
+        th, tw = self.owned[self.th], self.owned[self.tw]
         tile = self.gemm.tiles(self.knobs)[self.vector][0]
         inside = [f"{self.ti}0", f"{self.tj}0"]
         tags = dict.fromkeys(inside, "unroll")
-        outer = [f"{n}0" for n in lead]
-        tiles: dict[str, tuple[int, ...]]
-        if self.by_panels:
+        samples, depths = ([f"{n}0" for n in names] for names in (self.samples, self.depths))
+        tiles: dict[str, tuple[int, ...]] = {v: (self.lanes,)}
+        transforms, products, scope = ("root", "arena"), "root", "arena"
+        if self.shape is Shape.PANELS:
             tiles = {v: (tile, self.lanes)}
-            order = [f"{v}0", *outer, f"{th}0", f"{tw}0", f"{v}1", *inside, f"{v}2"]
-            first, spot = order[0], f"{owner}.{v}1"
-            products = f"{owner}.{(order[0], *outer)[-1]}"
-            transforms = ("root", "arena")
+            order = [f"{v}0", *samples, *depths, f"{th}0", f"{tw}0", f"{v}1", *inside, f"{v}2"]
+            spot = f"{owner}.{v}1"
+            products, scope = f"{owner}.{(order[0], *samples, *depths)[-1]}", "local"
+        elif self.shape is Shape.ROWS:
+            tiles |= {th: (self.tile_rows,)}
+            outer = self.longest_first([*samples, f"{th}0"], tiles)
+            order = [*outer, *depths, f"{th}1", f"{tw}0", f"{v}0", *inside, f"{v}1"]
+            spot = f"{owner}.{v}0"
+            transforms = (f"{owner}.{outer[-1]}", "local")
+            products, scope = f"{owner}.{(outer[-1], *depths)[-1]}", "local"
         else:
-            tiles = {th: (self.tile_rows,), v: (self.lanes,)}
-            order = [f"{th}0", *outer, f"{th}1", f"{tw}0", f"{v}0", *inside, f"{v}1"]
-            first, spot = order[0], f"{owner}.{v}0"
-            products = f"{owner}.{(order[0], *outer)[-1]}"
-            transforms = (f"{owner}.{first}", "local")
+            outer = self.longest_first([*samples, *depths, f"{th}0"], tiles)
+            order = [*outer, f"{tw}0", f"{v}0", *inside, f"{v}1"]
+            spot = f"{owner}.{v}0"
+        first = order[0]
         tags |= {first: "parallel", order[-1]: "vector"}
         schedules = {
             self.pad.name: map_schedule(self.task, self.pad, self.target, *transforms),
@@ -156,7 +180,7 @@ class _Schedule:
         layouts = {}
         schedules[self.product.name], macro = self.product_schedule(products)
         schedules[self.write.name] = replace(
-            self.gemm.epilogue(self.write, f"{self.product.name}.{macro[-1]}", self.knobs), scope="local"
+            self.gemm.epilogue(self.write, f"{self.product.name}.{macro[-1]}", self.knobs), scope=scope
         )
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
@@ -169,15 +193,24 @@ class _Schedule:
             layouts[accumulators.buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
+    def longest_first(self, loops: list[str], tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """`loops` with the one that has most iterations, of equals the first, outside: it goes to threads."""
+        first = max(loops, key=lambda loop: trips(loop, self.owner.ranges, tiles))
+        return [first, *(loop for loop in loops if loop != first)]
+
     def product_schedule(self, at: str) -> tuple[BlockSchedule, list[str]]:
         """The product's loops at `at`, and those outside its micro-kernel."""
         v, counts = self.vector, dict(self.knobs.rows)
         tile = self.gemm.tiles(self.knobs)[v][0]
         tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
-        outside = [i.name for i in self.product.spatial if i.extent > 1 and i.name not in tiles]
-        macro = [*(f"{n}0" for n in outside), f"{v}0", *(f"{n}0" for n in counts)]
+        outside = [f"{i.name}0" for i in self.product.spatial if i.extent > 1 and i.name not in tiles]
+        kernel = self.kernel()
+        moving, still = ([n for n in outside if (kernel.strides[n[:-1]] != 0) == moves] for moves in (True, False))
+        macro = [*moving, f"{v}0", *still, *(f"{n}0" for n in counts)]
         micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
         tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
+        if at == "root":
+            tags[macro[0]] = "parallel"
         reduction = [f"{n}0" for n in self.gemm.reduction]
         steps = self.gemm.unrolled_steps(tiles)
         tags |= dict.fromkeys(steps, "unroll")
@@ -187,14 +220,17 @@ class _Schedule:
     def fetched(self, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
         """The kernel, and the loop over parts of it that lie one after the other in the order they are read."""
         v, ranges = self.vector, {**self.gemm.ranges, self.th: self.tile_rows}
-        here = tiles[v][0] if self.by_panels else ranges[v]  # outputs that the product's loops go over
+        here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
         loops = [loop for loop in macro if loop[:-1] != v or here > tiles[v][0]]
-        kernel = next(r for r in self.gemm.reads if r.load.buffer in self.task.constants)
+        kernel = self.kernel()
         moving = [loop for loop in loops if kernel.strides[loop[:-1]]]
         rows = prod(ranges[n] for n in (self.th, self.tw))
         if not moving or rows < FETCHING_ROWS:
             return {}
         return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
+
+    def kernel(self) -> Access:
+        return next(r for r in self.gemm.reads if r.load.buffer in self.task.constants)
 
     def columns_schedule(self, at: str, scope: str) -> BlockSchedule:
         """The second input transform, one vector of channels of one tile at a time; the first runs inside it."""
@@ -219,20 +255,34 @@ class _Schedule:
         return BlockSchedule(at, "local", {vector: (self.lanes,)}, order, {order[0]: "unroll", order[2]: "vector"})
 
     def seconds(self, cores: int) -> float:
-        """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, traffic
-        of transformed tiles through the second-level cache; the kernel comes from memory while this goes on."""
+        """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, and what
+        passes through memory while this goes on."""
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
-        p, ranges = self.m + 2, self.product.ranges
-        chunks = ceil(ranges[self.th] / self.tile_rows)
+        p = self.m + 2
+        chunks = ceil(self.product.ranges[self.th] / self.tile_rows)
         model = model_of(self.gemm)
         products = chunks * float(kernel_cycles(model, population_of(model, [self.knobs]))[0])
         transform = TRANSFORMS[self.m]
         terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (transform.input, transform.output))
-        vectors_in = self.task.buffer(self.columns.writes[0].buffer).bytes / (p * p * 4 * self.lanes)
-        vectors_out = self.task.buffer(self.write.writes[0].buffer).bytes / (p * p * 4 * self.lanes)
+        vectors_in, vectors_out = (self.bytes(b) / (p * p * 4 * self.lanes) for b in (self.columns, self.write))
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
-        kernel = self.task.buffer(next(r.load.buffer for r in self.gemm.reads if r.load.buffer in self.task.constants))
-        phases = 2 * PHASE_SECONDS if self.by_panels else 0.0
-        stream = int(kernel.bytes / STREAMED)
-        return phases + overlapped((products + cycles_in + cycles_out) / rate / cores, stream, self.target)
+        phases = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}[self.shape] * PHASE_SECONDS
+        return phases + overlapped(
+            (products + cycles_in + cycles_out) / rate / cores, self.streamed(chunks), self.target
+        )
+
+    def streamed(self, chunks: int) -> int:
+        """Bytes from beyond the second-level cache: the kernel, and what is read again after it had to leave."""
+        kernel = self.task.buffer(self.kernel().load.buffer).bytes
+        tiles, products = self.bytes(self.columns), self.bytes(self.write)
+        panels = -(-self.product.ranges[self.vector] // self.gemm.tiles(self.knobs)[self.vector][0])
+        room = self.cache() // 2
+        again = 0
+        if self.shape is Shape.ROWS and kernel > room:
+            again = kernel * (chunks * self.points([*self.samples, *self.depths]) - 1)
+        elif self.shape is Shape.PANELS:
+            again = tiles * panels * (tiles > room) + 2 * products * (products // panels > room)
+        elif self.shape is Shape.POINTS:
+            again = 2 * tiles * (tiles > room) + 2 * products * (products > room)
+        return int(kernel / STREAMED) + again
