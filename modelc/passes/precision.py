@@ -13,12 +13,14 @@ convolution, whose data meets one weight each, is neither, and stays in float32;
 
 Its operands become bfloat16: constants are converted, computed values are stored so by whoever writes them and read
 with a cast by everyone, and what has to stay float32 (inputs and outputs of the program, operands of opaque Blocks) is
-copied by a Task of its own. What its Task computes is stored as bfloat16 too, and so is what merely moves such values.
+copied, by the one Task that multiplies it or by a Task of its own. What its Task computes is stored as bfloat16 too,
+and so is what merely moves such values.
 Inside a Task everything is float32; a result is rounded once, to nearest even, where it is stored.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -123,17 +125,25 @@ def _operands(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
 
 def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
     """Whether one operand is a constant, which is packed for the instructions that add several products at a time when
-    compiling; the other meets several of its elements, or those are read once; and a dot product has terms enough along
-    one iterator. Contractions of two computed operands (attention) are faster in float32 than with their operands
-    packed or widened while running."""
+    compiling; the other meets several of its elements, or those are read once; and a dot product has terms enough in a
+    row. Contractions of two computed operands (attention) are faster in float32 than with their operands packed or
+    widened while running."""
     assert isinstance(block, Block)
     if not {a.buffer, b.buffer} & task.constants:
         return False
-    if max(i.extent for i in block.reduction if {i.name} <= variables(a) & variables(b)) < LEAST_DEPTH:
+    if _depth(block, *((b, a) if a.buffer in task.constants else (a, b))) < LEAST_DEPTH:
         return False
     long = {i.name for i in block.spatial if i.extent > 1}
     reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
     return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
+
+
+def _depth(block: Block, data: Load, constant: Load) -> int:
+    """Terms of a dot product that can lie in a row: along one iterator, or along the channels of a window's taps."""
+    common = [i for i in block.reduction if {i.name} <= variables(data) & variables(constant)]
+    plain = [i.extent for i in common if Var(i.name) in data.indices]
+    taps = [i.extent for i in common if Var(i.name) not in data.indices]
+    return max(plain, default=1) * max(taps, default=1)
 
 
 # --- the rewrite --------------------------------------------------------------------------------------------------
@@ -151,6 +161,7 @@ class _Rewrite:
         self.values = dict(program.values)
         self.constants = dict(program.constants)
         self.copies: dict[str, str] = {}  # a value that stays float32 -> its copy in bfloat16
+        self.copied = Counter(bound.values[x] for k, bound in enumerate(program.tasks) for x in self._wide(k))
         self.tasks: list[BoundTask] = []
 
     def _contracted(self, bound: BoundTask) -> frozenset[str]:
@@ -158,6 +169,11 @@ class _Rewrite:
         if bound.task.name in self.kept:
             return frozenset()
         return frozenset(x.buffer for _, loads in products(bound.task) for x in loads)
+
+    def _wide(self, k: int) -> list[str]:
+        """The buffers of Task `k` that are operands, and stay float32."""
+        bound, operands = self.old.tasks[k], self.operands[k]
+        return [x for x in bound.task.inputs if x in operands and self._root(bound, x) not in self.roots]
 
     def _root(self, bound: BoundTask, buffer: str) -> str | None:
         """The root that a boundary buffer lies in; None for a local."""
@@ -203,18 +219,21 @@ class _Rewrite:
     def program(self) -> Program:
         for name in self.roots - self.constants.keys():
             self._narrow(name)
-        for bound, operands in zip(self.old.tasks, self.operands, strict=True):
-            values = dict(bound.values)
-            for buffer in bound.task.inputs:
-                if buffer in operands and self._root(bound, buffer) not in self.roots:
+        for k, bound in enumerate(self.old.tasks):
+            task, operands, values = bound.task, self.operands[k], dict(bound.values)
+            for buffer in self._wide(k):
+                if buffer in task.constants or self.copied[values[buffer]] > 1:
                     values[buffer] = self._copy(values[buffer])
-            for buffer in bound.task.constants:
+                else:
+                    task, inside = _copied(task, buffer)
+                    operands = operands - {buffer} | {inside}
+            for buffer in task.constants:
                 if self._root(bound, buffer) in self.roots:
                     self._convert(self._root(bound, buffer) or "")
             narrow = {x for x in values if self.values[values[x]].dtype == NARROW} | (operands - values.keys())
-            narrow = {x for x in narrow if bound.task.buffer(x).dtype == WIDE}
+            narrow = {x for x in narrow if task.buffer(x).dtype == WIDE}
             copied = {x for x in values if values[x] != bound.values[x]}
-            task = replace(bound.task, buffers=tuple(self._bound(b, values, copied) for b in bound.task.buffers))
+            task = replace(task, buffers=tuple(self._bound(b, values, copied) for b in task.buffers))
             self.tasks.append(BoundTask(in_bfloat16(task, narrow, operands), values))
         used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
         used |= {self.values[n].root for n in used}
@@ -271,6 +290,33 @@ def _moved(block: AnyBlock) -> Iterator[str | None]:
         return
     for body in block.body:
         yield body.buffer if isinstance(body, Load) else None
+
+
+def _copied(task: Task, buffer: str) -> tuple[Task, str]:
+    """`task` with a copy of what it reads from `buffer`, and the copy's name: its contractions multiply that."""
+    source = task.buffer(buffer)
+    copy = _unused(task, f"{buffer}_copy")
+    iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(source.shape))
+    at = tuple(Var(i.name) for i in iters)
+    block = Block(_unused(task, f"round_{buffer}"), iters, (Load(copy, at),), (Load(buffer, at),))
+    multiplied = {b.name: loads for b, loads in products(task)}
+
+    def visit(e: Expr, operands: tuple[Load, Load]) -> Expr | None:
+        return Load(copy, e.indices) if isinstance(e, Load) and e.buffer == buffer and e in operands else None
+
+    blocks = [
+        b.mapped(partial(visit, operands=multiplied[b.name])) if isinstance(b, Block) and b.name in multiplied else b
+        for b in task.blocks
+    ]
+    local = Buffer(copy, source.dtype, source.shape, source.layout)
+    return replace(task, blocks=(block, *blocks), buffers=(*task.buffers, local)), copy
+
+
+def _unused(task: Task, base: str) -> str:
+    """A name that no buffer and no Block has: `base`, or with lines after it."""
+    while base in {b.name for b in (*task.blocks, *task.buffers)}:
+        base += "_"
+    return base
 
 
 def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:
@@ -377,10 +423,7 @@ class _Rounding:
                 continue
             iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(self.task.buffer(name).shape))
             at = tuple(Var(i.name) for i in iters)
-            own = f"round_{name}"
-            while own in {b.name for b in (*self.task.blocks, *self.task.buffers)}:
-                own += "_"
-            yield Block(own, iters, (Load(name, at),), (cast(NARROW, Load(wide, at)),))
+            yield Block(_unused(self.task, f"round_{name}"), iters, (Load(name, at),), (cast(NARROW, Load(wide, at)),))
 
     def _rounded(self, value: Expr) -> Expr:
         """`value` as bfloat16; what was one is moved as it is."""

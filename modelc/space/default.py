@@ -17,6 +17,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.attention import attention_candidate
 from modelc.space.filtering import Filtering, filtering_candidates
+from modelc.space.fusing import fused
 from modelc.space.maps import collapsed, exposed, inlined, map_schedule
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
@@ -66,7 +67,9 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
         return attention_candidate(task, target, stages) or rows_candidate(task, target, stages)
     task = staged(task, target, stages)
     found = filtering_candidates(task, target, stages) if winograd else []
+    taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if tensorize else []
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
-    return Ways((*(tensorized(direct) if tensorize else ()), direct), tuple(found))
+    units = [unit for tiled in (*taken, direct) if tiled is not None and tensorize for unit in tensorized(tiled)]
+    return Ways((*units, direct), tuple(found))

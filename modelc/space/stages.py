@@ -7,6 +7,7 @@
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
     collapse, factor, expose   one dimension of two, or two of one: see dimensions.py
+    fuse(block, outer, inner, multiple)  two reductions as one, of a padded constant: see fuse.py
     winograd(block, m)              minimal filtering: see winograd.py
     defer(block)                    a factor that a contraction's sums have in common: see defer.py
 
@@ -28,6 +29,7 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.defer import defer_rule
 from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
+from modelc.space.fuse import fuse_rule, fused_constant
 from modelc.space.rule import DoesNotApply, fresh, plain_block, replaced
 from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
 
@@ -35,8 +37,8 @@ from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
 def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
     """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
     for stage in stages:
-        if stage.rule == "winograd":
-            data = transformed_kernel(task, name, data, **stage.args)  # type: ignore[arg-type]
+        if (anew := CONSTANTS.get(stage.rule)) is not None:
+            data = anew(task, name, data, **stage.args)
         task = RULES[stage.rule](task, **stage.args)
     return data
 
@@ -273,6 +275,11 @@ RULES: dict[str, Callable[..., Task]] = {
     "collapse": collapse_rule,
     "factor": factor_rule,
     "expose": expose_rule,
+    "fuse": fuse_rule,
     "winograd": winograd_rule,
     "defer": defer_rule,
+}
+CONSTANTS: dict[str, Callable[..., NDArray[Any]]] = {  # rules that compute constants anew
+    "fuse": fused_constant,
+    "winograd": transformed_kernel,
 }
