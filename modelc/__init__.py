@@ -23,7 +23,7 @@ _HOMES = {
     "inspect": ("modelc.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
     "profile": ("modelc.verify", "profile"),
-    "verify_package": ("modelc.pipeline", "verify"),
+    "verify_package": ("modelc.verification", "verify"),
 }
 __all__ = ["__version__", "verify", *_HOMES]
 

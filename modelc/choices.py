@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.config import Config, parse_config
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, ModelError
 from modelc.ir.candidate import Candidate
 from modelc.passes.convert import LayoutChoice
 from modelc.target import Target, parse_target
@@ -75,6 +76,18 @@ def parse_choices(data: Any, source: str) -> Choices:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{source} is no choices.json of this modelc: {type(error).__name__}: {error}") from None
+
+
+def digest_of(model: Path) -> str:
+    """The sha256 of a model's file, by which choices know it."""
+    digest = hashlib.sha256()
+    try:
+        with model.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise ModelError(f"the model {model} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def check_choices(choices: Choices, version: str, model_sha256: str, target: Target | None, source: str) -> None:

@@ -249,7 +249,7 @@ def test_kernels_in_c_become_objects() -> None:
     run = pipeline.Run(small.model(), "", load_target("native"), DEFAULT, ({},), 1)
     source = "void k_c(int *x, unsigned char *scratch, int begin, int end) { *x = begin; }"
     kernel = Kernel("k_c", None, source, (KernelStep("k_c", ("x",), 1, 0),), ())
-    assert run._object(kernel)[:4] == b"\x7fELF" and run._object(kernel) == run._object(kernel)
+    assert run.object_of(kernel)[:4] == b"\x7fELF" and run.object_of(kernel) == run.object_of(kernel)
 
 
 # --- configuration ------------------------------------------------------------------------------------------------

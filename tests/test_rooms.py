@@ -29,7 +29,10 @@ ROOMS = (  # from the top
     "verify",
     "config",
     "choices",
+    "stages",
+    "precision",
     "pipeline",
+    "verification",
     "describe",
     "cli",
 )

@@ -33,7 +33,7 @@ def verify(
 ) -> int:
     """Compares a package with ONNX Runtime: passed where |a - b| <= ATOL + RTOL * |b|. Loading a package executes the
     library in it."""
-    from modelc.pipeline import verify as verify_package
+    from modelc.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)
     with err.status("comparing with ONNX Runtime"):

@@ -1,6 +1,7 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
 from modelc.package.emulate import EmulatedRun, StepTime, run_emulated
+from modelc.package.link import compile_kernel
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
 from modelc.package.spec import (
@@ -33,6 +34,7 @@ __all__ = [
     "TensorInfo",
     "Toolchain",
     "check_place",
+    "compile_kernel",
     "emulator",
     "find_toolchain",
     "machine_of",

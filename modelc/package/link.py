@@ -25,6 +25,7 @@ COMPILE = (
     "-w",
     "-pthread",
 )
+KERNEL = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
 LINK = (
     "-shared",
     "-s",
@@ -37,6 +38,15 @@ LINK = (
     "-Wl,-soname,libmodel.so",
     f"-Wl,--version-script={EXPORTS}",
 )
+
+
+def compile_kernel(toolchain: Toolchain, source: str) -> bytes:
+    """The object of a kernel in C."""
+    with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as name:
+        folder = Path(name)
+        (folder / "kernel.c").write_text(source)
+        toolchain.compile([*KERNEL, "-c", "kernel.c", "-o", "kernel.o"], folder)
+        return (folder / "kernel.o").read_bytes()
 
 
 def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, bytes], library: Path) -> None:

@@ -1,0 +1,70 @@
+"""The precision of a compilation: which contractions multiply bfloat16, and what auto keeps in float32."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from modelc.errors import ConfigError
+from modelc.ir.program import Program
+from modelc.package import Package
+from modelc.passes.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
+from modelc.target import Target
+from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
+
+Added = Mapping[str, float]  # by a Task's name: the error that it adds to the outputs in bfloat16, by itself
+
+
+def narrowing(precision: str, target: Target) -> bool:
+    return precision != "f32" and multiplies_bfloat16(target)
+
+
+def rounded(program: Program, precision: str, target: Target, kept: Sequence[str]) -> Program:
+    """`program` in the precision that is asked for, but for the Tasks `kept` in float32, with a note of what became of
+    it."""
+    if precision == "f32":
+        return program
+    every = contracting_tasks(program)
+    if not narrowing(precision, target):
+        note = f"precision auto: all in float32, for the target {target.name} cannot multiply bfloat16"
+        return replace(program, notes=(*program.notes, note))
+    if unknown := sorted(set(kept) - set(every)):
+        raise ConfigError(f"the choices keep {unknown[0]} in float32, which is no contraction of this model")
+    program = to_bfloat16(program, tuple(kept))
+    note = f"precision {precision}: {len(every) - len(kept)} of {len(every)} contractions in bfloat16"
+    note += f"; in float32: {', '.join(kept)}" if kept else ""
+    return replace(program, notes=(*program.notes, note))
+
+
+def ways(first: Kept, added: Callable[[], Sequence[Added]] | None, limit: float) -> Iterator[tuple[Kept, bool]]:
+    """What to keep in float32, in the order in which it is tried, and whether it is the last: the next is asked for
+    where a package was too far off. `added` measures what each Task adds; None: there is nothing to search."""
+    yield first, added is None
+    if added is not None:
+        turns = kept_in_turn(added(), limit)
+        yield from ((kept, k == len(turns)) for k, kept in enumerate(turns, 1))
+
+
+def each_rounded(wide: Sequence[Program]) -> list[dict[str, Program]]:
+    """By the Task's name, each program with the operands of one contraction rounded, for each set of shapes."""
+    return [{name: with_roundings(program, name) for name in contracting_tasks(program)} for program in wide]
+
+
+def errors_added(
+    wide: Program,
+    each: Mapping[str, Program],
+    package: Callable[[Program, Path], Package],
+    draw: Callable[[Package], Arrays],
+    progress: Callable[[str], None],
+) -> Added:
+    """What `each` adds to the outputs of `wide`, on one drawn input. `package` writes a program's package."""
+    with tempfile.TemporaryDirectory(prefix="modelc-precision-") as folder:
+        path = Path(folder) / "one.modelc"
+        feed = draw(package(wide, path))
+        wanted, errors = results(path, feed), dict[str, float]()
+        for name, one in each.items():
+            progress(f"what {name} adds in bfloat16")
+            errors[name] = error(results(package(one, path).path, feed), wanted)
+        return errors

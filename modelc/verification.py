@@ -1,0 +1,69 @@
+"""A package that is there against ONNX Runtime: its outputs, and kernel by kernel what they are made of."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc import __version__
+from modelc.choices import check_choices, digest_of, parse_choices
+from modelc.ir.program import Program
+from modelc.package import Package, read_choices, read_package, write_package
+from modelc.passes.precision import rounded_values
+from modelc.pipeline import Run
+from modelc.verify import Probe, Report, compare_layers
+from modelc.verify.check import drawn, variant_of
+from modelc.verify.check import verify as verify_outputs
+from modelc.verify.compare import BF16, Rounded
+
+
+def verify(
+    package: str | Path,
+    model: str | Path,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    rtol: float = 1e-3,
+    atol: float = 1e-4,
+    per_layer: bool = False,
+    bf16: Rounded = BF16,
+) -> Report:
+    """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant; what is computed
+    through bfloat16 has to be as near as `bf16` says, everything else as `rtol` and `atol` say. `per_layer` also builds
+    the package again from its choices with every kernel's result as an output, and compares these."""
+    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16)
+    if not per_layer:
+        return report
+    read = read_package(package)
+    source = str(read.path / "choices.json")
+    chosen = parse_choices(read_choices(read), source)
+    digest = digest_of(Path(model))
+    check_choices(chosen, __version__, digest, None, source)
+    feed = dict(inputs) if inputs is not None else drawn(read, model, seed, 1)[0]
+    number = variant_of(read, feed)
+    only = slice(number, number + 1)
+    one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
+    run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, locked=one)
+    with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder:
+        _, programs = run.programs()
+        spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)
+        exposed = write_package(spec, Path(folder) / "exposed.modelc")
+        layers = compare_layers(exposed.path, _probes(programs[0], exposed), model, feed, rtol, atol, bf16)
+    return replace(report, layers=layers)
+
+
+def _probes(program: Program, exposed: Package) -> tuple[Probe, ...]:
+    """What the tasks write, in order of execution."""
+    there = {tensor.name for tensor in exposed.manifest.variants[0].outputs}
+    found, rounded = [], rounded_values(program)
+    for bound in program.tasks:
+        for value in (program.values[name] for name in bound.outputs):
+            if value.root in there:
+                place = (value.dtype, value.shape, value.layout, value.strides, value.root, value.offset)
+                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place, value.name in rounded))
+    return tuple(found)
