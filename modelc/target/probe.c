@@ -62,9 +62,29 @@ static double now(void) {
 #define CHAIN(OP) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0) OP(c0)
 enum { UNROLL = 12, LOOPS = 500 };
 
-/* NAME() is one run. It calls nothing, so that no accumulator leaves its register. */
-#define RUN(NAME, BODY)                                                                                    \
-    static __attribute__((noinline)) void NAME(void) {                                                     \
+/* What is timed on one core, and the nanoseconds of its best run so far. */
+typedef struct instruction {
+    const char *name;
+    void (*run)(void);
+    int on_tiles;
+    double best;
+    struct instruction *next;
+} instruction;
+
+static instruction *instructions;
+
+/* Puts the function ID among the instructions, before main begins. */
+#define TIMED(ID, NAME, ON_TILES)                                                                          \
+    static void ID(void);                                                                                  \
+    static __attribute__((constructor)) void add_##ID(void) {                                              \
+        static instruction one = {NAME, ID, ON_TILES, 1e30, 0};                                            \
+        one.next = instructions, instructions = &one;                                                      \
+    }
+
+/* ID() is one run. It calls nothing, so that no accumulator leaves its register. */
+#define RUN(ID, NAME, BODY)                                                                                \
+    TIMED(ID, NAME, 0)                                                                                     \
+    static __attribute__((noinline)) void ID(void) {                                                       \
         vector a = {0}, b = {0}, c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a, c6 = a, c7 = a, c8 = a,    \
                c9 = a, c10 = a, c11 = a;                                                                   \
         for (int loop = 0; loop < LOOPS; loop++) { BODY }                                                  \
@@ -72,52 +92,59 @@ enum { UNROLL = 12, LOOPS = 500 };
         __asm__ volatile("" : : "m"(sink));                                                                \
     }
 
-RUN(float32_latency, CHAIN(FLOAT32))
-RUN(float32_throughput, EACH(FLOAT32))
+RUN(latency, "latency", CHAIN(FLOAT32))
+RUN(float32, "float32", EACH(FLOAT32))
 #ifdef FLOAT16
-RUN(float16_throughput, EACH(FLOAT16))
+RUN(float16, "float16", EACH(FLOAT16))
+#endif
+#ifdef __AVX512F__
+RUN(avx512_f32, "avx512-f32", EACH(FLOAT32))
 #endif
 #if defined(__AVX2__) && defined(__FMA__)
-RUN(avx2_f32, EACH(AVX2_F32))
+RUN(avx2_f32, "avx2-f32", EACH(AVX2_F32))
 #endif
 #ifdef __AVXVNNI__
-RUN(avx_vnni, EACH(AVX_VNNI))
+RUN(avx_vnni, "avx-vnni", EACH(AVX_VNNI))
 #endif
 #ifdef __AVX512BF16__
-RUN(avx512_bf16, EACH(AVX512_BF16))
+RUN(avx512_bf16, "avx512-bf16", EACH(AVX512_BF16))
 #endif
 #ifdef __AVX512VNNI__
-RUN(avx512_vnni, EACH(AVX512_VNNI))
+RUN(avx512_vnni, "avx512-vnni", EACH(AVX512_VNNI))
+#endif
+#ifdef __aarch64__
+RUN(neon_f32, "neon-f32", EACH(FLOAT32))
+#elif defined(__arm__)
+RUN(armv7_neon_f32, "armv7-neon-f32", EACH(FLOAT32))
 #endif
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__aarch64__)
-RUN(neon_bfdot, EACH(NEON_BFDOT))
-RUN(neon_bfmmla, EACH(NEON_BFMMLA))
+RUN(neon_bfdot, "neon-bfdot", EACH(NEON_BFDOT))
+RUN(neon_bfmmla, "neon-bfmmla", EACH(NEON_BFMMLA))
 #endif
 #if defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
-RUN(neon_sdot, EACH(NEON_SDOT))
-RUN(neon_udot, EACH(NEON_UDOT))
+RUN(neon_sdot, "neon-sdot", EACH(NEON_SDOT))
+RUN(neon_udot, "neon-udot", EACH(NEON_UDOT))
 #endif
 #if defined(__ARM_FEATURE_MATMUL_INT8) && defined(__aarch64__)
-RUN(neon_usdot, EACH(NEON_USDOT))
-RUN(neon_smmla, EACH(NEON_SMMLA))
-RUN(neon_usmmla, EACH(NEON_USMMLA))
+RUN(neon_usdot, "neon-usdot", EACH(NEON_USDOT))
+RUN(neon_smmla, "neon-smmla", EACH(NEON_SMMLA))
+RUN(neon_usmmla, "neon-usmmla", EACH(NEON_USMMLA))
 #endif
 
 /* Tile registers: six accumulators cover the latency of products of whole tiles. */
-#define SIX(OP)                                                                                            \
-    __asm__ volatile(OP " %tmm7, %tmm6, %tmm0"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm1");               \
-    __asm__ volatile(OP " %tmm7, %tmm6, %tmm2"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm3");               \
-    __asm__ volatile(OP " %tmm7, %tmm6, %tmm4"); __asm__ volatile(OP " %tmm7, %tmm6, %tmm5");
-#define TILE_RUN(NAME, OP)                                                                                 \
-    static __attribute__((noinline)) void NAME(void) {                                                     \
+#define ON_TILE(OP, C) __asm__ volatile(OP " %tmm7, %tmm6, %tmm" #C);
+#define SIX(OP) ON_TILE(OP, 0) ON_TILE(OP, 1) ON_TILE(OP, 2) ON_TILE(OP, 3) ON_TILE(OP, 4) ON_TILE(OP, 5)
+#define TILE_RUN(ID, NAME, OP)                                                                             \
+    TIMED(ID, NAME, 1)                                                                                     \
+    static __attribute__((noinline)) void ID(void) {                                                       \
         for (int loop = 0; loop < LOOPS; loop++) { SIX(OP) SIX(OP) }                                       \
     }
 #ifdef __AMX_BF16__
-TILE_RUN(amx_bf16, "tdpbf16ps")
+TILE_RUN(amx_bf16, "amx-bf16", "tdpbf16ps")
 #endif
 #ifdef __AMX_INT8__
-TILE_RUN(amx_u8s8, "tdpbusd")
-TILE_RUN(amx_s8s8, "tdpbssd")
+TILE_RUN(amx_u8s8, "amx-u8s8", "tdpbusd")
+TILE_RUN(amx_s8s8, "amx-s8s8", "tdpbssd")
 #endif
 
 /* Whether there are tiles, all of them whole. */
@@ -134,83 +161,27 @@ static int set_up_tiles(void) {
 }
 
 /* A chain of register-to-register additions takes one cycle each on every core that modelc knows. */
-static __attribute__((noinline)) void cycle(void) {
-    uintptr_t sum = 1, one = 1;
 #if defined(__x86_64__)
 #define ADD(c) __asm__ volatile("add %1, %0" : "+r"(sum) : "r"(one));
 #else
 #define ADD(c) __asm__ volatile("add %0, %0, %1" : "+r"(sum) : "r"(one));
 #endif
+TIMED(cycle, "cycle", 0)
+static __attribute__((noinline)) void cycle(void) {
+    uintptr_t sum = 1, one = 1;
     for (int loop = 0; loop < LOOPS; loop++) { EACH(ADD) }
 }
 
-/* Everything that is timed on one core, and its best run so far, in nanoseconds per instruction. */
-typedef struct {
-    const char *name;
-    void (*run)(void);
-    double best;
-    int on_tiles;
-} instruction;
+static double least(double a, double b) { return a < b ? a : b; }
 
-static instruction instructions[] = {
-    {"cycle", cycle, 1e30},
-    {"latency", float32_latency, 1e30},
-    {"float32", float32_throughput, 1e30},
-#ifdef FLOAT16
-    {"float16", float16_throughput, 1e30},
-#endif
-#ifdef __AVX512F__
-    {"avx512-f32", float32_throughput, 1e30},
-#endif
-#if defined(__AVX2__) && defined(__FMA__)
-    {"avx2-f32", avx2_f32, 1e30},
-#endif
-#ifdef __AVXVNNI__
-    {"avx-vnni", avx_vnni, 1e30},
-#endif
-#ifdef __AVX512BF16__
-    {"avx512-bf16", avx512_bf16, 1e30},
-#endif
-#ifdef __AVX512VNNI__
-    {"avx512-vnni", avx512_vnni, 1e30},
-#endif
-#ifdef __AMX_BF16__
-    {"amx-bf16", amx_bf16, 1e30, 1},
-#endif
-#ifdef __AMX_INT8__
-    {"amx-u8s8", amx_u8s8, 1e30, 1},
-    {"amx-s8s8", amx_s8s8, 1e30, 1},
-#endif
-#ifdef __aarch64__
-    {"neon-f32", float32_throughput, 1e30},
-#elif defined(__arm__)
-    {"armv7-neon-f32", float32_throughput, 1e30},
-#endif
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__aarch64__)
-    {"neon-bfdot", neon_bfdot, 1e30},
-    {"neon-bfmmla", neon_bfmmla, 1e30},
-#endif
-#if defined(__ARM_FEATURE_DOTPROD) && defined(__aarch64__)
-    {"neon-sdot", neon_sdot, 1e30},
-    {"neon-udot", neon_udot, 1e30},
-#endif
-#if defined(__ARM_FEATURE_MATMUL_INT8) && defined(__aarch64__)
-    {"neon-usdot", neon_usdot, 1e30},
-    {"neon-smmla", neon_smmla, 1e30},
-    {"neon-usmmla", neon_usmmla, 1e30},
-#endif
-};
-enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
-
-/* Keeps the best of the runs that fit in `milliseconds`. */
-static void time_instruction(instruction *one, double milliseconds) {
-    for (double start = now(), end = start + milliseconds * 1e6; start < end;) {
-        one->run();
-        double stop = now(), each = (stop - start) / ((double)LOOPS * UNROLL);
-        one->best = each < one->best ? each : one->best;
-        start = stop;
+/* BEST becomes the nanoseconds of the fastest of the runs of BODY that fit in MILLISECONDS, if it was more. */
+#define RACE(BEST, MILLISECONDS, BODY)                                                                     \
+    for (double start = now(), end = start + (MILLISECONDS) * 1e6; start < end;) {                          \
+        BODY;                                                                                              \
+        double stop = now();                                                                               \
+        BEST = least(BEST, stop - start);                                                                  \
+        start = stop;                                                                                      \
     }
-}
 
 /* Reads `bytes` (a multiple of 8 vectors) `passes` times. */
 static void read_all(const char *data, size_t bytes, int passes) {
@@ -230,12 +201,7 @@ static void read_all(const char *data, size_t bytes, int passes) {
 static double cache_bandwidth(const char *data, size_t bytes) {
     int passes = bytes < 1000000 ? (int)(1000000 / bytes) : 1;
     double best = 1e30;
-    for (double start = now(), end = start + 100e6; start < end;) {
-        read_all(data, bytes, passes);
-        double stop = now(), took = stop - start;
-        best = took < best ? took : best;
-        start = stop;
-    }
+    RACE(best, 100, read_all(data, bytes, passes))
     return (double)bytes * passes / best;
 }
 
@@ -276,10 +242,10 @@ static double memory_bandwidth(char *data, size_t bytes, int threads) {
     for (int run = 0; run < MEMORY_RUNS; run++) {
         double start = 1e30, stop = 0;
         for (int i = 0; i < threads; i++) {
-            start = slices[i].starts[run] < start ? slices[i].starts[run] : start;
-            stop = slices[i].stops[run] > stop ? slices[i].stops[run] : stop;
+            start = least(start, slices[i].starts[run]);
+            stop = -least(-stop, -slices[i].stops[run]);
         }
-        best = stop - start < best ? stop - start : best;
+        best = least(best, stop - start);
     }
     free(slices);
     return (double)share * threads / best;
@@ -293,10 +259,10 @@ int main(int count, char **arguments) {
     if (data == NULL || threads < 1) return 1;
     int tiles = set_up_tiles();
     for (int round = 0; round < 10; round++) /* rounds, as the clock and the neighbours change */
-        for (int i = 0; i < INSTRUCTIONS; i++)
-            if (tiles || !instructions[i].on_tiles) time_instruction(&instructions[i], 8);
-    for (int i = 0; i < INSTRUCTIONS; i++)
-        if (tiles || !instructions[i].on_tiles) printf("%s %.6f\n", instructions[i].name, instructions[i].best);
+        for (instruction *one = instructions; one; one = one->next)
+            if (tiles || !one->on_tiles) RACE(one->best, 8, one->run())
+    for (instruction *one = instructions; one; one = one->next)
+        if (tiles || !one->on_tiles) printf("%s %.6f\n", one->name, one->best / (LOOPS * UNROLL));
     printf("vector %d\n", VECTOR * 8);
     double memory_gbs = memory_bandwidth(data, memory, threads); /* first: it touches the pages */
     for (int i = 2; i < count - 1; i++) printf("cache%d %.4f\n", i - 2, cache_bandwidth(data, (size_t)atoll(arguments[i])));
