@@ -42,6 +42,7 @@ from modelc.codegen.leaves import (
     slot_width,
     vector_guards,
 )
+from modelc.codegen.overlap import overlapped
 from modelc.codegen.places import Memory, Registers, Scope, Storage, bind, load_slots, store_slots, stored_dtype
 from modelc.codegen.rounding import with_rounding
 from modelc.codegen.transpose import crossing_moves, transposed
@@ -214,6 +215,8 @@ class _Lowering(Expressions):
             inner = bind(scope, loop.var, Var(loop.var), loop.extent)
             vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
+        if loop.tag == "pipeline":
+            return self.block(overlapped(loop), scope)
         bound = bind(scope, loop.var, Var(loop.var), loop.extent)
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
 

@@ -15,6 +15,8 @@ Accesses are physical: indices of a Region's dimensions, flattened by its stride
 its iterators are already replaced by expressions over the loops around it, kept in `binding`. Parts of a reduction:
 `init` writes the identity, `update` combines one more point into what is there; `assign` is a whole map.
 
+A loop tagged `pipeline` may run the maps that end one iteration beside the reduction of the next.
+
 Loops tagged `intrin:NAME` lead to one Leaf and are one application of that intrinsic, in the order of its iterators:
 `update` multiplies and adds, `init` makes zeros, `assign` takes accumulators to memory. They mean what loops mean.
 """
@@ -28,7 +30,7 @@ from math import prod
 from modelc.ir.block import AGGREGATIONS, compact_strides, show_call
 from modelc.ir.expr import DTYPES, Expr, Load, show, show_conditions
 
-TAGS = ("for", "parallel", "unroll", "vector")
+TAGS = ("for", "parallel", "pipeline", "unroll", "vector")
 INTRINSIC = "intrin:"  # a tag of its own for every intrinsic: the name follows
 SCOPES = ("register", "local", "arena")
 

@@ -19,6 +19,7 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, op
 from modelc.ir.nest import Region
 
 LINE_BYTES = 64  # of a cache line
+SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
 
 
 class Ahead:
@@ -26,7 +27,7 @@ class Ahead:
 
     def __init__(self, task: Task, block: Block, schedule: BlockSchedule):
         self.order, self.prefetch = schedule.order, schedule.prefetch
-        steps = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in ("for", "parallel")]
+        steps = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
         self.step = max(steps, default=-1)
         self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in

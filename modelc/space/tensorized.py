@@ -11,11 +11,12 @@ Block of its own (`drained`), which is the intrinsic's too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from modelc.ir.block import Block, Buffer, Task
-from modelc.ir.candidate import BlockSchedule, Stage
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
@@ -26,7 +27,7 @@ from modelc.space.match import CannotPack, Match, matches
 from modelc.space.prepare import consumers_of
 from modelc.space.rule import DoesNotApply
 from modelc.space.stages import derive
-from modelc.space.tiled import MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, tile_epilogue
+from modelc.space.tiled import FETCHING_ROWS, MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, tile_epilogue
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
@@ -173,6 +174,17 @@ class Tensorized(Tiled):
         tiles = {**plain.tiles, own[m]: (self.row.tile,)}
         return BlockSchedule(at, "local", tiles, (*order, *unit), tags, (own[self.vector],))
 
+    def candidate(self, knobs: TiledKnobs) -> Candidate:
+        """What tile registers are drained of goes through the epilogue while the next ones are computed: on units of
+        their own."""
+        result, tiles = super().candidate(knobs), self.tiles(knobs)
+        inner = [m for m in self.macro_loops(knobs) if trips(m, self.ranges, tiles) > 1][-1:]
+        if self.intrinsic.tiles is None or not inner or inner[0] == knobs.parallel:
+            return result
+        schedule = result.blocks[self.anchor.name]
+        piped = replace(schedule, tags={**schedule.tags, inner[0]: "pipeline"})
+        return replace(result, blocks={**result.blocks, self.anchor.name: piped})
+
     def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
         """Where all panels stay in half of the second-level cache, they pass by chunks of rows that stay in the first,
         or by larger ones if these have to be copied with a margin: what is computed then is written row by row."""
@@ -190,10 +202,14 @@ class Tensorized(Tiled):
         return max(least, min(near, most) // least * least), True
 
     def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
-        """In a single pass too: the arithmetic is faster than the CPU's own prefetcher."""
+        """In a single pass too: the arithmetic is faster than the CPU's own prefetcher. Not where chunks of rows
+        outside find the panels near, again and again."""
         if self.plain:
             return super().fetches(macro, tiles)
-        return trips(f"{self.vector}0", self.ranges, tiles) > 1
+        panels = f"{self.vector}0"
+        outside = macro[: macro.index(panels)]
+        again = prod(trips(m, self.ranges, tiles) for m in outside if m[:-1] in self.rows)
+        return trips(panels, self.ranges, tiles) > 1 and again < FETCHING_ROWS
 
     # --- the micro-kernel -----------------------------------------------------------------------------------------
 
