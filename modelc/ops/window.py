@@ -27,7 +27,8 @@ class Window:
 
     def index(self, k: int, at: str, tap: str) -> Expr:
         """Where output position `at` and kernel position `tap` read, in dimension `k`; negative in the padding."""
-        return Var(at) * self.strides[k] + Var(tap) * self.dilations[k] - self.before[k]
+        start = Var(at) * self.strides[k] - self.before[k]
+        return start + Var(tap) * self.dilations[k] if self.kernel[k] > 1 else start
 
 
 def spatial_rank(node: Node, rank: int) -> int:

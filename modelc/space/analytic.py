@@ -14,10 +14,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import Block
-from modelc.ir.expr import DTYPES, Op, Var, variables, walk
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.space.access import accesses
+from modelc.space.follow import iterators
 from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
-from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, reads_plainly
+from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
+from modelc.space.prepare import afterwards
 from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -29,7 +32,9 @@ VECTOR_CYCLES = 1.5  # zeroing and writing back one accumulator, and as much for
 WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port: it waits at times
 STEP_CYCLES = 0.25  # loop control of one reduction step
 CONFLICT_CYCLES = 0.2  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
-COPY_CYCLES = 1.0  # of one vector that a prologue copies
+SCATTER_CYCLES = 2.0  # of one element of a vector that is stored element by element, far apart
+COPY_CYCLES = 1.0  # of one vector that is copied
+TRANSPOSE_CYCLES = 5.0  # of one vector that is copied into another order: loads, shuffles on one port, stores
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
 WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
 SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
@@ -81,6 +86,7 @@ class Model:
     operands: tuple[Operand, ...]
     parallel: tuple[str | None, ...]  # loops that may go to threads
     epilogue_operations: int
+    scattered: float  # cycles for the elements of one vector of results, where they are not stored side by side
 
     @property
     def target(self) -> Target:
@@ -112,25 +118,18 @@ def model_of(tiled: Tiled) -> Model:
         operands.append(Operand(reach(tiled.task, read.load, iters, dense=packed), 1.0, packed))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     operations = 0
-    for consumer in tiled.consumers:
-        names = _anchor_names(tiled, consumer)
-        operations += sum(isinstance(e, Op) for b in consumer.body for e in walk(b))
-        for load in (x for x in consumer.reads if x.buffer in boundary):
-            operands.append(Operand(reach(tiled.task, load, iters, names), 1.0))
-        for load in (x for x in consumer.writes if x.buffer in boundary):
-            operands.append(Operand(reach(tiled.task, load, iters, names), 2.0))  # read for ownership, written back
-    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations)
-
-
-def _anchor_names(tiled: Tiled, consumer: Block) -> dict[str, str]:
-    """The consumer's names for the anchor's iterators."""
-    names = {}
-    for write in tiled.anchor.writes:
-        for d, name in (reads_plainly(consumer, write.buffer) or {}).items():
-            index = write.indices[d]
-            if isinstance(index, Var):
-                names[name] = index.name
-    return names
+    later = afterwards(tiled.task, tiled.result)
+    names = iterators(anchor, [*tiled.consumers, *later])
+    for block in (*tiled.consumers, *later):
+        if block in tiled.consumers:
+            operations += sum(isinstance(e, Op) for b in block.body for e in walk(b))
+        for load in (x for x in block.reads if x.buffer in boundary):
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0))
+        for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
+    apart = tiled.strides.get(tiled.vector) != 1
+    scattered = SCATTER_CYCLES * tiled.lanes if apart else 0.0
+    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered)
 
 
 def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
@@ -316,7 +315,7 @@ def kernel_cycles(model: Model, population: Population) -> Floats:
         rows = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else population.rows
         vectors = choice[-1][1]
         accumulators = np.prod(rows, axis=1) * vectors
-        around = TILE_CYCLES + accumulators * VECTOR_CYCLES * (1 + model.epilogue_operations)
+        around = TILE_CYCLES + accumulators * (VECTOR_CYCLES * (1 + model.epilogue_operations) + model.scattered)
         some = np.maximum(rows, 1), np.maximum(vectors, 1)
         exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, *some))  # the rest runs beside the next tile
         cycles = steps * step_cycles(model, *some) + exposed * around
@@ -391,7 +390,7 @@ def _estimate(model: Model, population: Population) -> Estimate:
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
     compute = cycles * share / hertz
-    prologue = _copies(model, population, loops, boxes, trips) * COPY_CYCLES / tiled.lanes / hertz
+    prologue = _copies(model, population, loops, boxes, trips) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
@@ -470,18 +469,28 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
 
 
 def _copies(model: Model, population: Population, loops: list[str], boxes: list[Ints], trips: list[Floats]) -> Floats:
-    """Elements that prologues write on one core, again for each iteration of the loop that they are placed in."""
+    """Cycles of one core for what the Blocks around the anchor and its consumers copy: the prologues again for each
+    iteration of the loop that they are placed in."""
     tiled = model.tiled
     total = np.zeros(len(population))
     schedules = tiled.candidate(knobs_at(model, population, 0)).blocks
-    for producer in tiled.task.blocks[: tiled.task.blocks.index(tiled.anchor)]:
-        assert isinstance(producer, Block)
-        at = schedules[producer.name].at
-        operand = next((o for o in model.operands if o.reach.buffer == producer.writes[0].buffer), None)
+    around = [*tiled.task.blocks[: tiled.task.blocks.index(tiled.anchor)], *afterwards(tiled.task, tiled.result)]
+    for block in around:
+        assert isinstance(block, Block)
+        at, cycles = schedules[block.name].at, copy_cycles(tiled.task, block, tiled.lanes)
+        operand = next((o for o in model.operands if o.reach.buffer == block.writes[0].buffer), None)
         if operand is None or "." not in at or at.split(".")[1] not in loops:
-            total = total + producer.points() / model.target.cores
+            total = total + cycles * block.points() / model.target.cores
             continue
         depth = len(loops) - 1 - loops.index(at.split(".")[1])  # of the loop, from the innermost
         again = np.prod(np.stack(trips[depth:]), axis=0)
-        total = total + again * footprint(operand.reach, boxes[depth], 1).elements
+        total = total + cycles * again * footprint(operand.reach, boxes[depth], 1).elements
     return total
+
+
+def copy_cycles(task: Task, block: Block, lanes: int) -> float:
+    """Cycles of one element that `block` copies."""
+    reads, writes = accesses(task, block)
+    vector = vector_iterator(block, writes)
+    crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
+    return (TRANSPOSE_CYCLES if crossed else COPY_CYCLES) / lanes

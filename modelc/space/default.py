@@ -65,11 +65,14 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
         return attention_candidate(task, target, stages) or rows_candidate(task, target, stages)
+    plain, unstaged = task, [*stages]
     task = staged(task, target, stages)
+    orders = len(stages) > len(unstaged)
     found = filtering_candidates(task, target, stages) if winograd else []
     taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if tensorize else []
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
     units = [unit for tiled in (*taken, direct) if tiled is not None and tensorize for unit in tensorized(tiled)]
-    return Ways((*units, direct), tuple(found))
+    _, other = tiled_space(plain, target, unstaged) if orders else (plain, None)
+    return Ways((*units, direct, *([other] if other else [])), tuple(found))

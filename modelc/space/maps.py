@@ -56,6 +56,13 @@ def _reorders(task: Task, copy: Block) -> bool:
     return source in task.locals and source.layout != target.layout
 
 
+def _transposes(task: Task, copy: Block) -> bool:
+    """Whether a copy's operand is stored along another iterator than its result."""
+    reads, writes = accesses(task, copy)
+    vector = vector_iterator(copy, writes)
+    return isinstance(copy.body[0], Load) and vector is not None and crossed_iterator(copy, vector, reads) is not None
+
+
 def _read_once(task: Task, producer: Block) -> bool:
     """Whether inlining `producer` computes each of its elements no more often than now (up to one extra read)."""
     written = {w.buffer for w in producer.writes}
@@ -66,6 +73,8 @@ def _read_once(task: Task, producer: Block) -> bool:
     reads = [r for r in reader.reads if r.buffer in written]
     if isinstance(reader.body[0], Load) and _reorders(task, reader):
         return False  # it is there to leave its operand in an order of its own
+    if not isinstance(reader.body[0], Load) and _transposes(task, producer):
+        return False  # squares of vectors are transposed in registers, where nothing else is done
     if producer.body and isinstance(producer.body[0], Load) and not reader.reduction:
         return True  # moving data costs nothing but its index
     if len(reads) > 1 and len(loads(producer.body[0])) > 1:

@@ -14,7 +14,7 @@ from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
 from modelc.space.access import Access, accesses
 from modelc.space.dimensions import factorable
-from modelc.space.maps import applied
+from modelc.space.maps import applied, vector_iterator
 from modelc.space.rule import DoesNotApply
 
 PAGE_BYTES = 4096
@@ -59,16 +59,32 @@ def padded(task: Task, stages: list[Stage]) -> Task:
 
 
 def factored(task: Task, stages: list[Stage]) -> Task:
-    """Dimensions that the reduction indexes as `a * n + b` (groups, phases) become two, where storage is ours."""
-    for buffer in dict.fromkeys(x.buffer for b in [reduction_of(task)] for x in (*b.writes, *b.reads)):
-        dim = 0
-        while dim < len(task.buffer(buffer).shape):
-            anchor = reduction_of(task)
-            if factorable(anchor, buffer, dim) is not None:
-                with suppress(DoesNotApply):
-                    task = applied(task, stages, "factor", block=anchor.name, buffer=buffer, dim=dim)
-            dim += 1
+    """Dimensions that the reduction or a consumer of it indexes as `a * n + b` (groups, phases) become two, where
+    storage is ours."""
+    for name in (b.name for b in (reduction_of(task), *consumers_of(task, reduction_of(task)))):
+        accessed = task.block(name)
+        assert isinstance(accessed, Block)
+        for buffer in dict.fromkeys(x.buffer for x in (*accessed.writes, *accessed.reads)):
+            dim = 0
+            while dim < len(task.buffer(buffer).shape):
+                block = task.block(name)
+                assert isinstance(block, Block)
+                if factorable(block, buffer, dim) is not None and not vectorised(task, block, buffer, dim):
+                    with suppress(DoesNotApply):
+                        task = applied(task, stages, "factor", block=name, buffer=buffer, dim=dim)
+                dim += 1
     return task
+
+
+def vectorised(task: Task, writer: Block, buffer: str, dim: int) -> bool:
+    """Whether a map that reads what `writer` writes walks through its own result along dimension `dim` of that: two
+    iterators would be shorter vectors."""
+    for block in task.blocks[task.blocks.index(writer) + 1 :]:
+        if isinstance(block, Block) and not block.reduction:
+            vector = vector_iterator(block, accesses(task, block)[1])
+            if vector and any(r.buffer == buffer and r.indices[dim] == Var(vector) for r in block.reads):
+                return True
+    return False
 
 
 def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> dict[str, int | None]:

@@ -7,6 +7,9 @@ transpositions, paid for by the arithmetic that every element takes part in.
 
 from __future__ import annotations
 
+from math import prod
+
+from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Op, Var
@@ -39,14 +42,14 @@ def staged(task: Task, target: Target, stages: list[Stage]) -> Task:
         for i in anchor.reduction
         if i.extent >= lanes and constant[0].strides[i.name] != 0 and Var(i.name) in data[0].load.indices
     ]
-    steps = anchor.points() // max(1, task.buffer(data[0].load.buffer).bytes // 4)
-    if len(outputs) != 1 or len(inputs) != 1 or steps < LEAST_REUSE:
+    steps = anchor.points() // prod(task.buffer(data[0].load.buffer).shape)
+    if len(outputs) != 1 or len(inputs) > 1 or steps < LEAST_REUSE:
         return task
-    (o,), (c,) = outputs, inputs
-    place = data[0].load.indices.index(Var(c.name))
-    if data[0].strides[c.name] != 1 and _worth(task, data[0], place):
-        task = applied(task, stages, "cache_read", block=anchor.name, buffer=data[0].load.buffer, innermost=place)
-    return staged_result(task, anchor.name, o.name, stages)
+    for c in inputs:  # none, if there are few input channels: then their order does not matter
+        place = data[0].load.indices.index(Var(c.name))
+        if data[0].strides[c.name] != 1 and _worth(task, data[0], place):
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=data[0].load.buffer, innermost=place)
+    return staged_result(task, anchor.name, outputs[0].name, stages)
 
 
 def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) -> Task:
@@ -59,7 +62,8 @@ def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) ->
     if isinstance(last, Block) and len(last.writes) == 1 and Var(channel) in block.writes[0].indices:
         position = block.writes[0].indices.index(Var(channel))
         names = {r.indices[position] for r in last.reads if r.buffer == block.writes[0].buffer}
-        dims = [d for d, i in enumerate(last.writes[0].indices) if {i} == names and isinstance(i, Var)]
+        forms = [linear(i) for i in last.writes[0].indices]
+        dims = [d for d, form in enumerate(forms) if form and any(form.coefficient(n) == 1 for n in names)]
         spread = [n for n in task.buffer(last.writes[0].buffer).shape if n > 1]
         if len(dims) == 1 and len(spread) > 1 and accesses(task, last)[1][0].strides[str(*names)] != 1:
             return applied(task, stages, "stage_write", block=last.name, innermost=dims[0])

@@ -18,6 +18,7 @@ from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.ahead import trips
+from modelc.space.follow import followed
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -139,13 +140,20 @@ class Tiled:
         return {f"{self.vector}2": "vector"}
 
     def reduction_order(self) -> list[str]:
-        """Reduction iterators, the one that is contiguous in an operand innermost."""
+        """Reduction iterators, the one that is contiguous in an operand innermost; but those that slide along the rows
+        of a register tile outside: where they are unrolled, LLVM keeps the elements that rows have in common in
+        registers that the accumulators need."""
 
         def nearest(name: str) -> int:
             steps = [abs(s) for r in self.reads if (s := r.strides[name]) and r.load.buffer not in self.task.constants]
             return -min(steps, default=0)
 
-        return sorted((i.name for i in self.anchor.reduction if i.extent > 1), key=nearest)
+        def slides(name: str) -> bool:
+            steps = [(abs(r.strides[name] or 0), abs(r.strides[n] or 0)) for r in self.reads for n in self.inside]
+            return any(0 < row < self.ranges[name] * step and row % step == 0 for step, row in steps)
+
+        names = [i.name for i in self.anchor.reduction if i.extent > 1]
+        return sorted(names, key=lambda n: (not slides(n), nearest(n)))
 
     # --- the micro-kernel -----------------------------------------------------------------------------------------
 
@@ -272,8 +280,13 @@ class Tiled:
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
+        second = self.target.caches[min(1, len(self.target.caches) - 1)].bytes
         for later in afterwards(self.task, self.result):
-            schedules[later.name] = map_schedule(self.task, later, self.target)
+            loop = followed(self.task, anchor, self.consumers, later, macro, tiles, second)
+            spot = "root" if loop is None else f"{anchor.name}.{loop}"
+            schedules[later.name] = map_schedule(self.task, later, self.target, spot)
+            for consumer in self.consumers if loop is not None else []:
+                schedules[consumer.name] = replace(schedules[consumer.name], scope="local")
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
             schedules[producer.name], layout = self.prologue(producer, macro)

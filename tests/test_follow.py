@@ -1,0 +1,76 @@
+"""Transpositions that follow a tiled reduction: where they run, and that the results stay the same."""
+
+import numpy as np
+import pytest
+from three_ways import Example, check, random_inputs, task_of
+
+from modelc.ir.block import Block
+from modelc.space.choose import _knobs
+from modelc.space.default import Ways, ways_of
+from modelc.space.follow import covered, iterators
+from modelc.target import load_target
+
+TARGET = load_target("x86-64-v4")
+
+
+def conv(shape, out, kernel, strides=1, group=1, pads=0, name="Conv"):
+    dims = len(shape) - 2
+    attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
+    weights = (out, shape[1] // group, *(kernel,) * dims) if name == "Conv" else (shape[1], out, *(kernel,) * dims)
+    return task_of(name, attrs, [shape, weights], consts=(1,))
+
+
+TASKS = {
+    "few channels": conv((1, 3, 23, 29), 32, 3, strides=2, pads=1),
+    "window": conv((1, 32, 15, 17), 48, 3, pads=1),
+    "grouped": conv((1, 64, 14, 14), 96, 3, group=2, pads=1),
+    "pointwise": conv((1, 32, 19, 23), 64, 1),
+    "pointwise in 3d": conv((2, 32, 3, 9, 11), 32, 1),
+    "transposed": conv((1, 32, 6, 7), 32, 4, strides=2, pads=1, name="ConvTranspose"),
+}
+
+
+def ways(name: str) -> Ways:
+    found = ways_of(TASKS[name], TARGET, winograd=False)
+    assert isinstance(found, Ways)
+    return found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_way_computes_the_same(name: str) -> None:
+    example = Example(TASKS[name], random_inputs(TASKS[name]), rtol=1e-4, atol=1e-4)
+    for way in ways(name).direct:
+        check(example, way.candidate(_knobs(way)[0][1]))
+
+
+@pytest.mark.parametrize("name", ["few channels", "window", "grouped"])
+def test_a_store_runs_inside_the_loops_of_its_tile(name: str) -> None:
+    way = ways(name).direct[0]
+    candidate = way.candidate(way.default_knobs())
+    last = way.task.blocks[-1]
+    assert last.name.startswith("store_") and candidate.blocks[last.name].at.startswith(f"{way.anchor.name}.")
+    assert {candidate.blocks[c.name].scope for c in way.consumers} == {"local"}
+
+
+@pytest.mark.parametrize("name", ["pointwise", "pointwise in 3d"])
+def test_pointwise_results_are_also_computed_where_they_are_stored(name: str) -> None:
+    plain = ways(name).direct[-1]
+    assert not any(b.name.startswith("store_") for b in plain.task.blocks)
+    assert plain.strides[plain.vector] == 1
+
+
+def test_iterators_stand_for_those_of_the_anchor() -> None:
+    way = ways("window").direct[-2]
+    last = way.task.blocks[-1]
+    assert isinstance(last, Block)
+    own = iterators(way.anchor, [*way.consumers, last])[last.name]
+    assert sorted(set(own.values())) == ["h", "n", "o", "w"]
+    assert all(last.ranges[k] == way.anchor.ranges[v] for k, v in own.items())
+
+
+def test_what_an_iteration_covers() -> None:
+    ranges, tiles = {"h": 28, "w": 10, "o": 64}, {"h": (14, 7), "o": (32, 16)}
+    assert covered(ranges, [], tiles) == ranges
+    assert covered(ranges, ["o0", "h0"], tiles) == {"h": 14, "w": 10, "o": 32}
+    assert covered(ranges, ["o0", "h0", "h1", "w0", "h2"], tiles) == {"h": 1, "w": 1, "o": 32}
+    assert np.prod(list(covered(ranges, ["o0", "o1", "o2"], tiles).values())) == 280
