@@ -1,233 +1,324 @@
-"""Measures what the ways of choosing a schedule choose: rules, Gensor's walk, Roller's greedy tree, the analytic
-optimum, random candidates and, where the space is small, all of it.
+"""What construction chooses and what the analytic cost predicts, against measured random candidates of ten Tasks.
 
-    python scripts/compare_construction.py [--candidates 20] [--rounds 5] [--json FILE] [--tasks resnet50:conv_relu_45]
+    python scripts/compare_construction.py --json FILE [--candidates 300] [--tasks resnet50:conv_relu_45 ...]
 
-The default is that of direct schedules: minimal filtering is another algorithm. One thread, warm caches; the candidates
-of a task run in turn, round after round, and the median of each one's processor time counts.
+Each Task's candidates are compiled while the Task before is measured; all of them run in turns, the slow ones drop out
+(run_kernels.py), and the median of a candidate's samples counts. FILE keeps what was measured: what it has is not
+measured again. Both tables are of direct float32 schedules on one thread, as networks see them: constants are read from
+as many copies as fill what all parameters of the Task's network do (`--constants warm`: from one).
+
+The first table has, for each way of choosing, its time over the best random candidate's: construction (Gensor's
+walks), the rules, Roller's greedy tree, the analytic cost's optimum. The second has the regret (the time of the random
+candidate that is predicted best over that of the one that is best), and Spearman's rank correlation of predicted and
+measured times, over all candidates and over the quarter that is measured best.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
-import pickle
-import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from candidate_times import compile_all, processors, times_of
 
-from modelc.codegen.kernels import Kernel, compile_nest
+from modelc import __version__
+from modelc.codegen.kernels import Kernel
 from modelc.config import load_config
-from modelc.frontend.onnx import import_model
+from modelc.errors import InvalidIR
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
-from modelc.ir.program import Program
-from modelc.passes import run_passes
-from modelc.passes.partition import partition
-from modelc.space.analytic import best_of, every_candidate, knobs_at, model_of, random_candidates
-from modelc.space.build import build_nest
-from modelc.space.construct import construct, tiled_of
-from modelc.space.default import default_candidate
-from modelc.space.greedy import greedy
+from modelc.pipeline import Run
+from modelc.space.analytic import (
+    best_of,
+    estimate,
+    every_candidate,
+    knobs_at,
+    model_of,
+    population_of,
+    random_candidates,
+)
+from modelc.space.choose import accepted
+from modelc.space.construct import constructed
+from modelc.space.default import Ways, ways_of
+from modelc.space.greedy import greedy_knobs
+from modelc.space.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
 MODELS = Path(__file__).parent.parent / "models"
-TASKS = (
-    "resnet50:conv_relu_45",
-    "resnet50:conv_relu_44",
-    "resnet50:conv_relu_0",
-    "mobilenet-v2:conv_clip_0",
-    "mobilenet-v2:conv_clip_4",
-    "mobilenet-v2:conv_clip_33",
-    "bert-base:matmul_add_2",
-    "bert-base:matmul_add_5",
-    "dcgan:convtranspose_relu_1",
-    "resnet3d-18:conv_add_relu_12",
-)
-SAMPLE_SECONDS = 2e-3  # a sample calls the kernel as often as this takes
-CHILD_SECONDS = 600  # that all candidates of a task may run
+TASKS = {
+    "resnet50:conv_relu_44": "1x1",
+    "resnet50:conv_relu_30": "3x3",
+    "resnet50:conv_relu_45": "3x3, strided",
+    "resnet50:conv_relu_0": "first 7x7",
+    "bert-base:matmul_add_4": "GEMM, small",
+    "vit-b16:matmul_add_gelu_9": "GEMM, large",
+    "mobilenet-v2:conv_2": "GEMM, tall",
+    "resnet3d-18:conv_16": "3-D",
+    "mobilenet-v2:conv_clip_7": "depthwise",
+    "dcgan:convtranspose_relu_2": "transposed",
+}
+WAYS = ("construction", "rules", "greedy", "analytic")
+BEHIND = 1.1  # of the best random candidate's time: where construction takes more, the knobs of both are shown
+Row = dict[str, Any]
+
+
+# --- choosing and compiling ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One Task, ready to be measured. `row` says which of the kernels each way chose and each random candidate is."""
+
+    row: Row
+    nests: Sequence[Nest]
+    kernels: Sequence[Kernel]
+    constants: frozenset[str]
+    copies: int
 
 
 @cache
-def program_of(model: str) -> Program:
-    graph = import_model(MODELS / f"{model}.onnx", {})
-    return partition(run_passes(graph, load_config().simplify, lambda name, graph: None))
+def tasks_of(model: Path, target: Target) -> tuple[dict[str, Task], int]:
+    """The Tasks of a network as it is compiled, by name, and the bytes of all their constants."""
+    (program,), _ = Run(model, "", target, load_config(), ({},)).programs()
+    tasks = [bound.task for bound in program.tasks]
+    return {t.name: t for t in tasks}, sum(t.buffer(c).bytes for t in tasks for c in t.constants)
 
 
-def task_of(name: str) -> Task:
-    """The Task MODEL:TASK, with canonical names."""
-    model, task = name.split(":")
-    found = {b.task.name: b.task for b in program_of(model).tasks}
-    if task not in found:
-        raise SystemExit(f"{model} has no task {task!r}; it has {', '.join(found)}")
-    return found[task].canonical()
-
-
-# --- measuring ------------------------------------------------------------------------------------------------------
-
-
-def measure(task: Task, candidates: Sequence[Candidate], target: Target, rounds: int) -> list[float]:
-    """Median seconds of each candidate's kernel on one thread, with warm caches; in a process of their own."""
-    nests = [build_nest(task, c) for c in candidates]
-    with ThreadPoolExecutor(2) as pool:
-        kernels = list(pool.map(lambda k: compile_nest(nests[k], f"k{k}", target), range(len(nests))))
-    with tempfile.TemporaryDirectory(prefix="modelc-compare-") as folder:
-        library = link(kernels, Path(folder))
-        return in_child(lambda: run(library, nests, kernels, rounds))
-
-
-def link(kernels: Sequence[Kernel], folder: Path) -> Path:
-    names = []
-    for k, kernel in enumerate(kernels):
-        assert kernel.object is not None
-        (folder / f"k{k}.o").write_bytes(kernel.object)
-        names.append(f"k{k}.o")
-    command = ["cc", "-shared", "-nostartfiles", "-o", "kernels.so", *names, "-lm"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder / "kernels.so"
-
-
-def in_child(body: Any) -> Any:
-    """What `body` returns, run in a forked process that is stopped after CHILD_SECONDS."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(CHILD_SECONDS)
-            with os.fdopen(write, "wb") as out:
-                pickle.dump(body(), out)
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as result:
-        data = result.read()
-    os.waitpid(child, 0)
-    if not data:
-        raise SystemExit("the kernels did not end, or crashed")
-    return pickle.loads(data)
-
-
-def run(library: Path, nests: Sequence[Nest], kernels: Sequence[Kernel], rounds: int) -> list[float]:
-    code = ctypes.CDLL(str(library))
-    sizes: dict[str, int] = {}
-    for nest, kernel in zip(nests, kernels, strict=True):
-        for region in nest.params:
-            sizes[region.name] = max(sizes.get(region.name, 0), region.bytes)
-        for name, count in kernel.temporaries:
-            sizes[name] = max(sizes.get(name, 0), count)
-    memory = {name: storage(count) for name, count in sizes.items()}
-    scratch = storage(max(s.scratch_bytes for k in kernels for s in k.steps))
-    calls = [[bound(code, step, memory, scratch) for step in kernel.steps] for kernel in kernels]
-
-    def once(k: int, times: int) -> float:
-        start = time.thread_time()  # not what others do with the processor meanwhile
-        for _ in range(times):
-            for function, args in calls[k]:
-                function(*args)
-        return (time.thread_time() - start) / times
-
-    times = [max(1, int(SAMPLE_SECONDS / max(once(k, 2), 1e-9))) for k in range(len(calls))]
-    samples = [[once(k, n) for k, n in enumerate(times)] for _ in range(rounds)]
-    return [float(x) for x in np.median(np.array(samples), axis=0)]
-
-
-def bound(code: ctypes.CDLL, step: Any, memory: dict[str, Any], scratch: Any) -> tuple[Any, list[Any]]:
-    function = getattr(code, step.symbol)
-    function.restype = None
-    pointers = [ctypes.c_void_p(memory[a].ctypes.data) for a in step.args]
-    return function, [*pointers, ctypes.c_void_p(scratch.ctypes.data), ctypes.c_int(0), ctypes.c_int(step.extent)]
-
-
-def storage(count: int) -> np.ndarray[Any, Any]:
-    """Random floats from a 64-byte boundary on."""
-    whole = np.random.default_rng(0).standard_normal(count // 4 + 32).astype(np.float32)
-    start = -whole.ctypes.data % 64 // 4
-    return whole[start : start + count // 4 + 16]
-
-
-# --- comparing ------------------------------------------------------------------------------------------------------
-
-
-def compare(name: str, target: Target, count: int, whole: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Every way's candidate of one task, measured."""
-    task = task_of(name)
-    tiled = tiled_of(task, target)
-    if tiled is None:
+def spaces_of(name: str, task: Task, target: Target) -> list[Tiled]:
+    """The ways to schedule `task` in plain vectors: with operands put in another order first where that may pay, and as
+    they lie."""
+    found = ways_of(task, target, winograd=False, tensorize=False)
+    if not isinstance(found, Ways):
         raise SystemExit(f"{name} is not a tiled task")
-    model = model_of(tiled)
-    space = every_candidate(model)
-    ways: dict[str, Candidate] = {}
-    seconds: dict[str, float] = {}
-    choices: dict[str, Callable[[], Candidate | None]] = {
-        "default": lambda: default_candidate(task, target, winograd=False),
-        "gensor": lambda: construct(task, target, seed),
-        "roller": lambda: greedy(task, target),
-        "analytic": lambda: tiled.candidate(best_of(model, space)),
-    }
-    for way, choose in choices.items():
+    return list(found.direct)
+
+
+def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
+    """Chooses and compiles the candidates of the Task MODEL:TASK."""
+    network, _, which = name.partition(":")
+    tasks, parameters = tasks_of(options.models / f"{network}.onnx", target)
+    if which not in tasks:
+        raise SystemExit(f"{network} has no task {which!r}; it has {', '.join(tasks)}")
+    task = tasks[which].canonical()
+    spaces = spaces_of(name, task, target)
+    nests: list[Nest] = []
+    places: dict[str, int] = {}  # of the nests, by their text: different knobs may mean the same
+
+    def kernel(space: int, knobs: TiledKnobs) -> int | None:
+        try:
+            nest = accepted(task, spaces[space].candidate(knobs)).nest
+        except InvalidIR:
+            return None
+        if (text := str(nest)) not in places:
+            places[text] = len(nests)
+            nests.append(nest)
+        return places[text]
+
+    ways = {}
+    for way in WAYS:
         start = time.perf_counter()
-        chosen = choose()
-        assert chosen is not None
-        ways[way] = chosen
-        seconds[way] = time.perf_counter() - start
-    others = space if len(space) <= whole else random_candidates(model, count, seed)
-    drawn = [tiled.candidate(knobs_at(model, others, p)) for p in range(len(others))]
-    found = measure(task, [*ways.values(), *drawn], target, rounds)
-    rest = found[len(ways) :]
-    flops = 2 * tiled.anchor.points()
-    return {
+        space, knobs, predicted = choice(way, spaces, options.seed)
+        seconds = time.perf_counter() - start
+        if (one := kernel(space, knobs)) is None:
+            raise SystemExit(f"{name}: what {way} chooses is no valid schedule")
+        ways[way] = {"knobs": shown(space, knobs), "predicted": predicted, "choosing": seconds, "kernel": one}
+    points = [
+        {"knobs": shown(space, knobs), "predicted": p, "kernel": kernel(space, knobs)}
+        for space, tiled in enumerate(spaces)
+        for knobs, p in draw(tiled, options.candidates // len(spaces), options.seed)
+    ]
+    row = {
         "task": name,
-        "space": len(space),
-        "exhaustive": len(space) <= whole,
-        "gflops": flops / min(found) / 1e9,
-        "seconds": dict(zip(ways, found, strict=False)),
-        "others": {"count": len(rest), "best": min(rest), "median": float(np.median(rest))},
-        "choosing_seconds": seconds,
+        "hash": task.hash,
+        "flops": 2 * spaces[0].anchor.points(),
+        "rejected": sum(p["kernel"] is None for p in points),
+        "ways": ways,
+        "points": [p for p in points if p["kernel"] is not None],
     }
+    own = sum(task.buffer(c).bytes for c in task.constants)
+    copies = -(-parameters // own) if options.constants == "cold" and own else 1
+    return Contest(row, nests, compile_all(nests, target, len(processors()[0])), task.constants, copies)
+
+
+def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnobs, float]:
+    """(which of `spaces`, the knobs there, the seconds that the analytic cost predicts): of each space the way's own
+    choice, of these the one that is predicted fastest."""
+    choose: dict[str, Callable[[Tiled], TiledKnobs]] = {
+        "construction": lambda tiled: constructed(tiled, 1, seed)[0].knobs,
+        "rules": lambda tiled: tiled.default_knobs(),
+        "greedy": greedy_knobs,
+        "analytic": lambda tiled: best_of(model_of(tiled), every_candidate(model_of(tiled))),
+    }
+    found = [choose[way](tiled) for tiled in spaces]
+    predicted = [predict(tiled, [knobs])[0] for tiled, knobs in zip(spaces, found, strict=True)]
+    best = predicted.index(min(predicted))
+    return best, found[best], predicted[best]
+
+
+def predict(tiled: Tiled, knobs: Sequence[TiledKnobs]) -> list[float]:
+    model = model_of(tiled)
+    return [float(s) for s in estimate(model, population_of(model, knobs)).seconds]
+
+
+def draw(tiled: Tiled, count: int, seed: int) -> list[tuple[TiledKnobs, float]]:
+    """`count` random members of a space, or all of it where it is not larger, and what is predicted for them."""
+    model = model_of(tiled)
+    drawn = every_candidate(model)
+    if len(drawn) > count:
+        drawn = random_candidates(model, count, seed)
+    knobs = [knobs_at(model, drawn, p) for p in range(len(drawn))]
+    return list(zip(knobs, predict(tiled, knobs), strict=True))
+
+
+def shown(space: int, knobs: TiledKnobs) -> str:
+    rows = " ".join(f"{n}:{c}" for n, c in knobs.rows)
+    order = "by rows" if knobs.by_rows else "by panels"
+    lie = ", operands as they lie" if space else ""
+    return f"[{rows}] x {knobs.vectors} vectors, chunks of {knobs.chunk}, {order}{lie}"
+
+
+# --- measuring ----------------------------------------------------------------------------------------------------
+
+
+def measured(contest: Contest, options: argparse.Namespace) -> Row:
+    """The contest's row with the seconds of every candidate."""
+    always = sorted({w["kernel"] for w in contest.row["ways"].values()})
+    samples = times_of(
+        contest.nests, contest.kernels, contest.constants, contest.copies, always, options.rounds, options.lock
+    )
+    row = {**contest.row, "copies": contest.copies}
+    for one in (*row["ways"].values(), *row["points"]):
+        mine = samples[one.pop("kernel")]
+        one |= {"measured": float(np.median(mine)), "samples": len(mine)}
+    row["dropped"] = sum(len(s) < options.rounds for s in samples)
+    return row
+
+
+def contests(names: Sequence[str], target: Target, options: argparse.Namespace) -> Iterator[Contest]:
+    """The next one is prepared while one is measured."""
+    with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, processors()[0])) as pool:
+        coming = [pool.submit(prepared, name, target, options) for name in names]
+        for future in coming:
+            yield future.result()
+
+
+# --- what is reported ---------------------------------------------------------------------------------------------
+
+
+def best_random(row: Row) -> Row:
+    found: Row = min(row["points"], key=lambda p: p["measured"])
+    return found
+
+
+def ratios(row: Row) -> dict[str, float]:
+    """The time of each way's choice over that of the best random candidate."""
+    best = best_random(row)["measured"]
+    return {way: row["ways"][way]["measured"] / best for way in WAYS}
+
+
+def rank_correlation(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """Spearman's, with ranks of equals in order of appearance."""
+    ranks = [np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1]) if len(a) > 2 else float("nan")
+
+
+def prediction(row: Row) -> dict[str, float]:
+    """How far predicted and measured times of the random candidates agree."""
+    predicted, measured = (np.array([p[key] for p in row["points"]]) for key in ("predicted", "measured"))
+    quarter = np.argsort(measured, kind="stable")[: max(4, len(measured) // 4)]
+    return {
+        "regret": float(measured[np.argmin(predicted)] / measured.min()),
+        "rank": rank_correlation(predicted, measured),
+        "rank of best quarter": rank_correlation(predicted[quarter], measured[quarter]),
+        "measured / predicted": float(np.median(measured / predicted)),
+    }
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """Both tables, and the knobs where construction is behind."""
+    kinds = [f"{row['task']} ({TASKS[row['task']]})" if row["task"] in TASKS else row["task"] for row in rows]
+    wide = max(map(len, kinds))
+    lines = [f"{'times of the best random one':{wide}} {'of':>4} {'dropped':>7} {'us':>9} {'GFLOP/s':>8}"]
+    lines[0] += "".join(f" {way:>12}" for way in WAYS)
+    for kind, row in zip(kinds, rows, strict=True):
+        best, over = best_random(row)["measured"], ratios(row)
+        lines.append(f"{kind:{wide}} {len(row['points']):4} {row['dropped']:7} {best * 1e6:9.1f}")
+        lines[-1] += f" {row['flops'] / best / 1e9:8.1f}" + "".join(f" {over[way]:12.3f}" for way in WAYS)
+    for what, mean in (("median", np.median), ("geometric mean", lambda x: np.exp(np.mean(np.log(x))))):
+        figures = (float(mean([ratios(row)[way] for row in rows])) for way in WAYS)
+        lines.append(f"{what:{wide + 32}}" + "".join(f" {x:12.3f}" for x in figures))
+    figures = (float(np.median([row["ways"][way]["choosing"] for row in rows])) for way in WAYS)
+    lines.append(f"{'median seconds to choose':{wide + 32}}" + "".join(f" {x:12.3f}" for x in figures))
+    found = [prediction(row) for row in rows]
+    lines += ["", f"{'predicted against measured':{wide}}" + "".join(f" {key:>20}" for key in found[0])]
+    lines += [
+        f"{kind:{wide}}" + "".join(f" {x:20.2f}" for x in f.values()) for kind, f in zip(kinds, found, strict=True)
+    ]
+    medians = (float(np.nanmedian([f[key] for f in found])) for key in found[0])
+    lines += [f"{'median':{wide}}" + "".join(f" {x:20.2f}" for x in medians)]
+    for kind, row in zip(kinds, rows, strict=True):
+        if ratios(row)["construction"] > BEHIND:
+            both = {"the best": best_random(row), "construction": row["ways"]["construction"]}
+            lines += ["", f"{kind}: construction is behind"]
+            lines += [
+                f"  {who:12} {one['measured'] * 1e6:9.1f} us (predicted {one['predicted'] * 1e6:9.1f}): {one['knobs']}"
+                for who, one in both.items()
+            ]
+    return lines
+
+
+# --- keeping ------------------------------------------------------------------------------------------------------
+
+
+def kept(path: Path | None, about: Row) -> list[Row]:
+    """The rows of an earlier run with the same settings."""
+    if path is None or not path.exists():
+        return []
+    data = json.loads(path.read_text())
+    if data["about"] != about:
+        raise SystemExit(f"{path} was measured with {data['about']}, and this is {about}: say another file")
+    rows: list[Row] = data["rows"]
+    return rows
+
+
+def keep(path: Path | None, about: Row, rows: Sequence[Row]) -> None:
+    if path is not None:
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+        new.replace(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--candidates", type=int, default=50, help="random candidates of each task")
-    parser.add_argument(
-        "--exhaustive", type=int, default=250, help="measure whole spaces of at most so many candidates"
-    )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--candidates", type=int, default=300, help="random candidates of each task")
+    parser.add_argument("--rounds", type=int, default=9, help="of those that do not drop out")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--constants", choices=("cold", "warm"), default="cold")
     parser.add_argument("--target", default="native")
-    parser.add_argument("--tasks", nargs="+", default=TASKS, metavar="MODEL:TASK")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="MODEL:TASK")
+    parser.add_argument("--models", type=Path, default=MODELS, help="the folder of the networks")
+    parser.add_argument("--json", type=Path, help="keeps what was measured; what it has already is not measured again")
+    parser.add_argument("--lock", type=Path, help="a file whose lock is held while measuring")
     options = parser.parse_args()
     target = replace(load_target(options.target), cores=1)
-    print(f"{'task':34} {'space':>6} {'GFLOP/s':>8}  {'default':>8} {'gensor':>8} {'roller':>8} {'analytic':>8}"
-          f" {'best of':>14} {'median':>7}   (microseconds; times the best)")  # fmt: skip
-    rows = []
-    for name in options.tasks:
-        rows.append(row := compare(name, target, options.candidates, options.exhaustive, options.rounds, options.seed))
-        best = min(*row["seconds"].values(), row["others"]["best"])
-        ways = " ".join(f"{s / best:8.3f}" for s in row["seconds"].values())
-        others = row["others"]
-        kind = "all" if row["exhaustive"] else ""
-        where = f"{kind:>3} {others['count']:4}: {others['best'] / best:5.3f} {others['median'] / best:7.3f}"
-        print(f"{name:34} {row['space']:6} {row['gflops']:8.1f}  {ways} {where}   {best * 1e6:9.1f} us", flush=True)
-    for way in ("default", "gensor", "roller", "analytic"):
-        ratios = [r["seconds"][way] / min(*r["seconds"].values(), r["others"]["best"]) for r in rows]
-        chosen = np.median([r["choosing_seconds"][way] for r in rows])
-        print(f"{way:10} {np.exp(np.mean(np.log(ratios))):.3f} of the best (geometric mean), chosen in {chosen:.3f} s")
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    about = {"modelc": __version__, "target": target.key}
+    about |= {key: getattr(options, key) for key in ("candidates", "rounds", "seed", "constants")}
+    rows = kept(options.json, about)
+    for contest in contests([name for name in options.tasks if name not in {r["task"] for r in rows}], target, options):
+        rows.append(measured(contest, options))
+        keep(options.json, about, rows)
+        over = ratios(rows[-1])["construction"]
+        print(f"{rows[-1]['task']}: construction takes {over:.3f} of the best random one", flush=True)
+    chosen = [row for row in rows if row["task"] in options.tasks]
+    print("\n".join(["", *tables(sorted(chosen, key=lambda r: options.tasks.index(r["task"])))]))
 
 
 if __name__ == "__main__":

@@ -23,14 +23,18 @@ from modelc.space.construct import (
     tiling_benefit,
     trips,
 )
+from modelc.space.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
 
 def greedy(task: Task, target: Target) -> Candidate | None:
     """Roller's choice for a tiled float32 Task; None for any other."""
     tiled = tiled_of(task, target)
-    if tiled is None:
-        return None
+    return None if tiled is None else tiled.candidate(greedy_knobs(tiled))
+
+
+def greedy_knobs(tiled: Tiled) -> TiledKnobs:
+    """What Roller chooses among a Task's choices."""
     model = model_of(tiled)
     graph = graph_of(model)
     at, zero = np.zeros((1, len(graph.sizes)), np.int64), np.zeros(1, np.int64)
@@ -53,4 +57,4 @@ def greedy(task: Task, target: Target) -> Candidate | None:
             at = chosen
     end = [States(at, np.full(1, p, np.int64), zero, zero) for p in range(len(model.parallel))]
     most = max(end, key=lambda s: int(trips(graph, graph.tiles(at), s.parallel)[0]))  # of equals the first
-    return tiled.candidate(knobs_at(model, legal(model, programs(graph, most)), 0))
+    return knobs_at(model, legal(model, programs(graph, most)), 0)

@@ -1,0 +1,108 @@
+"""scripts/compare_construction.py: who drops out, what is kept and what is reported; and from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_bench_scripts import script
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+import compare_construction as compare
+import make_networks
+import run_kernels
+
+
+def test_slow_kernels_drop_out_and_close_ones_run_twice() -> None:
+    seconds = [1.0, 1.05, 1.3, 1.6, 9.0]
+    calls: list[tuple[int, int]] = []
+
+    def call(k: int, times: int) -> float:
+        calls.append((k, times))
+        return 1e-3 * seconds[k]
+
+    samples = run_kernels.race(call, 5, {4}, 6)
+    assert [len(s) for s in samples] == [12, 12, 6, 2, 12]
+    assert all(set(s) == {1e-3 * t} for s, t in zip(samples, seconds, strict=True))
+    assert calls[-1] == (4, 1) and (0, 4) in calls  # a sample is as long whatever is timed
+
+
+def test_who_is_seen_once_as_fast_stays() -> None:
+    late = iter([2.0, 2.0, 2.0])  # two calls before, and the first round
+    samples = run_kernels.race(lambda k, n: next(late, 1.4) if k else 1.0, 2, (), 3)
+    assert [len(s) for s in samples] == [6, 3]
+
+
+def test_copies_of_constants_do_not_overlap() -> None:
+    begins = [pointer.value for pointer in run_kernels.storage(100, 3)]
+    assert all(b % 64 == 0 for b in begins) and all(b - a >= 100 for a, b in pairwise(begins))
+
+
+def row(task: str, measured: list[float], predicted: list[float], construction: float) -> compare.Row:
+    points = [
+        {"knobs": f"knobs {k}", "measured": m, "predicted": p, "samples": 9}
+        for k, (m, p) in enumerate(zip(measured, predicted, strict=True))
+    ]
+    way = {"knobs": "its own", "measured": construction, "predicted": 1e-3, "choosing": 0.1, "samples": 9}
+    return {
+        "task": task,
+        "flops": 2e6,
+        "dropped": 0,
+        "rejected": 0,
+        "ways": dict.fromkeys(compare.WAYS, way),
+        "points": points,
+    }
+
+
+def test_the_report() -> None:
+    times = [1e-3 * (1 + k) for k in range(16)]
+    good, bad = row("a:b", times, times, 1e-3), row("resnet50:conv_relu_44", times, times[::-1], 2e-3)
+    assert compare.prediction(good) == pytest.approx(
+        {"regret": 1, "rank": 1, "rank of best quarter": 1, "measured / predicted": 1}
+    )
+    assert compare.prediction(bad)["regret"] == pytest.approx(16) and compare.prediction(bad)["rank"] == -1
+    lines = compare.tables([good, bad])
+    assert lines[2].startswith("resnet50:conv_relu_44 (1x1)") and lines[2].split()[-4:] == ["2.000"] * 4
+    assert [line.split()[1] for line in lines if line.startswith("median  ")] == ["1.500", "8.50"]
+    behind = lines.index("resnet50:conv_relu_44 (1x1): construction is behind")
+    assert "knobs 0" in lines[behind + 1] and "its own" in lines[behind + 2]
+    assert not any(line.startswith("a:b: construction") for line in lines)
+
+
+def test_ranks_of_few() -> None:
+    assert np.isnan(compare.rank_correlation(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
+
+
+def test_what_was_measured_otherwise_is_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    assert compare.kept(path, {"seed": 0}) == [] == compare.kept(None, {"seed": 0})
+    compare.keep(path, {"seed": 0}, [{"task": "a"}])
+    assert compare.kept(path, {"seed": 0}) == [{"task": "a"}]
+    with pytest.raises(SystemExit, match=re.escape("was measured with {'seed': 0}, and this is {'seed': 1}")):
+        compare.kept(path, {"seed": 1})
+
+
+def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:
+    make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
+    task = "small:conv_relu_0"
+    options = ["--models", tmp_path, "--candidates", 5, "--rounds", 2, "--json", tmp_path / "f.json"]
+    unknown = script("compare_construction", *options, "--tasks", "small:nothing")
+    assert unknown.returncode == 1 and "small has no task 'nothing'; it has conv_relu_0" in unknown.stderr
+    found = script("compare_construction", *options, "--tasks", task, "--lock", tmp_path / "lock")
+    assert found.returncode == 0, found.stderr
+    data = json.loads((tmp_path / "f.json").read_text())
+    (one,) = data["rows"]
+    assert data["about"]["constants"] == "cold" and one["copies"] > 1 and set(one["ways"]) == set(compare.WAYS)
+    assert 1 <= len(one["points"]) <= 5
+    assert all(p["measured"] > 0 and p["predicted"] > 0 and p["samples"] >= 2 for p in one["points"])
+    again = script("compare_construction", *options, "--tasks", task)
+    assert again.returncode == 0 and json.loads((tmp_path / "f.json").read_text()) == data
+    assert again.stdout.strip() == found.stdout.partition("\n\n")[2].strip()
+    other = script("compare_construction", *options, "--tasks", task, "--constants", "warm")
+    assert other.returncode == 1 and "say another file" in other.stderr
