@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_tasks import EVEN, PLAIN, RAGGED, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
+from tensor_tasks import EVEN, PLAIN, RAGGED, Case, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
 from three_ways import check, tensor_target
 
 from modelc.codegen.lower import lower_nest
@@ -16,6 +16,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.text import parse_nest
+from modelc.passes.precision import in_bfloat16
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
 from modelc.space.tiled import TiledKnobs
@@ -109,6 +110,23 @@ def test_without_tiles_dot_products_are_next() -> None:
     less = replace(SERVER, features=tuple(f for f in SERVER.features if not f.startswith("amx")))
     task = contraction(EVEN["matmul"], ("uint8", "int8"))
     assert intrinsics_in(default_candidate(task, less)) == {"avx512-vnni"}
+
+
+def test_panels_that_outweigh_the_rows_pass_once() -> None:
+    case: Case = ("Conv", {"pads": [1] * 6}, (1, 256, 2, 7, 7), (512, 256, 3, 3, 3))
+    way = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
+    knobs = replace(way.default_knobs(), by_rows=False, parallel=None)
+    assert way.macro_loops(knobs)[:2] == ["o0", "d0"]
+    assert way.macro_loops(replace(knobs, parallel="d0"))[:2] == ["d0", "o0"]
+    many: Case = ("Conv", {"pads": [1] * 6}, (1, 32, 8, 56, 56), (128, 32, 3, 3, 3))
+    way = ways_of(contraction(many, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
+    assert way.macro_loops(replace(knobs, rows=way.default_knobs().rows))[:2] == ["d0", "o0"]
+
+
+def test_lines_of_the_result_are_written_whole() -> None:
+    """32 of 16 columns at a time are a line of bfloat16: half of it for each of two tiles of rows costs more."""
+    task = in_bfloat16(contraction(("MatMul", {}, (3136, 24), (24, 144)), ("bfloat16", "bfloat16")), ["y0"])
+    assert ways_of(task, SERVER)["amx-bf16"].best_kernel().vectors > 1
 
 
 # --- what Nests say ---------------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ class Tensorized(Tiled):
         if self.row is not None:  # the consumers read what is drained
             (self.result,) = consumers
             self.consumers = [*consumers, *consumers_of(task, self.result)]
+        self.written = DTYPES[task.buffer(self.consumers[-1].writes[0].buffer).dtype].itemsize
 
     def packs(self) -> bool:
         """Whether every constant can be stored as the intrinsic reads it."""
@@ -200,6 +201,20 @@ class Tensorized(Tiled):
         near = room // max(1, self.bytes_read(name, True) // shared // extent)
         most = -(-extent // (self.target.cores * CHUNKS_PER_CORE))
         return max(least, min(near, most) // least * least), True
+
+    def macro_loops(self, knobs: TiledKnobs) -> list[str]:
+        """One panel at a time goes over the rows of all lead iterators, if panels are what there is most of."""
+        macro, panels = super().macro_loops(replace(knobs, parallel=None)), f"{self.vector}0"
+        lead = macro[: macro.index(panels)]
+        if not knobs.by_rows and lead and not self.batch and not self.plain:
+            passes = prod(self.ranges[m[:-1]] for m in lead), trips(panels, self.ranges, self.tiles(knobs))
+            constants, rows = (self.bytes_read(self.vector, moving) for moving in (True, False))
+            if passes[1] * rows + constants < passes[0] * constants + rows:
+                macro = [panels, *(m for m in macro if m != panels)]
+        if knobs.parallel:
+            macro.remove(knobs.parallel)
+            macro.insert(0, knobs.parallel)
+        return macro
 
     def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """In a single pass too: the arithmetic is faster than the CPU's own prefetcher. Not where chunks of rows
@@ -282,5 +297,7 @@ class Tensorized(Tiled):
         arithmetic = units * vectors * self._part() / intrinsic.throughput
         applications = prod(i.extent for i in self.anchor.reduction) / (1 if self.depth is None else self.depth.tile)
         drained = 0.0 if self.row is None else DRAIN_CYCLES * intrinsic.accumulator.shape[0] * units * vectors
+        if vectors * self.lanes * self.written < self.target.caches[0].line:
+            drained *= 2  # the lines of the result are written in parts
         overhead = 0.5 + (2.0 + drained) / applications
         return max(arithmetic, lines / LOAD_PORTS, float(intrinsic.latency)) + 0.05 * lines + overhead
