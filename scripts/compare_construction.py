@@ -3,9 +3,9 @@
     python scripts/compare_construction.py --json FILE [--candidates 300] [--tasks resnet50:conv_relu_45 ...]
 
 Each Task's candidates are compiled while the Task before is measured; all of them run in turns, the slow ones drop out
-(run_kernels.py), and the median of a candidate's samples counts. FILE keeps what was measured: what it has is not
-measured again. Both tables are of direct float32 schedules on one thread, as networks see them: constants are read from
-as many copies as fill what all parameters of the Task's network do (`--constants warm`: from one).
+(run_kernels.py), and the median of a candidate's samples counts. FILE keeps what was measured, and who dropped out: what
+it has is not measured again. Both tables are of direct float32 schedules on one thread, as networks see them: constants
+are read from as many copies as fill what all parameters of the Task's network do (`--constants warm`: from one).
 
 The first table has, for each way of choosing, its time over the best random candidate's: construction (Gensor's
 walks), the rules, Roller's greedy tree, the analytic cost's optimum. The second has the regret (the time of the random
@@ -24,10 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from candidate_times import compile_all, processors, times_of
+from construction_tables import WAYS, Row, ratios, tables
 
 from modelc import __version__
 from modelc.codegen.kernels import Kernel
@@ -65,9 +65,6 @@ TASKS = {
     "mobilenet-v2:conv_clip_7": "depthwise",
     "dcgan:convtranspose_relu_2": "transposed",
 }
-WAYS = ("construction", "rules", "greedy", "analytic")
-BEHIND = 1.1  # of the best random candidate's time: where construction takes more, the knobs of both are shown
-Row = dict[str, Any]
 
 
 # --- choosing and compiling ---------------------------------------------------------------------------------------
@@ -197,8 +194,8 @@ def measured(contest: Contest, options: argparse.Namespace) -> Row:
     row = {**contest.row, "copies": contest.copies}
     for one in (*row["ways"].values(), *row["points"]):
         mine = samples[one.pop("kernel")]
-        one |= {"measured": float(np.median(mine)), "samples": len(mine)}
-    row["dropped"] = sum(len(s) < options.rounds for s in samples)
+        one |= {"measured": float(np.median(mine)), "samples": len(mine), "dropped": len(mine) < options.rounds}
+    row["dropped"] = sum(p["dropped"] for p in row["points"])
     return row
 
 
@@ -208,71 +205,6 @@ def contests(names: Sequence[str], target: Target, options: argparse.Namespace) 
         coming = [pool.submit(prepared, name, target, options) for name in names]
         for future in coming:
             yield future.result()
-
-
-# --- what is reported ---------------------------------------------------------------------------------------------
-
-
-def best_random(row: Row) -> Row:
-    found: Row = min(row["points"], key=lambda p: p["measured"])
-    return found
-
-
-def ratios(row: Row) -> dict[str, float]:
-    """The time of each way's choice over that of the best random candidate."""
-    best = best_random(row)["measured"]
-    return {way: row["ways"][way]["measured"] / best for way in WAYS}
-
-
-def rank_correlation(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """Spearman's, with ranks of equals in order of appearance."""
-    ranks = [np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1]) if len(a) > 2 else float("nan")
-
-
-def prediction(row: Row) -> dict[str, float]:
-    """How far predicted and measured times of the random candidates agree."""
-    predicted, measured = (np.array([p[key] for p in row["points"]]) for key in ("predicted", "measured"))
-    quarter = np.argsort(measured, kind="stable")[: max(4, len(measured) // 4)]
-    return {
-        "regret": float(measured[np.argmin(predicted)] / measured.min()),
-        "rank": rank_correlation(predicted, measured),
-        "rank of best quarter": rank_correlation(predicted[quarter], measured[quarter]),
-        "measured / predicted": float(np.median(measured / predicted)),
-    }
-
-
-def tables(rows: Sequence[Row]) -> list[str]:
-    """Both tables, and the knobs where construction is behind."""
-    kinds = [f"{row['task']} ({TASKS[row['task']]})" if row["task"] in TASKS else row["task"] for row in rows]
-    wide = max(map(len, kinds))
-    lines = [f"{'times of the best random one':{wide}} {'of':>4} {'dropped':>7} {'us':>9} {'GFLOP/s':>8}"]
-    lines[0] += "".join(f" {way:>12}" for way in WAYS)
-    for kind, row in zip(kinds, rows, strict=True):
-        best, over = best_random(row)["measured"], ratios(row)
-        lines.append(f"{kind:{wide}} {len(row['points']):4} {row['dropped']:7} {best * 1e6:9.1f}")
-        lines[-1] += f" {row['flops'] / best / 1e9:8.1f}" + "".join(f" {over[way]:12.3f}" for way in WAYS)
-    for what, mean in (("median", np.median), ("geometric mean", lambda x: np.exp(np.mean(np.log(x))))):
-        figures = (float(mean([ratios(row)[way] for row in rows])) for way in WAYS)
-        lines.append(f"{what:{wide + 32}}" + "".join(f" {x:12.3f}" for x in figures))
-    figures = (float(np.median([row["ways"][way]["choosing"] for row in rows])) for way in WAYS)
-    lines.append(f"{'median seconds to choose':{wide + 32}}" + "".join(f" {x:12.3f}" for x in figures))
-    found = [prediction(row) for row in rows]
-    lines += ["", f"{'predicted against measured':{wide}}" + "".join(f" {key:>20}" for key in found[0])]
-    lines += [
-        f"{kind:{wide}}" + "".join(f" {x:20.2f}" for x in f.values()) for kind, f in zip(kinds, found, strict=True)
-    ]
-    medians = (float(np.nanmedian([f[key] for f in found])) for key in found[0])
-    lines += [f"{'median':{wide}}" + "".join(f" {x:20.2f}" for x in medians)]
-    for kind, row in zip(kinds, rows, strict=True):
-        if ratios(row)["construction"] > BEHIND:
-            both = {"the best": best_random(row), "construction": row["ways"]["construction"]}
-            lines += ["", f"{kind}: construction is behind"]
-            lines += [
-                f"  {who:12} {one['measured'] * 1e6:9.1f} us (predicted {one['predicted'] * 1e6:9.1f}): {one['knobs']}"
-                for who, one in both.items()
-            ]
-    return lines
 
 
 # --- keeping ------------------------------------------------------------------------------------------------------
@@ -318,7 +250,7 @@ def main() -> None:
         over = ratios(rows[-1])["construction"]
         print(f"{rows[-1]['task']}: construction takes {over:.3f} of the best random one", flush=True)
     chosen = [row for row in rows if row["task"] in options.tasks]
-    print("\n".join(["", *tables(sorted(chosen, key=lambda r: options.tasks.index(r["task"])))]))
+    print("\n".join(["", *tables(sorted(chosen, key=lambda r: options.tasks.index(r["task"])), TASKS)]))
 
 
 if __name__ == "__main__":

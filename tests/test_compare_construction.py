@@ -15,6 +15,7 @@ from test_bench_scripts import script
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import compare_construction as compare
+import construction_tables as tables
 import make_networks
 import run_kernels
 
@@ -44,7 +45,7 @@ def test_copies_of_constants_do_not_overlap() -> None:
     assert all(b % 64 == 0 for b in begins) and all(b - a >= 100 for a, b in pairwise(begins))
 
 
-def row(task: str, measured: list[float], predicted: list[float], construction: float) -> compare.Row:
+def row(task: str, measured: list[float], predicted: list[float], construction: float) -> tables.Row:
     points = [
         {"knobs": f"knobs {k}", "measured": m, "predicted": p, "samples": 9}
         for k, (m, p) in enumerate(zip(measured, predicted, strict=True))
@@ -55,7 +56,7 @@ def row(task: str, measured: list[float], predicted: list[float], construction: 
         "flops": 2e6,
         "dropped": 0,
         "rejected": 0,
-        "ways": dict.fromkeys(compare.WAYS, way),
+        "ways": dict.fromkeys(tables.WAYS, way),
         "points": points,
     }
 
@@ -63,11 +64,11 @@ def row(task: str, measured: list[float], predicted: list[float], construction: 
 def test_the_report() -> None:
     times = [1e-3 * (1 + k) for k in range(16)]
     good, bad = row("a:b", times, times, 1e-3), row("resnet50:conv_relu_44", times, times[::-1], 2e-3)
-    assert compare.prediction(good) == pytest.approx(
+    assert tables.prediction(good) == pytest.approx(
         {"regret": 1, "rank": 1, "rank of best quarter": 1, "measured / predicted": 1}
     )
-    assert compare.prediction(bad)["regret"] == pytest.approx(16) and compare.prediction(bad)["rank"] == -1
-    lines = compare.tables([good, bad])
+    assert tables.prediction(bad)["regret"] == pytest.approx(16) and tables.prediction(bad)["rank"] == -1
+    lines = tables.tables([good, bad], compare.TASKS)
     assert lines[2].startswith("resnet50:conv_relu_44 (1x1)") and lines[2].split()[-4:] == ["2.000"] * 4
     assert [line.split()[1] for line in lines if line.startswith("median  ")] == ["1.500", "8.50"]
     behind = lines.index("resnet50:conv_relu_44 (1x1): construction is behind")
@@ -76,7 +77,7 @@ def test_the_report() -> None:
 
 
 def test_ranks_of_few() -> None:
-    assert np.isnan(compare.rank_correlation(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
+    assert np.isnan(tables.rank_correlation(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
 
 
 def test_what_was_measured_otherwise_is_not_mixed(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     data = json.loads((tmp_path / "f.json").read_text())
     (one,) = data["rows"]
-    assert data["about"]["constants"] == "cold" and one["copies"] > 1 and set(one["ways"]) == set(compare.WAYS)
+    assert data["about"]["constants"] == "cold" and one["copies"] > 1 and set(one["ways"]) == set(tables.WAYS)
     assert 1 <= len(one["points"]) <= 5
     assert all(p["measured"] > 0 and p["predicted"] > 0 and p["samples"] >= 2 for p in one["points"])
     again = script("compare_construction", *options, "--tasks", task)
