@@ -3,7 +3,7 @@
     python scripts/compare_construction.py --json FILE [--candidates 300] [--tasks resnet50:conv_relu_45 ...]
 
 Each Task's candidates are compiled while the Task before is measured; all of them run in turns, the slow ones drop out
-(run_kernels.py), and the median of a candidate's samples counts. FILE keeps what was measured, and who dropped out: what
+(run_kernels.py), and the median of a candidate's samples counts. FILE keeps what was measured and who dropped out; what
 it has is not measured again. Both tables are of direct float32 schedules on one thread, as networks see them: constants
 are read from as many copies as fill what all parameters of the Task's network do (`--constants warm`: from one).
 

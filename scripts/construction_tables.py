@@ -26,8 +26,8 @@ def ratios(row: Row) -> dict[str, float]:
 
 def rank_correlation(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     """Spearman's, with ranks of equals in order of appearance."""
-    ranks = [np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1]) if len(a) > 2 else float("nan")
+    first, second = (np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (a, b))
+    return float(np.corrcoef(first, second)[0, 1]) if len(a) > 2 else float("nan")
 
 
 def prediction(row: Row) -> dict[str, float]:
