@@ -221,16 +221,16 @@ class _Lowering(Expressions):
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
 
     def crossing(self, loop: Loop, scope: Scope) -> list[Any] | None:
-        """A square of moves transposed in registers, if `loop` is one between places that are contiguous each along
+        """A rectangle of moves transposed in registers, if `loop` is one between places that are contiguous each along
         another of its two loops."""
         found = crossing_moves(loop)
         if found is None:
             return None
-        (inner, leaf, read), side = found, loop.extent
+        inner, leaf, read = found
 
         def along(vector: Loop, other: Loop, k: int) -> Scope:
-            bound = bind(bind(scope, vector.var, Var(vector.var), side), other.var, Const(k), 1)
-            return replace(bound, vector=(vector.var, side))
+            bound = bind(bind(scope, vector.var, Var(vector.var), vector.extent), other.var, Const(k), 1)
+            return replace(bound, vector=(vector.var, vector.extent))
 
         (write,) = leaf.writes
         places = [scope.storage[x.buffer] for x in (read, write)]
@@ -241,9 +241,9 @@ class _Lowering(Expressions):
             return None
 
         def stores() -> list[Any]:
-            rows = [self.load(read, along(loop, inner, k))[0] for k in range(side)]
-            columns = transposed(rows, self.bound)
-            return [self.store(write, c, along(inner, loop, k), side) for k, c in enumerate(columns)]
+            rows = [self.load(read, along(loop, inner, k))[0] for k in range(inner.extent)]
+            columns = transposed(rows, loop.extent, self.bound)
+            return [self.store(write, c, along(inner, loop, k), inner.extent) for k, c in enumerate(columns)]
 
         return self.with_bindings(stores)
 

@@ -20,8 +20,10 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 from modelc.space.ahead import Ahead, loop_parts
 from modelc.space.boxes import Box, Domain, Span, placed_domains, whole
-from modelc.space.conditions import clipped, decided, existing, inside, simplified
+from modelc.space.conditions import clipped, decided, existing, inside, less_than, segments, settled, simplified
 from modelc.space.stages import derive
+
+MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,46 @@ class _Builder:
         if part == "assign" and (unit or is_reduction(block, name)):  # an application is one part alone
             init = self.descend(replace(site, part="init", where=()))
             return init + self.descend(replace(site, part="update"))
+        if self.chooses(block):
+            return self.chosen(site)
         return self.loop(site)
+
+    def chooses(self, block: Block) -> bool:
+        """Whether `block` is a copy of one thing here and another there, as padding is, and alone in its loops."""
+        (value, *more) = block.body
+        alone = not block.reduction and not more and len(self.subtree(block)) == 1
+        return alone and isinstance(value, Op) and value.name == "select" and less_than(value.args[0]) is not None
+
+    def chosen(self, site: Site) -> list[Stmt]:
+        """The site's loop, where the Block's value is a selection by iterators: in parts in each of which it is the
+        same, so that vectors need not ask."""
+        schedule, (value,) = self.schedule(site.block.name), site.block.body
+        assert isinstance(value, Op)
+        names = variables(value.args[0]) & site.domain.keys()
+        if all(site.domain[n].extent == 1 for n in names):
+            bases = {n: site.domain[n].base for n in names}
+            condition = simplified(substitute(value.args[0], bases), site.ranges)
+            then, otherwise = (
+                self.descend(replace(site, block=replace(site.block, body=(v,)))) for v in value.args[1:]
+            )
+            known = decided(condition, site.ranges)
+            if known is not None:
+                return then if known else otherwise
+            return [Branch(condition, tuple(then), tuple(otherwise))]
+        name, level = loop_parts(schedule.order[site.k])
+        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_parts(x)[0] == name]
+        if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
+            return self.loop(site)
+        parts = segments(name, span, value)
+        if len(parts) > MOST_PARTS:
+            return self.loop(site)
+        result = []
+        for low, high in parts:
+            rest = settled(value, {name: high - low}, {name: op("add", Var(name), low)})
+            domain = {**site.domain, name: Span(Const(low), high - low)}
+            further = replace(site, block=replace(site.block, body=(rest,)), domain=domain)
+            result += self.loop(further)
+        return result
 
     def loop(self, site: Site) -> list[Stmt]:
         """Iterations of whole tiles, those that a condition cuts, and what is left of a tile."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import Block
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute, walk
 from modelc.space.boxes import Domain, Span
 
 ORDERED = ("lt", "le", "gt", "ge")
@@ -71,6 +72,35 @@ def clipped(name: str, count: int, tile: int, domain: Domain, where: Sequence[Ex
         certain = min(certain, max(0, -(high // step)))  # high + step * v < 0
         possible = min(possible, max(0, -(low // step)))
     return (certain, possible) if possible - certain <= 1 else (count, count)
+
+
+def segments(name: str, span: Span, value: Expr) -> list[tuple[int, int]]:
+    """`span` of iterator `name`, which begins at a constant, cut where a selection in `value` by that iterator alone
+    changes: (first, one after the last) of each part."""
+    assert isinstance(span.base, Const)
+    low = int(span.base.value)
+    cuts = {low, low + span.extent}
+    for selection in (e for e in walk(value) if isinstance(e, Op) and e.name == "select"):
+        form = less_than(selection.args[0])
+        if form is not None and [a for a, _ in form.terms] == [Var(name)]:
+            step = form.coefficient(Var(name))  # step * v + constant < 0
+            cut = -(form.constant // step) if step > 0 else form.constant // -step + 1
+            cuts |= {cut} if low < cut < low + span.extent else set()
+    ordered = sorted(cuts)
+    return list(pairwise(ordered))
+
+
+def settled(value: Expr, ranges: Mapping[str, int], values: Mapping[str, Expr]) -> Expr:
+    """`value` without the selections that are decided for all `values` of iterators, over variables in `ranges`."""
+    while isinstance(value, Op) and value.name == "select":
+        known = decided(simplified(substitute(value.args[0], values), ranges), ranges)
+        if known is None:
+            break
+        value = value.args[1 if known else 2]
+    if isinstance(value, Op) and value.name == "select":
+        condition, *sides = value.args
+        return Op("select", (condition, *(settled(side, ranges, values) for side in sides)), value.dtype)
+    return value
 
 
 def inside(block: Block, domain: Domain, ranges: Mapping[str, int]) -> list[Expr]:

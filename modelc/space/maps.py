@@ -7,7 +7,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import DTYPES, Load, Var, loads
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads
 from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.rule import DoesNotApply
 from modelc.space.stages import RULES
@@ -56,13 +56,6 @@ def _reorders(task: Task, copy: Block) -> bool:
     return source in task.locals and source.layout != target.layout
 
 
-def _transposes(task: Task, copy: Block) -> bool:
-    """Whether a copy's operand is stored along another iterator than its result."""
-    reads, writes = accesses(task, copy)
-    vector = vector_iterator(copy, writes)
-    return isinstance(copy.body[0], Load) and vector is not None and crossed_iterator(copy, vector, reads) is not None
-
-
 def _read_once(task: Task, producer: Block) -> bool:
     """Whether inlining `producer` computes each of its elements no more often than now (up to one extra read)."""
     written = {w.buffer for w in producer.writes}
@@ -73,8 +66,6 @@ def _read_once(task: Task, producer: Block) -> bool:
     reads = [r for r in reader.reads if r.buffer in written]
     if isinstance(reader.body[0], Load) and _reorders(task, reader):
         return False  # it is there to leave its operand in an order of its own
-    if not isinstance(reader.body[0], Load) and _transposes(task, producer):
-        return False  # squares of vectors are transposed in registers, where nothing else is done
     if producer.body and isinstance(producer.body[0], Load) and not reader.reduction:
         return True  # moving data costs nothing but its index
     if len(reads) > 1 and len(loads(producer.body[0])) > 1:
@@ -132,7 +123,7 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
         tiles[vector] = [lanes]
         if crossed is not None:
             line = max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
-            square = isinstance(block.body[0], Load) and lanes <= min(line, MAX_SQUARE)
+            square = moves(block.body[0]) and lanes <= min(line, MAX_SQUARE)
             tiles[crossed] = [line, lanes] if square and lanes < line else [line]
         elif parallel and max((ranges[n[:-1]] for n in names), default=1) < 2 * target.cores:
             chunk = -(-ranges[vector] // (target.cores * CHUNKS_PER_CORE))
@@ -154,6 +145,14 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     if vector is not None:
         names.append(inner[-1])
     return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+
+
+def moves(value: Expr) -> bool:
+    """Whether a value is moved as it is, or a constant where a condition on iterators says so (padding)."""
+    if isinstance(value, Op) and value.name == "select":
+        condition, *sides = value.args
+        return not loads(condition) and all(map(moves, sides))
+    return isinstance(value, (Load, Const))
 
 
 def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:

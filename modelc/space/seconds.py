@@ -17,6 +17,8 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.analytic import TRANSPOSE_CYCLES
+from modelc.space.maps import moves
 from modelc.space.stages import derive
 from modelc.space.tiled import overlapped
 from modelc.target import Target
@@ -168,7 +170,7 @@ def _step_cycles(
     """Cycles of one step of a register tile of `sizes` (vectors along the vector iterator)."""
     held = prod(sizes.values())
     shifted = False  # a window slides along the vector: no two taps read the same vector
-    wide = narrow = scattered = 0.0
+    wide = narrow = scattered = crossed = 0.0
     for read in reads:
         count = prod(n for name, n in sizes.items() if read.strides.get(name) != 0 and name != vector)
         step = read.strides.get(vector, 0)
@@ -179,6 +181,8 @@ def _step_cycles(
         elif step == 1:
             wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else SPLIT_LOADS)
             shifted |= any(0 < abs(read.strides[i.name] or 0) < lanes for i in block.reduction)
+        elif moves(block.body[0]) and any(n > 1 and read.strides.get(name) == 1 for name, n in sizes.items()):
+            crossed += count * sizes[vector]
         else:
             scattered += count * sizes[vector] * lanes
     if block.reduction and not shifted and all(r.strides.get(vector) != 0 for r in reads):
@@ -198,7 +202,8 @@ def _step_cycles(
     if block.reduction and looped:
         busy = max(busy, 1.15 * target.fma_latency)
     element = GUARDED_CYCLES if any(isinstance(e, Op) and e.name == "select" for e in block.body) else ELEMENT_CYCLES
-    return busy + element * scattered + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES * looped
+    moved = element * scattered + TRANSPOSE_CYCLES * crossed
+    return busy + moved + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES * looped
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:

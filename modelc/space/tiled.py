@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, stored_lanes
 from modelc.space.ahead import trips
-from modelc.space.follow import followed
+from modelc.space.follow import covered, followed
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -45,6 +46,7 @@ MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a windo
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is fetched ahead
 OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
+MOST_COPIES = 1.5  # of an element that several iterations of a loop read
 UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 
 
@@ -289,7 +291,7 @@ class Tiled:
                 schedules[consumer.name] = replace(schedules[consumer.name], scope="local")
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
-            schedules[producer.name], layout = self.prologue(producer, macro)
+            schedules[producer.name], layout = self.prologue(producer, macro, tiles)
             if layout is not None:
                 layouts[producer.writes[0].buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
@@ -392,8 +394,11 @@ class Tiled:
         scope = "arena" if read_afterwards(self.task, self.result, consumer) else "local"
         return tile_epilogue(self.result, consumer, [n for n, _ in knobs.rows], self.vector, self.lanes, at, scope)
 
-    def prologue(self, producer: Block, macro: list[str]) -> tuple[BlockSchedule, Layout | None]:
-        """Where a padded or packed copy is made: in the outermost loop that all of its readers' loops move with."""
+    def prologue(
+        self, producer: Block, macro: list[str], tiles: Mapping[str, tuple[int, ...]]
+    ) -> tuple[BlockSchedule, Layout | None]:
+        """Where a padded or packed copy is made: in the innermost of the outer loops that all move through it, unless
+        their iterations read much the same."""
         buffer = producer.writes[0].buffer
         read = next((r for r in self.reads if r.load.buffer == buffer), None)
         layout = None
@@ -406,12 +411,22 @@ class Tiled:
         for loop in macro:
             if read.strides[loop[:-1]] == 0:
                 break
-            if loop.endswith("0"):
+            if loop.endswith("0") and self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
                 inside = loop
         if inside is None:
             return map_schedule(self.task, producer, self.target), layout
         schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
         return schedule, layout
+
+    def copied(self, read: Access, loops: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> float:
+        """How often, on average, an element is copied where each iteration of `loops` copies what it reads."""
+
+        def elements(ranges: Mapping[str, int]) -> int:
+            limits = [bounds(i, ranges) for i in read.load.indices]
+            return prod(high - low + 1 for low, high in (x for x in limits if x is not None))
+
+        times = prod(trips(loop, self.ranges, tiles) for loop in loops)
+        return times * elements(covered(self.ranges, loops, tiles)) / elements(self.ranges)
 
 
 def step_cycles(target: Target, accumulators: int, wide: float, narrow: float, steps: int) -> float:
