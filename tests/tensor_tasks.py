@@ -83,7 +83,7 @@ def ways_of(task: Task, target: Target) -> dict[str, Tensorized]:
 def intrinsics_in(candidate: Candidate) -> set[str]:
     """The names that a Candidate's loops are tagged with."""
     tags = {tag for block in candidate.blocks.values() for tag in block.tags.values()}
-    return {tag.removeprefix(INTRINSIC) for tag in tags if tag.startswith(INTRINSIC)}
+    return {tag.removeprefix(INTRINSIC).partition("/")[0] for tag in tags if tag.startswith(INTRINSIC)}
 
 
 def anchor_of(task: Task) -> Block:

@@ -14,7 +14,7 @@ from three_ways import check, tensor_target
 from modelc.codegen.lower import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
-from modelc.ir.nest import Nest
+from modelc.ir.nest import Loop, Nest
 from modelc.ir.text import parse_nest
 from modelc.passes.precision import in_bfloat16
 from modelc.space.build import build_nest
@@ -129,6 +129,20 @@ def test_lines_of_the_result_are_written_whole() -> None:
     assert ways_of(task, SERVER)["amx-bf16"].best_kernel().vectors > 1
 
 
+@pytest.mark.parametrize(("shapes", "once"), [((64, 512, 64), "B"), ((640, 64, 64), "A"), ((64, 64, 64), "")])
+def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, int], once: str) -> None:
+    """Panels that one register tile meets one after the other, or rows that one panel does."""
+    rows, depth, columns = shapes
+    task = contraction(("MatMul", {}, (rows, depth), (depth, columns)), kinds_of(SHIPPED["amx-bf16"]))
+    way = ways_of(task, SERVER)["amx-bf16"]
+    candidate = way.candidate(TiledKnobs((("m", 32),), 2, 32 if once == "B" else rows, once == "B", None))
+    nest = build_nest(task, candidate)
+    assert parse_nest(str(nest)) == nest and Candidate.from_json(candidate.to_json()) == candidate
+    assert {s.once for s in nest.statements() if isinstance(s, Loop) and s.intrinsic} == {(), tuple(once)}
+    if set(SHIPPED["amx-bf16"].features) <= set(tensor_target().features):
+        check(from_end_to_end(task), candidate, tensor_target())
+
+
 # --- what Nests say ---------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +239,7 @@ def rejected(text: str, sentence: str, *intrinsics: str) -> None:
             "something else than one leaf lies in the loops of avx512-vnni",
         ),
         ("intrin:avx512-vnni k1:4", "intrin:avx512-vnni k1:2", "block matmul: avx512-vnni has no part with 2 of k"),
+        ("intrin:avx512-vnni", "intrin:avx512-vnni/Z", "block matmul: avx512-vnni has no operand Z to load once"),
         ("unroll n1:2", "intrin:avx512-vnni n1:2", "2 loops are avx512-vnni in block matmul, expected 1"),
         ("+= int32(x0[", "+= int32(1) + int32(x0[", "does not compute what avx512-vnni does"),
         ("int32(x1[0, k0, n1, n2, k1])", "int32(x1[0, k0, n1, k1, k1])", "does not compute what avx512-vnni does"),

@@ -71,6 +71,8 @@ def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
     intrinsic = next((one for one in intrinsics if one.name == loop.intrinsic), None)
     if intrinsic is None:
         raise InvalidIR(f"block {leaf.block} is computed by {loop.intrinsic}, which the target has not")
+    if unknown := [name for name in loop.once if name not in {o.name for o in intrinsic.operands}]:
+        raise InvalidIR(f"block {leaf.block}: {intrinsic.name} has no operand {unknown[0]} to load once")
     iters = [i for i in intrinsic.semantics.iters if leaf.part == "update" or not i.reduce]
     if len(iters) != len(loops):
         raise InvalidIR(f"{len(loops)} loops are {intrinsic.name} in block {leaf.block}, expected {len(iters)}")
@@ -233,5 +235,6 @@ def on_tiles(
         key = (access.buffer, base, place.strides, operand.shape)
         tiles[name], there = file.operand(operand, key)
         if not there:
-            result.append(code.load_tile(intrinsic, operand, tiles[name], place))
+            once = name in application.loops[0].once
+            result.append(code.load_tile(intrinsic, operand, tiles[name], place, once))
     return [*result, code.multiply(intrinsic, tiles)]

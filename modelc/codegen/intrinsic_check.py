@@ -201,7 +201,8 @@ def _on_vectors(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
 
 
 def _on_tiles(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
-    """The accumulator is tile 0, or 1 for the application on zeros; the other operands are the tiles from 2 on."""
+    """The accumulator is tile 0, or 1 for the application on zeros; the other operands are the tiles from 2 on, loaded
+    once more for it."""
     accumulator = intrinsic.accumulator
     others = [o for o in intrinsic.operands if o != accumulator]
     tiles = {accumulator.name: 0} | {o.name: 2 + k for k, o in enumerate(others)}
@@ -215,6 +216,7 @@ def _on_tiles(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
         *(code.load_tile(intrinsic, o, tiles[o.name], places[o.name]) for o in intrinsic.operands),
         code.multiply(intrinsic, tiles),
         code.zero(intrinsic, 1),
+        *(code.load_tile(intrinsic, o, tiles[o.name], places[o.name], once=True) for o in others),
         code.multiply(intrinsic, {**tiles, accumulator.name: 1}),
         code.store_tile(intrinsic, accumulator, 0, places[accumulator.name]),
         code.store_tile(intrinsic, accumulator, 1, places["zeros"]),

@@ -247,9 +247,12 @@ def zero(intrinsic: Intrinsic, tile: int) -> Any:
     return tx.Evaluate(_value(_tiles(intrinsic).zero, {"tile": _tile(tile)}))
 
 
-def load_tile(intrinsic: Intrinsic, operand: Operand, tile: int, place: Place) -> Any:
-    """A statement: the tile holds the operand at `place`, whose rows are compact, `strides[0]` elements apart."""
-    return tx.Evaluate(_value(_tiles(intrinsic).load, _rows(operand, tile, place)))
+def load_tile(intrinsic: Intrinsic, operand: Operand, tile: int, place: Place, once: bool = False) -> Any:
+    """A statement: the tile holds the operand at `place`, whose rows are compact, `strides[0]` elements apart. `once`:
+    nothing reads it soon again."""
+    tiles = _tiles(intrinsic)
+    code = tiles.load_once if once and tiles.load_once is not None else tiles.load
+    return tx.Evaluate(_value(code, _rows(operand, tile, place)))
 
 
 def store_tile(intrinsic: Intrinsic, operand: Operand, tile: int, place: Place) -> Any:

@@ -30,15 +30,36 @@ Body = tuple[Stmt, ...]
 def overlapped(loop: Loop) -> Body:
     """The statements that a loop tagged `pipeline` becomes; itself as a plain loop, where iterations depend on one
     another, or nothing follows the reduction."""
-    parts = _parts(loop.body)
-    if parts is None or loop.extent == 1:
+    one = _flat(loop)
+    parts = _parts(one.body)
+    if parts is None or one.extent == 1:
         return (replace(loop, tag="for"),)
-    index = Var(loop.var)
+    loop, index = one, Var(one.var)
     first = substituted(parts.body, {loop.var: Const(0)})
     then = _beside(substituted(parts.compute, {loop.var: op("add", index, 1)}), parts.maps)
     drain = substituted(parts.drain, {loop.var: op("add", index, 1)})
     last = substituted(parts.maps, {loop.var: Const(loop.extent - 1)})
     return (*parts.kept, *first, Loop(loop.var, loop.extent - 1, (*then, *drain)), *last)
+
+
+def _flat(loop: Loop) -> Loop:
+    """Loops of which each is all that the one around it does, as one."""
+    loops = [loop]
+    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], Loop) and inner.tag == loop.tag:
+        loops.append(inner)
+    extent = prod(x.extent for x in loops)
+    body = substituted(loops[-1].body, _digits(loops, Var(loop.var))) if len(loops) > 1 else loop.body
+    return replace(loop, extent=extent, body=body)
+
+
+def _digits(loops: Sequence[Loop], position: Expr) -> dict[str, Expr]:
+    """The iteration of each loop at a position in all of them."""
+    values, size = dict[str, Expr](), prod(x.extent for x in loops)
+    for x in loops:
+        size //= x.extent
+        place = op("floordiv", position, size)
+        values[x.var] = place if x is loops[0] else op("mod", place, x.extent)
+    return values
 
 
 @dataclass(frozen=True)
@@ -134,12 +155,7 @@ def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
 
     def piece(start: Expr, many: int) -> Stmt:
         item: Expr = op("add", start, Var(rows[0].var)) if many > 1 else start
-        values, size = dict[str, Expr](), items
-        for x in rows:
-            size //= x.extent
-            place = op("floordiv", item, size)
-            values[x.var] = place if x is rows[0] else op("mod", place, x.extent)
-        return Loop(rows[0].var, many, substituted(rows[-1].body, values), "unroll")
+        return Loop(rows[0].var, many, substituted(rows[-1].body, _digits(rows, item)), "unroll")
 
     share = piece(op("mul", step, each), each)
     full, rest = divmod(items, each)

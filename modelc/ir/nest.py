@@ -19,6 +19,7 @@ A loop tagged `pipeline` may run the maps that end one iteration beside the redu
 
 Loops tagged `intrin:NAME` lead to one Leaf and are one application of that intrinsic, in the order of its iterators:
 `update` multiplies and adds, `init` makes zeros, `assign` takes accumulators to memory. They mean what loops mean.
+`intrin:NAME/B` is a hint beside: nothing reads soon again what operand B is: it need not stay in the first cache.
 """
 
 from __future__ import annotations
@@ -92,7 +93,12 @@ class Loop:
     @property
     def intrinsic(self) -> str | None:
         """The name of the intrinsic that the loop is a part of."""
-        return self.tag.removeprefix(INTRINSIC) if self.tag.startswith(INTRINSIC) else None
+        return self.tag.removeprefix(INTRINSIC).partition("/")[0] if self.tag.startswith(INTRINSIC) else None
+
+    @property
+    def once(self) -> tuple[str, ...]:
+        """The intrinsic's operands that nothing reads soon again."""
+        return tuple(self.tag.split("/")[1:]) if self.tag.startswith(INTRINSIC) else ()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ from modelc.space.tiled import FETCHING_ROWS, MAX_VECTORS, MicroKernel, Tiled, T
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
+FAR_CYCLES = 1.5  # of one line that comes from the second-level cache
+NEAR_SHARE = 0.75  # of the first-level cache, for an operand that stays there while another passes
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
 LEAST_PART = 0.6  # of the time of a whole tile
@@ -156,7 +158,26 @@ class Tensorized(Tiled):
 
     def unit_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         names = [self.match.group(i.name).inner[0] for i in self.intrinsic.semantics.iters]
-        return {f"{n}{len(tiles[n])}": f"{INTRINSIC}{self.intrinsic.name}" for n in names}
+        tag = "/".join((f"{INTRINSIC}{self.intrinsic.name}", *self.once(tiles)))
+        return {f"{n}{len(tiles[n])}": tag for n in names}
+
+    def once(self, tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Operands that pass by while another stays: panels where a chunk is one register tile, else its rows. Only if
+        they are more than the first cache holds, and a register tile reads each element once."""
+        if self.intrinsic.tiles is None:
+            return []
+        chunk, rows = tiles[self.inside[0]][:2] if self.inside else (1, 1)
+        result = []
+        for operand in self.intrinsic.operands:
+            read = next((r for r in self.reads if r.load == self.match.operands[operand.name]), None)
+            if read is None:
+                continue
+            panels = read.load.buffer in self.task.constants
+            tile = {self.vector: self.ranges[self.vector]} if panels else {self.inside[0]: chunk}
+            large = self._bytes_of(operand.name, {**self.ranges, **tile}) > self.target.caches[0].bytes
+            if large and (chunk == rows if panels else chunk > rows and len(self.reduction) == 1):
+                result.append(operand.name)
+        return result
 
     def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
         names = [o.name for o in self.intrinsic.operands if self.match.operands[o.name] == read.load]
@@ -178,12 +199,12 @@ class Tensorized(Tiled):
     def candidate(self, knobs: TiledKnobs) -> Candidate:
         """What tile registers are drained of goes through the epilogue while the next ones are computed: on units of
         their own."""
-        result, tiles = super().candidate(knobs), self.tiles(knobs)
-        inner = [m for m in self.macro_loops(knobs) if trips(m, self.ranges, tiles) > 1][-1:]
-        if self.intrinsic.tiles is None or not inner or inner[0] == knobs.parallel:
+        result = super().candidate(knobs)
+        if self.intrinsic.tiles is None:
             return result
         schedule = result.blocks[self.anchor.name]
-        piped = replace(schedule, tags={**schedule.tags, inner[0]: "pipeline"})
+        serial = [m for m in self.macro_loops(knobs) if m != knobs.parallel]
+        piped = replace(schedule, tags={**schedule.tags, **dict.fromkeys(serial, "pipeline")})
         return replace(result, blocks={**result.blocks, self.anchor.name: piped})
 
     def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
@@ -285,19 +306,31 @@ class Tensorized(Tiled):
         if self.plain:
             return super().step_cycles(rows, vectors)
         units, intrinsic = self._units(rows), self.intrinsic
-        columns = {self.columns}
-        lines = 0.0
+        counts, loads = dict(rows), []
         for operand in intrinsic.operands:
             if operand == intrinsic.accumulator:
                 continue
-            moving = columns & {d.iterator for d in operand.digits}
             size = prod(operand.shape) * DTYPES[operand.dtype].itemsize
             each = operand.shape[0] if operand.lies == "tile" else -(-size // (self.target.vector.bits // 8))
-            lines += each * (vectors if moving else units)
+            moving = self.columns in {d.iterator for d in operand.digits}
+            tile = {self.vector: vectors * self.lanes} if moving else counts
+            loads.append((self._bytes_of(operand.name, tile), each * (vectors if moving else units)))
+        room, near, far = NEAR_SHARE * self.target.caches[0].bytes, 0.0, 0.0
+        for footprint, lines in sorted(loads):  # the smaller stays near while the others pass
+            room -= footprint
+            near, far = (near + lines, far) if room >= 0 else (near, far + lines)
         arithmetic = units * vectors * self._part() / intrinsic.throughput
         applications = prod(i.extent for i in self.anchor.reduction) / (1 if self.depth is None else self.depth.tile)
         drained = 0.0 if self.row is None else DRAIN_CYCLES * intrinsic.accumulator.shape[0] * units * vectors
         if vectors * self.lanes * self.written < self.target.caches[0].line:
             drained *= 2  # the lines of the result are written in parts
         overhead = 0.5 + (2.0 + drained) / applications
-        return max(arithmetic, lines / LOAD_PORTS, float(intrinsic.latency)) + 0.05 * lines + overhead
+        busy = max(arithmetic, near / LOAD_PORTS + far * FAR_CYCLES, float(intrinsic.latency))
+        return busy + 0.05 * (near + far) + overhead
+
+    def _bytes_of(self, operand: str, tile: Mapping[str, int]) -> float:
+        """Bytes of an operand that a register tile reads, of which `tile` has so many rows or columns."""
+        read = next(r for r in self.reads if r.load == self.match.operands[operand])
+        whole = self.task.buffer(read.load.buffer).bytes
+        moving = [n for n in (*self.batch, *self.rows, self.vector) if read.strides[n] != 0]
+        return whole * prod(min(tile.get(n, 1), self.ranges[n]) / self.ranges[n] for n in moving)

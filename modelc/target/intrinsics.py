@@ -24,10 +24,11 @@ A file of targets/intrinsics/, or a user's own, lists intrinsics:
 `semantics` adds to C; `implementation` gives the new C. An operand lies in one `vector` register (row-major), in
 `memory` as elements that the caller loads wherever they are, or in a `tile` register, which the file describes once:
 
-    tiles: {count, rows, row_bytes, permission, setup, table, release, zero, load, store}
+    tiles: {count, rows, row_bytes, permission, setup, table, release, zero, load, load_once, store}
 
 where `zero`, `load` and `store` act on one `tile` (and the rows at `address`, `stride` bytes apart), `setup` takes the
-address of a `table` with the shape of every tile, and `permission` is the x86 state component to ask the kernel for.
+address of a `table` with the shape of every tile, `load_once` (if there is such) is a `load` of
+what nothing reads soon again, and `permission` is the x86 state component to ask the kernel for.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _KEYS = (
     *("name", "architecture", "features", "instruction", "operands", "semantics", "implementation"),
     *("roundings", "throughput", "latency", "temporaries"),
 )
-_TILE_CODE = ("setup", "release", "zero", "load", "store")
+_TILE_CODE = ("setup", "release", "zero", "load", "load_once", "store")
 _MOST_ELEMENTS = 4096
 _LONGEST_PATH = 200
 
@@ -116,6 +117,7 @@ class Tiles:
     release: Code
     zero: Code
     load: Code
+    load_once: Code | None  # of what nothing reads soon again
     store: Code
 
 
@@ -437,7 +439,7 @@ def _code(part: Section, key: str, names: Mapping[str, VectorType], llvm: str, g
 
 def _tiles(part: Section, arch: Architecture) -> Tiles:
     keys = ("count", "rows", "row_bytes", "permission", "table", *_TILE_CODE)
-    part.only_keys(keys, required=tuple(key for key in keys if key != "permission"))
+    part.only_keys(keys, required=tuple(key for key in keys if key not in ("permission", "load_once")))
     table = part.section("table")
     names = ("bytes", "fixed", "rows", "row_bytes")
     table.only_keys(names, required=names)
@@ -462,9 +464,10 @@ def _tiles(part: Section, arch: Architecture) -> Tiles:
         "release": {},
         "zero": {"tile": TILE},
         "load": {"tile": TILE, "address": ADDRESS, "stride": stride},
+        "load_once": {"tile": TILE, "address": ADDRESS, "stride": stride},
         "store": {"tile": TILE, "address": ADDRESS, "stride": stride},
     }
-    code: dict[str, Any] = {key: _code(part, key, known[key], llvm, None) for key in _TILE_CODE}
+    code: dict[str, Any] = {k: _code(part, k, known[k], llvm, None) if k in part.tree else None for k in _TILE_CODE}
     return Tiles(
         count=count,
         rows=part.integer("rows", 1, 1024),
