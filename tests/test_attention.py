@@ -17,6 +17,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
+from modelc.passes.precision import in_bfloat16
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
 from modelc.space.rule import DoesNotApply
@@ -96,6 +97,20 @@ def test_attention_is_one_kernel(case, tmp_path):
     assert len(built.nest.temporaries) < 2  # keys of a single head are packed in a phase of their own
     scores = case["queries"] * case["keys"] * 4
     assert all(t.bytes != scores for t in built.nest.temporaries)
+
+
+@pytest.mark.parametrize("case", ["plain", "odd", "boundaries", "one head", "batch", "added mask", "joint"])
+def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
+    """Stored as bfloat16 they are converted once for a head, or for a tile of rows, not for every product."""
+    m = Model()
+    attrs = CASES[case]
+    task = fused_task(m, tmp_path, attention(m, **attrs), FUSED.format(MAPS.get(attrs.get("mask"), "")))
+    narrow = {r.buffer for b in task.blocks if b.reduction for r in b.reads} & set(task.inputs)
+    built = check(in_bfloat16(task, narrow))
+    copies = [s for s in built.candidate.stages if s.rule == "cache_read"]
+    assert {s.args.get("dtype") for s in copies} == {"float32"} and len(copies) == 3
+    text = str(built.nest)
+    assert all("+=" not in line for line in text.splitlines() if "float32(" in line)
 
 
 SCORES = [dict(queries=37, keys=45), dict(queries=9, keys=9, count=1), dict(queries=5, keys=64, batch=4)]

@@ -171,6 +171,14 @@ task matmul(x0, x1) -> (y0) anchor matmul
     )
 
 
+def test_cache_read_in_another_dtype() -> None:
+    text = PRODUCT.replace("x1: float32", "x1: bfloat16").replace("x1[k, n]", "float32(x1[k, n])")
+    after = derived(text, "cache_read", block="matmul", buffer="x1", dtype="float32")
+    assert "local x1_packed: float32[6, 5]" in after and "x1_packed[pa, pb] = float32(x1[pa, pb])" in after
+    assert after.endswith("y0[m, n] += x0[m, k] * x1_packed[k, n]")
+    assert "otherwise than as float32" in refused(PRODUCT, "cache_read", block="matmul", buffer="x1", dtype="float32")
+
+
 def test_cache_write() -> None:
     assert (
         derived(PRODUCT, "cache_write", block="matmul")

@@ -32,5 +32,13 @@ def test_vectors_shorter_than_a_cache_line(shape):
         )
 
 
+@pytest.mark.parametrize("shape", [(16, 16), (37, 21)])
+def test_what_is_cast_on_the_way_is_a_move(shape):
+    text = MOVE.format(dtype="float32", rows=shape[0], columns=shape[1])
+    text = text.replace("in x0: float32", "in x0: bfloat16").replace("= x0[b, r, c]", "= float32(x0[b, r, c])")
+    built = check(parse_task(text))
+    assert any("unroll" in s.tags.values() for s in built.candidate.blocks.values())
+
+
 def test_what_is_computed_on_the_way_is_not_a_move():
     check(parse_task(MOVE.format(dtype="float32", rows=40, columns=33).replace("= x0", "= float32(2.0) * x0")))

@@ -241,7 +241,7 @@ class _Lowering(Expressions):
             return None
 
         def stores() -> list[Any]:
-            rows = [self.load(read, along(loop, inner, k))[0] for k in range(inner.extent)]
+            rows = [self.value(leaf.body[0], along(loop, inner, k))[0] for k in range(inner.extent)]
             columns = transposed(rows, loop.extent, self.bound)
             return [self.store(write, c, along(inner, loop, k), inner.extent) for k, c in enumerate(columns)]
 

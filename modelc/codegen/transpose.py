@@ -15,14 +15,15 @@ from typing import Any
 from tvm import tirx as tx
 
 from modelc.codegen.vectors import int32
-from modelc.ir.expr import Load
+from modelc.ir.expr import Load, Op
 from modelc.ir.nest import Leaf, Loop
 
 MAX_SIDE = 16  # of a square, whose rows have to stay in registers
 
 
 def crossing_moves(loop: Loop) -> tuple[Loop, Leaf, Load] | None:
-    """The vector loop, the leaf and what it reads, if the unrolled `loop` is a rectangle of unconditional moves."""
+    """The vector loop, the leaf and what it reads, if the unrolled `loop` is a rectangle of unconditional moves, or of
+    casts."""
     if loop.tag != "unroll" or len(loop.body) != 1 or not 1 < loop.extent <= MAX_SIDE:
         return None
     (inner,) = loop.body
@@ -34,6 +35,8 @@ def crossing_moves(loop: Loop) -> tuple[Loop, Leaf, Load] | None:
     if not isinstance(leaf, Leaf) or leaf.part != "assign" or leaf.where or len(leaf.body) != 1:
         return None
     (read,) = leaf.body
+    while isinstance(read, Op) and read.name == "cast":
+        (read,) = read.args
     return (inner, leaf, read) if isinstance(read, Load) else None
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import Var, variables
+from modelc.ir.expr import Op, Var, variables, walk
 from modelc.ir.program import is_contraction
-from modelc.space.access import accesses
+from modelc.space.access import Access, accesses
 from modelc.space.maps import applied, inlined, reads_plainly
 from modelc.space.prepare import consumers_of
 from modelc.space.rows import lanes_split
 from modelc.space.rule import DoesNotApply
 from modelc.target import Target
+
+LEAST_READS = 8  # of one element, for a copy of it in another dtype to pay
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,24 @@ def prepared(task: Task, target: Target, stages: list[Stage]) -> Task:
     for name, vector in _vectors(task, [b.name for b in found]):
         block = _block(task, name)
         for read in accesses(task, block)[0]:
-            if read.strides[vector] not in (0, 1) and Var(vector) in read.load.indices:
-                place, buffer = read.load.indices.index(Var(vector)), read.load.buffer
-                task = applied(task, stages, "cache_read", block=name, buffer=buffer, innermost=place)
+            across = read.strides[vector] not in (0, 1) and Var(vector) in read.load.indices
+            lanes = [Var(vector)] if across else [Var(n) for n, step in read.strides.items() if step == 1]
+            place = next((d for d, i in enumerate(read.load.indices) if i in lanes), -1)
+            wide = _widened(task, block, read)
+            if across or wide:
+                args: dict[str, str | int] = {"dtype": wide} if wide else {}
+                args |= {"buffer": read.load.buffer, "innermost": place}
+                task = applied(task, stages, "cache_read", block=name, **args)
     return lanes_split(task, target, stages, [b.name for b in found])
+
+
+def _widened(task: Task, block: Block, read: Access) -> str:
+    """The dtype that `block` casts an input of the Task to, if it reads elements so often that a copy pays; or ""."""
+    again = prod(i.extent for i in block.iters if read.strides[i.name] == 0)
+    if again < LEAST_READS or read.load.buffer not in task.inputs:
+        return ""
+    found = [e.dtype for b in block.body for e in walk(b) if isinstance(e, Op) and e.args[0] == read.load and e.dtype]
+    return found[0] if found else ""
 
 
 def _block(task: Task, name: str) -> Block:

@@ -148,7 +148,10 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
 
 
 def moves(value: Expr) -> bool:
-    """Whether a value is moved as it is, or a constant where a condition on iterators says so (padding)."""
+    """Whether a value is moved as it is or in another dtype, or a constant where a condition on iterators says so
+    (padding)."""
+    if isinstance(value, Op) and value.name == "cast":
+        return moves(value.args[0])
     if isinstance(value, Op) and value.name == "select":
         condition, *sides = value.args
         return not loads(condition) and all(map(moves, sides))

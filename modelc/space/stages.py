@@ -2,7 +2,8 @@
 
     inline(block)              the block's body is substituted where its result is read (always-inline)
     pad(block, buffer)         a copy of `buffer` with its padding in place is read instead; the conditions go
-    cache_read(block, buffer, innermost)  the block reads a copy of `buffer`, with a dimension of choice innermost
+    cache_read(block, buffer, innermost, dtype)  the block reads a copy of `buffer`, with a dimension of choice
+                               innermost, in the dtype that it casts it to
     stage_write(block, innermost)  the result is written to storage of another order first
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
     lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select
+from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, op, select
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.defer import defer_rule
 from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
@@ -174,17 +175,26 @@ def innermost_layout(rank: int, dim: int) -> Layout:
     return Layout() if order == tuple(range(rank)) else Layout((Primitive("reorder", order),))
 
 
-def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1) -> Task:
+def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dtype: str = "") -> Task:
     reader = plain_block(task, block)
     source = task.buffer(buffer)
     copy_name = fresh(task, f"{buffer}_packed")
     iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(source.shape))
     at = tuple(Var(i.name) for i in iters)
-    copy = Block(fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (Load(buffer, at),))
-    anchor = reader.mapped(lambda e: Load(copy_name, e.indices) if isinstance(e, Load) and e.buffer == buffer else None)
+    value: Expr = cast(dtype, Load(buffer, at)) if dtype else Load(buffer, at)
+    copy = Block(fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (value,))
+
+    def visit(e: Expr) -> Expr | None:
+        if dtype and isinstance(e, Op) and e.dtype == dtype and isinstance(e.args[0], Load):
+            return Load(copy_name, e.args[0].indices) if e.args[0].buffer == buffer else None
+        return Load(copy_name, e.indices) if not dtype and isinstance(e, Load) and e.buffer == buffer else None
+
+    anchor = reader.mapped(visit)
+    if buffer in {r.buffer for r in anchor.reads}:
+        raise DoesNotApply(f"block {block} reads {buffer} otherwise than as {dtype}")
     blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
     layout = innermost_layout(len(source.shape), innermost)
-    return replaced(task, blocks, [*task.buffers, Buffer(copy_name, source.dtype, source.shape, layout)])
+    return replaced(task, blocks, [*task.buffers, Buffer(copy_name, dtype or source.dtype, source.shape, layout)])
 
 
 def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
