@@ -13,6 +13,7 @@ from modelc.codegen.places import Memory, Registers, Scope, bind, load_slots, st
 from modelc.codegen.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, walk
+from modelc.space.access import MOST_STEP
 
 
 class Expressions:
@@ -139,10 +140,21 @@ class Expressions:
         else:
             assert isinstance(place, Memory)
             base = self.index_of(op("add", flat, place.offset), scope)
-            loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
+            if lanes > 1 and 1 < step <= MOST_STEP:
+                loaded = self.spread(place.buffer, base, step, lanes)
+            else:
+                loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
         if place.region.dtype == "bool":
             loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
         return loaded, lanes
+
+    def spread(self, buffer: Any, base: Any, step: int, lanes: int) -> Any:
+        """Every `step`-th element from `base` on, out of whole vectors: the last begins where it ends with what is
+        wanted, so that nothing is read beyond."""
+        starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
+        vectors = [tx.BufferLoad(buffer, [tx.Ramp(base + int32(s), int32(1), lanes)]) for s in starts]
+        places = [(k * step, min(k * step // lanes, step - 1)) for k in range(lanes)]
+        return tx.Shuffle(vectors, [int32(piece * lanes + at - starts[piece]) for at, piece in places])
 
     def store(self, access: Load, value: Any, scope: Scope, lanes: int) -> Any:
         flat = self.flat(access, scope)

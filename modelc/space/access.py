@@ -14,6 +14,8 @@ from modelc.ir.expr import Expr, Load, Op, Var, op, variables
 from modelc.ir.layout import Layout
 from modelc.target import Target
 
+MOST_STEP = 4  # elements from one lane to the next, where vectors are taken out of a few that are loaded whole
+
 
 def flat_index(
     task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None
@@ -58,6 +60,16 @@ class Access:
     def moves(self) -> frozenset[str]:
         """The iterators that the address depends on (the row of TensorIR's characteristic matrix)."""
         return frozenset(i for i, s in self.strides.items() if s != 0)
+
+
+def near(step: int | None) -> bool:
+    """Whether lanes lie so close that they are taken out of a few whole vectors."""
+    return step is not None and 1 < step <= MOST_STEP
+
+
+def pieces(step: int | None) -> int:
+    """Vectors that are loaded, or shuffled out of others, for one vector whose lanes lie `step` apart."""
+    return 2 * step - 1 if step is not None and near(step) else 1
 
 
 def stored_lanes(target: Target, dtype: str) -> int:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Op, variables, walk
-from modelc.space.access import accesses
+from modelc.space.access import accesses, pieces
 from modelc.space.follow import iterators
 from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
 from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
 from modelc.space.prepare import afterwards
-from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs
+from modelc.space.tiled import MAX_VECTORS, MOST_COPIES, Tiled, TiledKnobs
 from modelc.target import Target
 
 Bools = NDArray[np.bool_]
@@ -245,7 +245,7 @@ def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
         moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
         times = np.prod(rows[:, moving], axis=1)
         if read.strides[tiled.vector] != 0:
-            wide = wide + times * vectors
+            wide = wide + times * vectors * pieces(read.strides[tiled.vector])
         else:
             narrow = narrow + times
     if tiled.sliding:
@@ -469,22 +469,21 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
 
 
 def _copies(model: Model, population: Population, loops: list[str], boxes: list[Ints], trips: list[Floats]) -> Floats:
-    """Cycles of one core for what the Blocks around the anchor and its consumers copy: the prologues again for each
-    iteration of the loop that they are placed in."""
-    tiled = model.tiled
+    """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
+    in which it does not copy much the same again and again (see Tiled.prologue)."""
+    tiled, task = model.tiled, model.tiled.task
     total = np.zeros(len(population))
-    schedules = tiled.candidate(knobs_at(model, population, 0)).blocks
-    around = [*tiled.task.blocks[: tiled.task.blocks.index(tiled.anchor)], *afterwards(tiled.task, tiled.result)]
-    for block in around:
+    for block in (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result)):
         assert isinstance(block, Block)
-        at, cycles = schedules[block.name].at, copy_cycles(tiled.task, block, tiled.lanes)
-        operand = next((o for o in model.operands if o.reach.buffer == block.writes[0].buffer), None)
-        if operand is None or "." not in at or at.split(".")[1] not in loops:
-            total = total + cycles * block.points() / model.target.cores
-            continue
-        depth = len(loops) - 1 - loops.index(at.split(".")[1])  # of the loop, from the innermost
-        again = np.prod(np.stack(trips[depth:]), axis=0)
-        total = total + cycles * again * footprint(operand.reach, boxes[depth], 1).elements
+        points = block.points() / model.target.cores
+        copied = np.full(len(population), points)
+        read = next((r for r in tiled.reads if r.load.buffer == block.writes[0].buffer), None)
+        for loop in [] if read is None else tiled.moving(read, loops[: -len(tiled.reduction) or None]):
+            depth = len(loops) - 1 - loops.index(loop)  # from the innermost
+            operand = next(o for o in model.operands if o.reach.buffer == block.writes[0].buffer)
+            again = np.prod(np.stack(trips[depth:]), axis=0) * footprint(operand.reach, boxes[depth], 1).elements
+            copied = np.where(again <= MOST_COPIES * points, again, copied)
+        total = total + copy_cycles(task, block, tiled.lanes) * copied
     return total
 
 

@@ -12,7 +12,7 @@ from math import prod
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
-from modelc.space.access import Access, accesses
+from modelc.space.access import Access, accesses, near
 from modelc.space.dimensions import factorable
 from modelc.space.maps import applied, vector_iterator
 from modelc.space.rule import DoesNotApply
@@ -102,9 +102,10 @@ def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str
     reads, _ = accesses(task, anchor)
     strides = output_strides(task, anchor, consumer, plain)
 
-    def cost(name: str) -> tuple[int, int]:
-        odd = sum(r.strides[name] not in (0, 1) and not packable(task, anchor, r, name) for r in reads)
-        return odd, 0 if strides.get(name) == 1 else 1
+    def cost(name: str) -> tuple[int, int, int]:
+        apart = [r for r in reads if r.strides[name] not in (0, 1) and not packable(task, anchor, r, name)]
+        odd = sum(not near(r.strides[name]) for r in apart)
+        return odd, 0 if strides.get(name) == 1 else 1, len(apart)
 
     names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
     names.sort(key=lambda n: (cost(n), -anchor.ranges[n]))
@@ -127,9 +128,8 @@ def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage])
     those of which every reduction step reads another page, where many rows read them."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
-        if buffer not in task.constants and (
-            read.strides[vector] not in (0, 1) or scattered(task, anchor, read, vector)
-        ):
+        apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
+        if buffer not in task.constants and (apart or scattered(task, anchor, read, vector)):
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
     return task
 

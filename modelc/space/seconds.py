@@ -16,7 +16,7 @@ from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
-from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analytic import TRANSPOSE_CYCLES
 from modelc.space.maps import moves
 from modelc.space.stages import derive
@@ -181,6 +181,8 @@ def _step_cycles(
         elif step == 1:
             wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else SPLIT_LOADS)
             shifted |= any(0 < abs(read.strides[i.name] or 0) < lanes for i in block.reduction)
+        elif near(step):
+            wide += count * sizes[vector] * pieces(step) * lanes.bit_count()  # odd lanes are loaded in parts
         elif moves(block.body[0]) and any(n > 1 and read.strides.get(name) == 1 for name, n in sizes.items()):
             crossed += count * sizes[vector]
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 
 from modelc.ir.affine import bounds
@@ -17,7 +17,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
-from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.access import Access, accesses, pieces, stored_lanes
 from modelc.space.ahead import trips
 from modelc.space.follow import covered, followed
 from modelc.space.maps import (
@@ -119,7 +119,9 @@ class Tiled:
         self.strides = output_strides(task, anchor, consumers[0], plain)
         spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name != vector]
         spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
-        self.rows = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)] or spatial[-1:]
+        reused = [n for n in spatial if any(r.strides[n] == 0 for r in self.vectors())]
+        scalars = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)]
+        self.rows = reused or scalars[-1:] or spatial[-1:]
         self.batch = [n for n in spatial if n not in self.rows]
         self.inside = self.rows[-2:]  # those that the register tile has rows of
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
@@ -140,6 +142,10 @@ class Tiled:
     def unit_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """The loops of one unit, from the outermost, with their tags."""
         return {f"{self.vector}2": "vector"}
+
+    def vectors(self) -> list[Access]:
+        """The operands of which vectors are loaded, not scalars."""
+        return [r for r in self.reads if r.strides[self.vector] != 0]
 
     def reduction_order(self) -> list[str]:
         """Reduction iterators, the one that is contiguous in an operand innermost; but those that slide along the rows
@@ -181,9 +187,10 @@ class Tiled:
         return [k for k in result if self.registers(*k) <= registers] or [(tuple((n, 1) for n in inner), 1)]
 
     def vector_loads(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
-        """Vectors loaded per reduction step."""
+        """Vectors loaded per reduction step, and shuffled."""
         return sum(
-            vectors * prod(c for n, c in rows if r.strides[n] != 0) for r in self.reads if r.strides[self.vector] != 0
+            vectors * prod(c for n, c in rows if r.strides[n] != 0) * pieces(r.strides[self.vector])
+            for r in self.vectors()
         )
 
     def broadcasts(self, rows: Sequence[tuple[str, int]]) -> int:
@@ -404,19 +411,22 @@ class Tiled:
         layout = None
         if read is None:
             return map_schedule(self.task, producer, self.target), None
-        if read.strides[self.vector] not in (0, 1):
-            dim = next(d for d, i in enumerate(read.load.indices) if i == Var(self.vector))
-            layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d != dim), dim)
+        dims = [d for d, i in enumerate(read.load.indices) if i == Var(self.vector)]
+        if read.strides[self.vector] not in (0, 1) and dims:
+            layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d not in dims), *dims)
         inside = None
-        for loop in macro:
-            if read.strides[loop[:-1]] == 0:
-                break
-            if loop.endswith("0") and self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
+        for loop in self.moving(read, macro):
+            if self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
                 inside = loop
         if inside is None:
             return map_schedule(self.task, producer, self.target), layout
         schedule = map_schedule(self.task, producer, self.target, f"{self.anchor.name}.{inside}", "local")
         return schedule, layout
+
+    def moving(self, read: Access, macro: Sequence[str]) -> list[str]:
+        """The outer loops over whole iterators that all move through what is read, from the outermost."""
+        outer = list(takewhile(lambda loop: read.strides[loop[:-1]] != 0, macro))
+        return [loop for loop in outer if loop.endswith("0")]
 
     def copied(self, read: Access, loops: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> float:
         """How often, on average, an element is copied where each iteration of `loops` copies what it reads."""
