@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-SAMPLE_SECONDS = 4e-3  # a sample calls a kernel as often as this takes
-FIRST_ROUNDS = 2  # that all kernels run; then those that are DROPPED times slower than the fastest fall out
-DROPPED = 1.5
-CLOSE = 1.1  # of the fastest: those run as many rounds again
+SAMPLE_SECONDS = 2e-3  # a sample calls a kernel as often as this takes
+FIRST_ROUNDS = 4  # that all kernels run, so that none is unlucky in all; then those DROPPED times slower fall out
+DROPPED = 1.5  # than the fastest
+CLOSE = 1.1  # to the fastest: those run as many rounds again
 PAGE = 4096
 
 
