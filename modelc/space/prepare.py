@@ -17,7 +17,7 @@ from modelc.space.dimensions import factorable
 from modelc.space.maps import applied, vector_iterator
 from modelc.space.rule import DoesNotApply
 
-PAGE_BYTES = 4096
+FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
 
 
@@ -125,7 +125,7 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
 
 def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage]) -> Task:
     """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads another page, where many rows read them."""
+    those of which every reduction step reads a line far from the last, where many rows read them."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
@@ -135,8 +135,8 @@ def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage])
 
 
 def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:
-    """Whether vectors of successive reduction steps lie pages apart, and are read often enough to be copied first."""
+    """Whether vectors of successive reduction steps lie far apart, and are read often enough to be copied first."""
     itemsize = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
     steps = [abs(s) * itemsize for i in anchor.reduction if i.extent > 1 and (s := read.strides[i.name])]
     again = prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
-    return read.strides[vector] == 1 and bool(steps) and min(steps) >= PAGE_BYTES and again >= LEAST_READERS
+    return read.strides[vector] == 1 and bool(steps) and min(steps) >= FAR_BYTES and again >= LEAST_READERS
