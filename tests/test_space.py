@@ -25,6 +25,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.text import parse_task
 from modelc.space.build import build_nest
+from modelc.space.choose import chosen
 from modelc.space.default import default_candidate
 from modelc.space.rule import DoesNotApply
 from modelc.space.stages import RULES, derive
@@ -367,6 +368,18 @@ def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int]
     busy = points // lanes >= target.fma_latency * target.fma_ports
     few = shape[0] == 7 or any(stage.rule == "winograd" for stage in found.stages)
     assert used >= 0.75 * target.vector.registers or (few and busy)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_depthwise_windows_are_padded_beside_the_arithmetic(strides: int) -> None:
+    """In a copy for each register tile, though neighbours read much the same."""
+    attrs = {"pads": [1] * 4, "group": 32, "strides": [strides] * 2}
+    task = task_of("Conv", attrs, [(1, 32, 56, 56), (32, 1, 3, 3)], [1], True)
+    for candidate in (default_candidate(task, host_target()), chosen(task, host_target()).candidate):
+        (pad,) = (s for name, s in candidate.blocks.items() if name.startswith("pad"))
+        loops = candidate.blocks[task.anchor].order
+        around = loops[: loops.index(pad.at.partition(".")[2]) + 1]
+        assert pad.scope == "local" and {n[0] for n in around} == {"c", "h", "w"}
 
 
 def trips(block: Block, tiles: Any, loop: str) -> int:

@@ -482,7 +482,7 @@ def _copies(model: Model, population: Population, loops: list[str], boxes: list[
             depth = len(loops) - 1 - loops.index(loop)  # from the innermost
             operand = next(o for o in model.operands if o.reach.buffer == block.writes[0].buffer)
             again = np.prod(np.stack(trips[depth:]), axis=0) * footprint(operand.reach, boxes[depth], 1).elements
-            copied = np.where(again <= MOST_COPIES * points, again, copied)
+            copied = np.where((again <= MOST_COPIES * points) | tiled.sliding, again, copied)
         total = total + copy_cycles(task, block, tiled.lanes) * copied
     return total
 

@@ -405,7 +405,8 @@ class Tiled:
         self, producer: Block, macro: list[str], tiles: Mapping[str, tuple[int, ...]]
     ) -> tuple[BlockSchedule, Layout | None]:
         """Where a padded or packed copy is made: in the innermost of the outer loops that all move through it, unless
-        their iterations read much the same."""
+        their iterations read much the same. Where each lane has a window of its own (depthwise) there is too little
+        arithmetic for a copy that is not near."""
         buffer = producer.writes[0].buffer
         read = next((r for r in self.reads if r.load.buffer == buffer), None)
         layout = None
@@ -416,7 +417,7 @@ class Tiled:
             layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d not in dims), *dims)
         inside = None
         for loop in self.moving(read, macro):
-            if self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
+            if self.sliding or self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
                 inside = loop
         if inside is None:
             return map_schedule(self.task, producer, self.target), layout
