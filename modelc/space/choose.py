@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -59,11 +59,22 @@ def candidates(task: Task, target: Target, winograd: bool = True, tensorize: boo
         yield found
         return
     options: list[tuple[float, Callable[[], Candidate]]] = []
-    for way in found.direct:
+    for way in _unlike(found.direct):
         options += [(seconds, partial(way.candidate, knobs)) for seconds, knobs in _knobs(way)]
     options += [(f.together, partial(getattr, f, "candidate")) for f in found.filtering]
     for _, candidate in sorted(options, key=lambda o: o[0]):
         yield candidate()
+
+
+def _unlike(ways: Sequence[Tiled]) -> list[Tiled]:
+    """`ways` without those that multiply and add vectors as an earlier one does, or narrower ones: they have the same
+    choices, or slower ones."""
+    kept: list[Tiled] = []
+    for way in ways:
+        like = [w for w in kept if w.plain and way.plain and (w.vector, w.rows) == (way.vector, way.rows)]
+        if not any(w.lanes >= way.lanes for w in like):
+            kept.append(way)
+    return kept
 
 
 def _knobs(way: Tiled) -> list[tuple[float, TiledKnobs]]:
