@@ -23,7 +23,10 @@ CANDIDATE = Candidate(
         ),
         "pad_x0": BlockSchedule("conv.h0", "local"),
     },
-    (Stage("pad", {"block": "conv", "buffer": "x0"}), Stage("lane_split", {"block": "sum", "iter": "j", "lanes": 16})),
+    (
+        Stage("pad", {"block": "conv", "buffer": "x0"}),
+        Stage("rfactor", {"block": "sum", "iter": "j", "size": 16, "parts": "inner"}),
+    ),
     {"x1": Layout.parse("pad(0, 0, 24).split(0, 32)"), "t": Layout()},
 )
 

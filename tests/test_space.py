@@ -226,9 +226,9 @@ task t(x0) -> (y0) anchor sum
     y0[m] += x0[m, n] * x0[m, n]"""
 
 
-def test_lane_split() -> None:
+def test_rfactor_of_lanes() -> None:
     assert (
-        derived(ROWS, "lane_split", block="sum", iter="n", lanes=8)
+        derived(ROWS, "rfactor", block="sum", iter="n", size=8, parts="inner")
         == """\
 task t(x0) -> (y0) anchor sum
   in x0: float32[3, 20]
@@ -238,13 +238,39 @@ task t(x0) -> (y0) anchor sum
     where n * 8 + l < 20
     sum_lanes_sum[m, l] += x0[m, n * 8 + l] * x0[m, n * 8 + l]
   block sum [m:3 | l:8] add
-    y0[m] += sum_lanes_sum[m, l]""".replace("[m:3 | n:3 | l:8]", "[m:3 | n:3 l:8]").replace(
-            "[m:3 | n:3 l:8]", "[m:3 | n:3 | l:8]"
-        )
+    y0[m] += sum_lanes_sum[m, l]"""
     )
-    assert "where" not in derived(ROWS, "lane_split", block="sum", iter="n", lanes=5)
-    assert "does not reduce over m" in refused(ROWS, "lane_split", block="sum", iter="m", lanes=8)
-    assert "several buffers" in refused(PAIR, "lane_split", block="arg", iter="k", lanes=4)
+    assert "where" not in derived(ROWS, "rfactor", block="sum", iter="n", size=5, parts="inner")
+
+
+def test_rfactor_of_parts() -> None:
+    assert (
+        derived(ROWS, "rfactor", block="sum", iter="n", size=8, parts="outer")
+        == """\
+task t(x0) -> (y0) anchor sum
+  in x0: float32[3, 20]
+  out y0: float32[3]
+  local sum_parts_sum: float32[2, 3]
+  block sum_parts [p:2 m:3 | n:8] add
+    sum_parts_sum[p, m] += x0[m, p * 8 + n] * x0[m, p * 8 + n]
+  block sum [m:3 | p:6] add
+    y0[m] += select(p < 2, sum_parts_sum[p, m], x0[m, p + 14] * x0[m, p + 14])"""
+    )
+    assert "select" not in derived(ROWS, "rfactor", block="sum", iter="n", size=5, parts="outer")
+
+
+@pytest.mark.parametrize("parts", ["inner", "outer"])
+def test_rfactor_of_pairs(parts: str) -> None:
+    after = derived(PAIR, "rfactor", block="arg", iter="k", size=3, parts=parts)
+    assert after.count("argmax\n") == 2
+
+
+def test_rfactor_refuses() -> None:
+    assert "does not reduce over m" in refused(ROWS, "rfactor", block="sum", iter="m", size=8, parts="inner")
+    assert "does not divide n" in refused(ROWS, "rfactor", block="sum", iter="n", size=21, parts="outer")
+    several = ROWS.replace("| n:20]", "| k:2 n:10]").replace("x0[m, n]", "x0[m, k * 10 + n]")
+    assert "does not divide n" in refused(several, "rfactor", block="sum", iter="n", size=4, parts="outer")
+    assert "select" not in derived(several, "rfactor", block="sum", iter="n", size=5, parts="outer")
 
 
 MAPS = """\

@@ -23,8 +23,8 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
 from modelc.space.access import accesses, stored_lanes
 from modelc.space.attention_parts import Parts, parts_of, prepared, width_of
+from modelc.space.lanes import inside_rows
 from modelc.space.maps import SERIAL_POINTS, map_schedule
-from modelc.space.rows import inside_row
 from modelc.space.tiled import tile_epilogue
 from modelc.target import Target
 
@@ -94,7 +94,7 @@ class _Attention:
             for result in parts.results:
                 schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
         for block in (*parts.before, *parts.after):
-            schedules[block.name] = self.in_rows(block, in_rows)
+            schedules[block.name] = inside_rows(task, block, self.target, in_rows)
         for pack in parts.packs:
             schedules[pack.name] = self.pack(pack, lead)
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages)
@@ -142,14 +142,6 @@ class _Attention:
         if inside is None:
             return map_schedule(self.task, block, self.target)
         return map_schedule(self.task, block, self.target, f"{parts.root.name}.{inside}", "local")
-
-    def in_rows(self, block: Block, at: str) -> BlockSchedule:
-        """A Block that works on a group of rows; partial results of a row's reduction stay in registers."""
-        schedule = inside_row(self.task, block, self.target, at, False, self.lanes, {i.name for i in block.spatial})
-        readers = [b for b in self.task.blocks if isinstance(b, Block) and block.writes[0].buffer in _buffers(b)]
-        if block.reduction and len(readers) == 1 and readers[0].reduction and readers[0] in self.rows():
-            return replace(schedule, at=f"{readers[0].name}.{self.name(readers[0], self.parts.query)}0")
-        return replace(schedule, scope="local")
 
     def rows(self) -> tuple[Block, ...]:
         return (*self.parts.before, self.parts.owner, *self.parts.after)

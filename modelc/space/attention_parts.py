@@ -12,9 +12,9 @@ from modelc.ir.candidate import Stage
 from modelc.ir.expr import Op, Var, variables, walk
 from modelc.ir.program import is_contraction
 from modelc.space.access import Access, accesses
+from modelc.space.lanes import lanes_split
 from modelc.space.maps import applied, inlined, reads_plainly
 from modelc.space.prepare import consumers_of
-from modelc.space.rows import lanes_split
 from modelc.space.rule import DoesNotApply
 from modelc.target import Target
 

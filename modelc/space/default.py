@@ -1,11 +1,12 @@
 """The rule-based schedule: for any Task, a Candidate that is micro-kernel shaped without search.
 
-Three shapes, told apart by what the Blocks do, not by operator names:
+Shapes, told apart by what the Blocks do, not by operator names:
 
     attention  contractions before and after reductions of rows: tiles of whole rows (space/attention.py)
     tiled   one reduction with its prologue and epilogue: a register tile of (rows x vectors) accumulators is filled by
             all reduction loops, then the epilogue runs on it (contractions, windows, pooling)
     rows    several reductions over common leading iterators: all Blocks inside one loop over rows (softmax, norms)
+    phases  reductions of a whole tensor, of few long rows, or of columns: one after the other (space/phases.py)
     map     assignments only: the innermost stored iterator is the vector
 """
 
@@ -19,6 +20,7 @@ from modelc.space.attention import attention_candidate
 from modelc.space.filtering import Filtering, filtering_candidates
 from modelc.space.fusing import fused
 from modelc.space.maps import collapsed, exposed, inlined, map_schedule
+from modelc.space.phases import columns_candidate
 from modelc.space.rows import rows_candidate
 from modelc.space.staging import staged
 from modelc.space.tensorized import tensorized
@@ -65,6 +67,9 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
         return attention_candidate(task, target, stages) or rows_candidate(task, target, stages)
+    by_columns = columns_candidate(task, target, stages)
+    if by_columns is not None:
+        return by_columns
     plain, unstaged = task, [*stages]
     task = staged(task, target, stages)
     orders = len(stages) > len(unstaged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 
@@ -135,16 +136,19 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
             tags |= {names[-1]: "unroll"} if square else {}
         tags[inner[-1]] = "vector"
     if parallel and names:
-        outer = [n for n in names if n.endswith("0")]
-        first = next((n for n in outer if _trips(n, ranges, tiles) >= 2 * target.cores), None)
-        first = first or max(outer, key=lambda n: _trips(n, ranges, tiles))
-        names.remove(first)
-        names.insert(0, first)
-        tags[first] = "parallel"
+        names = parallel_first(names, {n: _trips(n, ranges, tiles) for n in names if n.endswith("0")}, target)
+        tags[names[0]] = "parallel"
     names += [f"{i.name}0" for i in block.reduction if i.extent > 1]
     if vector is not None:
         names.append(inner[-1])
     return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+
+
+def parallel_first(loops: list[str], trips: Mapping[str, int], target: Target) -> list[str]:
+    """`loops` with the one in front whose iterations go to threads: of those in `trips` the outermost with enough for
+    all, else the longest."""
+    first = next((n for n in trips if trips[n] >= 2 * target.cores), None) or max(trips, key=trips.__getitem__)
+    return [first, *(n for n in loops if n != first)]
 
 
 def moves(value: Expr) -> bool:

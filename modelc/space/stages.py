@@ -6,7 +6,7 @@
                                innermost, in the dtype that it casts it to
     stage_write(block, innermost)  the result is written to storage of another order first
     cache_write(block)         the block's result gets a local buffer; a copy writes it out
-    lane_split(block, iter, lanes)  a reduction into one partial result per vector lane, then across the lanes
+    rfactor(block, iter, size, parts)  a reduction into partial results, then of these: see rfactor.py
     collapse, factor, expose   one dimension of two, or two of one: see dimensions.py
     fuse(block, outer, inner, multiple)  two reductions as one, of a padded constant: see fuse.py
     winograd(block, m)              minimal filtering: see winograd.py
@@ -31,6 +31,7 @@ from modelc.ir.layout import Layout, Primitive
 from modelc.space.defer import defer_rule
 from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
 from modelc.space.fuse import fuse_rule, fused_constant
+from modelc.space.rfactor import rfactor_rule
 from modelc.space.rule import DoesNotApply, fresh, plain_block, replaced
 from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
 
@@ -244,44 +245,13 @@ def cache_write_rule(task: Task, block: str) -> Task:
     return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
 
 
-def lane_split_rule(task: Task, block: str, iter: str, lanes: int) -> Task:
-    across = plain_block(task, block)
-    target = next((i for i in across.reduction if i.name == iter), None)
-    if (
-        target is None
-        or len(across.writes) != 1
-        or not all(isinstance(i, (Var, Const)) for i in across.writes[0].indices)
-    ):
-        raise DoesNotApply(f"block {block} does not reduce over {iter}, or writes several buffers")
-    dtype = task.buffer(across.writes[0].buffer).dtype
-    lane, name = _lane_name(across), fresh(task, f"{block}_lanes")
-    whole = op("add", op("mul", Var(iter), lanes), Var(lane))
-    chunks = -(-target.extent // lanes)
-    partial = across.mapped(lambda e: whole if e == Var(iter) else None)
-    iters = [Iter(iter, chunks, True) if i is target else i for i in across.iters]
-    spatial = across.spatial
-    buffer = fresh(task, f"{name}_sum")
-    write = Load(buffer, (*(Var(i.name) for i in spatial), Var(lane)))
-    where = partial.where if target.extent % lanes == 0 else (*partial.where, op("lt", whole, target.extent))
-    partial = replace(partial, name=name, iters=(*iters, Iter(lane, lanes)), writes=(write,), where=where)
-    last = replace(across, iters=(*spatial, Iter(lane, lanes, True)), body=(write,), where=())
-    blocks = [x for b in task.blocks for x in ([partial, last] if b is across else [b])]
-    shape = (*(i.extent for i in spatial), lanes)
-    return replaced(task, blocks, [*task.buffers, Buffer(buffer, dtype, shape)])
-
-
-def _lane_name(block: Block) -> str:
-    names = {i.name for i in block.iters}
-    return next(x for x in ("l", "lane", "lane_") if x not in names)
-
-
 RULES: dict[str, Callable[..., Task]] = {
     "inline": inline_rule,
     "pad": pad_rule,
     "cache_read": cache_read_rule,
     "cache_write": cache_write_rule,
     "stage_write": stage_write_rule,
-    "lane_split": lane_split_rule,
+    "rfactor": rfactor_rule,
     "collapse": collapse_rule,
     "factor": factor_rule,
     "expose": expose_rule,
