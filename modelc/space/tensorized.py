@@ -31,7 +31,8 @@ from modelc.space.tiled import FETCHING_ROWS, MAX_VECTORS, MicroKernel, Tiled, T
 from modelc.target import Intrinsic, Target
 
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
-FAR_CYCLES = 1.5  # of one line that comes from the second-level cache
+FAR_CYCLES = 1.3  # of one line that comes from the second-level cache
+NEAR_LINE, FAR_LINE = 0.05, 0.2  # cycles of a line beyond its port: it waits at times
 NEAR_SHARE = 0.75  # of the first-level cache, for an operand that stays there while another passes
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
@@ -314,7 +315,11 @@ class Tensorized(Tiled):
             each = operand.shape[0] if operand.lies == "tile" else -(-size // (self.target.vector.bits // 8))
             moving = self.columns in {d.iterator for d in operand.digits}
             tile = {self.vector: vectors * self.lanes} if moving else counts
-            loads.append((self._bytes_of(operand.name, tile), each * (vectors if moving else units)))
+            held = self._bytes_of(operand.name, tile)
+            if not moving and len(self.reduction) > 1:  # windows overlap: what a tap reads, the next ones read again
+                taps = prod(tile.values()) * self.ranges[self.reduction[-1]] * DTYPES[operand.dtype].itemsize
+                held = min(held, taps)
+            loads.append((held, each * (vectors if moving else units)))
         room, near, far = NEAR_SHARE * self.target.caches[0].bytes, 0.0, 0.0
         for footprint, lines in sorted(loads):  # the smaller stays near while the others pass
             room -= footprint
@@ -326,7 +331,7 @@ class Tensorized(Tiled):
             drained *= 2  # the lines of the result are written in parts
         overhead = 0.5 + (2.0 + drained) / applications
         busy = max(arithmetic, near / LOAD_PORTS + far * FAR_CYCLES, float(intrinsic.latency))
-        return busy + 0.05 * (near + far) + overhead
+        return busy + NEAR_LINE * near + FAR_LINE * far + overhead
 
     def _bytes_of(self, operand: str, tile: Mapping[str, int]) -> float:
         """Bytes of an operand that a register tile reads, of which `tile` has so many rows or columns."""
