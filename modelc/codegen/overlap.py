@@ -21,7 +21,7 @@ from typing import Any
 
 from modelc.codegen.leaves import accesses
 from modelc.codegen.transpose import crossing_moves
-from modelc.ir.expr import Const, Expr, Var, op, substitute
+from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
 from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Prefetch, Stmt, walk
 
 Body = tuple[Stmt, ...]
@@ -135,11 +135,17 @@ def _chain(stmt: Stmt) -> list[Loop]:
     return loops
 
 
+def _crossing(loop: Loop) -> bool:
+    """Whether a loop moves what is stored across its vectors: all of its rows are needed for that."""
+    found = crossing_moves(loop)
+    return found is not None and found[0].var not in variables(found[1].writes[0].indices[-1])
+
+
 def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
     """(what of a map runs in every iteration of `steps`, what is left): its outermost unrolled loops, in order."""
     rows: list[Loop] = []
     inner, count = stmt, prod(extent for _, extent in steps)
-    whole = any(isinstance(s, Loop) and crossing_moves(s) is not None for s in walk((stmt,)))
+    whole = any(isinstance(s, Loop) and _crossing(s) for s in walk((stmt,)))
     while isinstance(inner, Loop) and inner.tag == "unroll" and prod(x.extent for x in rows) < count and not whole:
         rows.append(inner)
         if len(inner.body) > 1:
