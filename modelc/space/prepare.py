@@ -60,7 +60,8 @@ def padded(task: Task, stages: list[Stage]) -> Task:
 
 def factored(task: Task, stages: list[Stage]) -> Task:
     """Dimensions that the reduction or a consumer of it indexes as `a * n + b` (groups, phases) become two, where
-    storage is ours."""
+    storage is ours; those of a consumer, where they stay long vectors."""
+    anchor = reduction_of(task).name
     for name in (b.name for b in (reduction_of(task), *consumers_of(task, reduction_of(task)))):
         accessed = task.block(name)
         assert isinstance(accessed, Block)
@@ -69,7 +70,7 @@ def factored(task: Task, stages: list[Stage]) -> Task:
             while dim < len(task.buffer(buffer).shape):
                 block = task.block(name)
                 assert isinstance(block, Block)
-                if factorable(block, buffer, dim) is not None and not vectorised(task, block, buffer, dim):
+                if factorable(block, buffer, dim) and (name == anchor or not vectorised(task, block, buffer, dim)):
                     with suppress(DoesNotApply):
                         task = applied(task, stages, "factor", block=name, buffer=buffer, dim=dim)
                 dim += 1

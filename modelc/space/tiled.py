@@ -250,8 +250,8 @@ class Tiled:
         rest = [f"{n}{len(tiles[n]) - len(self.unit(n)) - 1}" for n in inside]
         lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
         macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
-        if self.sliding and knobs.by_rows:  # nothing is reused from one vector to the next: go through storage in order
-            macro = [*lead, *chunk_loop, *rest, f"{v}0"]
+        if self.sliding:  # nothing is reused from one vector to the next: go through storage in order
+            macro = [*lead, *chunk_loop, *((*rest, f"{v}0") if knobs.by_rows else (f"{v}0", *rest))]
         if knobs.parallel:
             macro.remove(knobs.parallel)
             macro.insert(0, knobs.parallel)
