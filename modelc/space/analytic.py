@@ -38,6 +38,8 @@ TRANSPOSE_CYCLES = 5.0  # of one vector that is copied into another order: loads
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
 WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
 SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
+SECOND_SHARE = 0.5  # of the second-level cache, that what is meant to stay there finds: the rest is passed through
+EXPOSED = 0.1  # of memory's time that long register tiles wait for, though arithmetic takes longer
 DEMANDED = 0.6  # of a level's bandwidth that is had where nothing is fetched ahead and arithmetic waits
 MISS_WEIGHT = 0.5  # how much slower a level is where no prefetcher helps
 
@@ -358,15 +360,14 @@ def _estimate(model: Model, population: Population) -> Estimate:
     fetched = (passes > 1) & (trips[depth] > 1)  # panels, ahead: see ahead.py
     ahead = [o.packed * fetched * i[depth] for o, i in zip(model.operands, inside, strict=True)]
     own = [cores if _moves(o.reach, model, parallel) else 1 for o in model.operands]  # copies of what is held
-    moved = []
+    moved: list[list[Floats]] = []
     for cache in target.caches:
         copies = own if cache.shared else [1] * len(own)
         held = [reduce_sum([c * f[k] for c, f in zip(copies, inside, strict=True)]) for k in range(len(boxes))]
         if cache is not target.caches[0]:  # what is fetched ahead goes past the first
             held = [h + (reduce_sum(ahead) if k >= depth else 0.0) for k, h in enumerate(held)]
-        moved.append(
-            [o.times * traffic(f, trips, held, cache.bytes) for o, f in zip(model.operands, inside, strict=True)]
-        )
+        room = cache.bytes * (SECOND_SHARE if len(moved) == 1 else 1.0)
+        moved.append([o.times * traffic(f, trips, held, room) for o, f in zip(model.operands, inside, strict=True)])
     if (
         len(target.caches) > 1
     ):  # what fits in the last cache is there: it was written by the task before, or read before
@@ -394,6 +395,8 @@ def _estimate(model: Model, population: Population) -> Estimate:
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
+    exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, population.rows, population.vectors))
+    waiting = waiting + EXPOSED * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
     forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
     accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)
     return Estimate(
