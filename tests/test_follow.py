@@ -22,8 +22,8 @@ def conv(shape, out, kernel, strides=1, group=1, pads=0, name="Conv"):
 
 TASKS = {
     "few channels": conv((1, 3, 23, 29), 32, 3, strides=2, pads=1),
-    "window": conv((1, 32, 15, 17), 48, 3, pads=1),
-    "grouped": conv((1, 64, 14, 14), 96, 3, group=2, pads=1),
+    "window": conv((1, 16, 5, 17), 16, 3, pads=1),
+    "grouped": conv((1, 32, 6, 14), 64, 3, group=2, pads=1),
     "pointwise": conv((1, 32, 19, 23), 64, 1),
     "pointwise in 3d": conv((2, 32, 3, 9, 11), 32, 1),
     "transposed": conv((1, 32, 6, 7), 32, 4, strides=2, pads=1, name="ConvTranspose"),
