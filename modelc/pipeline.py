@@ -285,8 +285,7 @@ class Run:
     @property
     def attention_bytes(self) -> int:
         """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
-        caches = self.target.caches
-        return caches[min(1, len(caches) - 1)].bytes // 2 if self.config.attention else 0
+        return self.target.second.bytes // 2 if self.config.attention else 0
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")

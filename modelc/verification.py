@@ -17,7 +17,7 @@ from modelc.package import Package, read_choices, read_package, write_package
 from modelc.passes.precision import rounded_values
 from modelc.pipeline import Run
 from modelc.verify import Probe, Report, compare_layers
-from modelc.verify.check import drawn, variant_of
+from modelc.verify.check import ATOL, RTOL, drawn, variant_of
 from modelc.verify.check import verify as verify_outputs
 from modelc.verify.compare import BF16, Rounded
 
@@ -28,8 +28,8 @@ def verify(
     inputs: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
     samples: int = 1,
-    rtol: float = 1e-3,
-    atol: float = 1e-4,
+    rtol: float = RTOL,
+    atol: float = ATOL,
     per_layer: bool = False,
     bf16: Rounded = BF16,
 ) -> Report:

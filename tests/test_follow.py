@@ -7,7 +7,8 @@ from three_ways import Example, check, random_inputs, task_of
 from modelc.ir.block import Block
 from modelc.space.choose import _knobs
 from modelc.space.default import Ways, ways_of
-from modelc.space.follow import covered, iterators
+from modelc.space.follow import iterators
+from modelc.space.loops import covered
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")

@@ -226,6 +226,11 @@ class Buffer:
         return compact_strides(self.physical_shape) if self.strides is None else self.strides
 
     @property
+    def logical_strides(self) -> tuple[int, ...] | None:
+        """Strides of the logical dimensions; None where the layout does more than reorder them."""
+        return self.layout.logical_strides(self.physical_strides)
+
+    @property
     def bytes(self) -> int:
         return prod(self.physical_shape) * DTYPES[self.dtype].itemsize
 

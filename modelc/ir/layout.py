@@ -166,6 +166,14 @@ class Layout:
             return self.primitives[0].args
         return None
 
+    def logical_strides(self, physical: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Strides of the logical dimensions, where those of the physical ones are `physical`; None where the layout
+        does more than reorder them."""
+        if not self.primitives:
+            return physical
+        order = self.permutation
+        return None if order is None else tuple(physical[order.index(dim)] for dim in range(len(order)))
+
     def then(self, name: str, *args: int) -> Layout:
         return Layout((*self.primitives, Primitive(name, args)))
 

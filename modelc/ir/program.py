@@ -75,15 +75,7 @@ class Placed:
     @property
     def logical_strides(self) -> tuple[int, ...] | None:
         """Strides of the logical dimensions; None where the layout does more than reorder them."""
-        if not self.layout.primitives:
-            return self.physical_strides
-        order = self.layout.permutation
-        if order is None:
-            return None
-        strides = [0] * len(order)
-        for position, dim in enumerate(order):
-            strides[dim] = self.physical_strides[position]
-        return tuple(strides)
+        return self.layout.logical_strides(self.physical_strides)
 
     def __str__(self) -> str:
         stored = f" stored {self.layout}" if self.layout.primitives else ""

@@ -8,7 +8,6 @@ spread evenly over the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from modelc.errors import InvalidIR
@@ -17,6 +16,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, op
 from modelc.ir.nest import Region
+from modelc.space.loops import trips
 
 LINE_BYTES = 64  # of a cache line
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
@@ -70,15 +70,3 @@ class Ahead:
                 last = op("add", start.indices[-1], op("add", op("mul", position, share), offset))
                 result.append(Load(buffer, (*start.indices[:-1], last)))
         return result
-
-
-def loop_parts(name: str) -> tuple[str, int]:
-    """A loop's iterator and level: "o1" -> ("o", 1)."""
-    return name[:-1], int(name[-1])
-
-
-def trips(loop: str, ranges: Mapping[str, int], tiles: Mapping[str, tuple[int, ...]]) -> int:
-    """How often a loop of whole tiles runs; the last time it may be less than whole."""
-    name, level = loop_parts(loop)
-    sizes = (ranges[name], *tiles.get(name, ()), 1)
-    return -(-sizes[level] // sizes[level + 1])

@@ -198,8 +198,7 @@ class _Attention:
 
     def fits(self, tile: int) -> bool:
         """Whether scores and weights of a tile lie in half of the second-level cache."""
-        caches = self.target.caches
-        return 2 * tile * self.keys * DTYPES[self.dtype].itemsize <= caches[min(1, len(caches) - 1)].bytes // 2
+        return 2 * tile * self.keys * DTYPES[self.dtype].itemsize <= self.target.second.bytes // 2
 
     def register_tile(self, block: Block, tile: int) -> tuple[float, RegisterTile]:
         """(cycles for all query rows, register tile) of a contraction in tiles of `tile` rows."""
@@ -233,7 +232,7 @@ class _Attention:
         beside the arithmetic; scores and weights that are too large for the first one are written and read there."""
         caches, size = self.target.caches, DTYPES[self.dtype].itemsize
         clock = self.target.peak["float32"] / (2 * self.lanes * self.target.fma_ports)
-        rate = caches[min(1, len(caches) - 1)].bandwidth_gbs / clock
+        rate = self.target.second.bandwidth_gbs / clock
         depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
         depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
         operands = -(-self.queries // tile) * sum(depths) * size

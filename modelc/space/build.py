@@ -18,9 +18,10 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
-from modelc.space.ahead import Ahead, loop_parts
+from modelc.space.ahead import Ahead
 from modelc.space.boxes import Box, Domain, Span, placed_domains, whole
 from modelc.space.conditions import clipped, decided, existing, inside, less_than, segments, settled, simplified
+from modelc.space.loops import loop_parts
 from modelc.space.stages import derive
 
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator

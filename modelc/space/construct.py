@@ -101,8 +101,8 @@ class Graph:
     @property
     def capacity(self) -> tuple[float, float]:
         """Bytes of the second-level cache, vector registers."""
-        caches = self.model.target.caches
-        return float(caches[min(1, len(caches) - 1)].bytes), float(self.model.target.vector.registers)
+        target = self.model.target
+        return float(target.second.bytes), float(target.vector.registers)
 
     def larger(self, column: int, at: Ints) -> Ints:
         """The index of the largest size up to twice that at index `at`, at least the next; -1 after the last."""

@@ -79,5 +79,5 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
     if direct is None:
         return rows_candidate(task, target, stages)
     units = [unit for tiled in (*taken, direct) if tiled is not None and tensorize for unit in tensorized(tiled)]
-    _, other = tiled_space(plain, target, unstaged) if orders else (plain, None)
-    return Ways((*units, direct, *([other] if other else [])), tuple(found))
+    others = [tiled_space(plain, target, unstaged)[1]] if orders else []
+    return Ways((*units, direct, *(o for o in others if o is not None)), tuple(found))

@@ -47,9 +47,9 @@ def _collapsible(
     """Iterator pairs by block and dimension pairs by buffer that have to be merged along. Raises DoesNotApply."""
     pairs: dict[str, tuple[str, str]] = {block: (outer, inner)}
     merged: dict[str, tuple[int, int]] = {}
-    todo = [block]
-    while todo:
-        b = plain_block(task, todo.pop())
+    pending = [block]
+    while pending:
+        b = plain_block(task, pending.pop())
         a, c = pairs[b.name]
         kinds = [i.reduce for i in b.iters if i.name in (a, c)]
         if len(kinds) != 2 or kinds[0] != kinds[1]:
@@ -81,7 +81,7 @@ def _collapsible(
                         raise DoesNotApply(f"{x} is not indexed plainly")
                     if other.name not in pairs:
                         pairs[other.name] = (i.name, j.name)
-                        todo.append(other.name)
+                        pending.append(other.name)
                     elif pairs[other.name] != (i.name, j.name):
                         raise DoesNotApply(f"{x} would need other iterators")
                     shape = task.buffer(x.buffer).shape
@@ -97,26 +97,13 @@ def _adjacent(task: Task, buffer: Buffer, outer: int, inner: int) -> bool:
         return not buffer.layout.primitives or buffer.layout.permutation is not None
     if buffer.name in task.constants:
         return not buffer.layout.primitives and inner == outer + 1
-    strides = logical_strides(buffer)
+    strides = buffer.logical_strides
     return strides is not None and strides[outer] == strides[inner] * buffer.shape[inner]
-
-
-def logical_strides(buffer: Buffer) -> tuple[int, ...] | None:
-    """Element strides of the logical dimensions; None where the layout does more than reorder."""
-    if not buffer.layout.primitives:
-        return buffer.physical_strides
-    order = buffer.layout.permutation
-    if order is None:
-        return None
-    strides = [0] * len(order)
-    for position, dim in enumerate(order):
-        strides[dim] = buffer.physical_strides[position]
-    return tuple(strides)
 
 
 def _merged(buffer: Buffer, outer: int, inner: int) -> Buffer:
     """The buffer with two logical dimensions as one."""
-    strides = logical_strides(buffer)
+    strides = buffer.logical_strides
     shape = list(buffer.shape)
     shape[outer] *= shape[inner]
     order = buffer.layout.permutation or tuple(range(len(shape)))

@@ -20,9 +20,9 @@ from math import ceil, prod
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.access import Access, accesses, stored_lanes
-from modelc.space.ahead import trips
 from modelc.space.analytic import kernel_cycles, model_of, population_of
-from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, vector_iterator
+from modelc.space.loops import trips
+from modelc.space.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first, vector_iterator
 from modelc.space.prepare import consumers_of, reduction_of
 from modelc.space.rule import DoesNotApply
 from modelc.space.tiled import FETCHING_ROWS, Tiled, TiledKnobs, overlapped
@@ -113,7 +113,7 @@ class _Schedule:
         self.knobs = TiledKnobs(kernel.rows, kernel.vectors, self.tile_rows, False, None)
 
     def cache(self) -> int:
-        return self.target.caches[min(1, len(self.target.caches) - 1)].bytes
+        return self.target.second.bytes
 
     def bytes(self, block: Block) -> int:
         """Bytes of what `block` writes."""
@@ -157,13 +157,13 @@ class _Schedule:
             products, scope = f"{owner}.{(order[0], *samples, *depths)[-1]}", "local"
         elif self.shape is Shape.ROWS:
             tiles |= {th: (self.tile_rows,)}
-            outer = self.longest_first([*samples, f"{th}0"], tiles)
+            outer = self.parallel_first([*samples, f"{th}0"], tiles)
             order = [*outer, *depths, f"{th}1", f"{tw}0", f"{v}0", *inside, f"{v}1"]
             spot = f"{owner}.{v}0"
             transforms = (f"{owner}.{outer[-1]}", "local")
             products, scope = f"{owner}.{(outer[-1], *depths)[-1]}", "local"
         else:
-            outer = self.longest_first([*samples, *depths, f"{th}0"], tiles)
+            outer = self.parallel_first([*samples, *depths, f"{th}0"], tiles)
             order = [*outer, f"{tw}0", f"{v}0", *inside, f"{v}1"]
             spot = f"{owner}.{v}0"
         first = order[0]
@@ -193,10 +193,8 @@ class _Schedule:
             layouts[accumulators.buffer] = layout
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
-    def longest_first(self, loops: list[str], tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """`loops` with the one that has most iterations, of equals the first, outside: it goes to threads."""
-        first = max(loops, key=lambda loop: trips(loop, self.owner.ranges, tiles))
-        return [first, *(loop for loop in loops if loop != first)]
+    def parallel_first(self, loops: list[str], tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
+        return parallel_first(loops, {loop: trips(loop, self.owner.ranges, tiles) for loop in loops}, self.target)
 
     def product_schedule(self, at: str) -> tuple[BlockSchedule, list[str]]:
         """The product's loops at `at`, and those outside its micro-kernel."""

@@ -13,7 +13,7 @@ from math import prod
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Load, Var
 from modelc.space.access import accesses
-from modelc.space.ahead import loop_parts
+from modelc.space.loops import covered
 from modelc.space.maps import reads_plainly, vector_iterator
 
 LEAST_RUN = 256  # bytes that are written one after the other
@@ -81,13 +81,3 @@ def _read_elsewhere(task: Task, block: Block, buffer: str) -> bool:
         b is not block and buffer in ({r.buffer for r in b.reads} if isinstance(b, Block) else {*b.inputs})
         for b in task.blocks
     )
-
-
-def covered(ranges: Mapping[str, int], loops: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """How many values of each iterator one iteration of all `loops` covers."""
-    result = dict(ranges)
-    for loop in loops:
-        name, level = loop_parts(loop)
-        sizes = tiles.get(name, ())
-        result[name] = min(result[name], sizes[level] if level < len(sizes) else 1)
-    return result

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, substitute, variables
-from modelc.space.dimensions import logical_strides
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -73,7 +72,7 @@ def reach(
     buffer = task.buffer(load.buffer)
     columns = {n: k for k, n in enumerate(iters)}
     renamed: dict[str, Expr] = {old: Var(new) for old, new in (names or {}).items()}
-    strides = logical_strides(buffer)
+    strides = buffer.logical_strides
     dims = []
     for d, (index, size) in enumerate(zip(load.indices, buffer.shape, strict=True)):
         index = substitute(index, renamed) if renamed else index

@@ -10,6 +10,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads
 from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.loops import trips
 from modelc.space.rule import DoesNotApply
 from modelc.space.stages import RULES
 from modelc.target import Target
@@ -136,7 +137,7 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
             tags |= {names[-1]: "unroll"} if square else {}
         tags[inner[-1]] = "vector"
     if parallel and names:
-        names = parallel_first(names, {n: _trips(n, ranges, tiles) for n in names if n.endswith("0")}, target)
+        names = parallel_first(names, {n: trips(n, ranges, tiles) for n in names if n.endswith("0")}, target)
         tags[names[0]] = "parallel"
     names += [f"{i.name}0" for i in block.reduction if i.extent > 1]
     if vector is not None:
@@ -170,10 +171,6 @@ def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> st
                 if i.name != vector and i.extent > 1 and read.strides[i.name] == 1:
                     return i.name
     return None
-
-
-def _trips(loop: str, ranges: dict[str, int], tiles: dict[str, list[int]]) -> int:
-    return -(-ranges[loop[:-1]] // tiles.get(loop[:-1], [1])[0])
 
 
 def reads_plainly(block: Block, buffer: str) -> dict[int, str] | None:

@@ -15,7 +15,7 @@ from modelc.ir.expr import DTYPES, Var, variables
 from modelc.space.access import Access, accesses, near
 from modelc.space.dimensions import factorable
 from modelc.space.maps import applied, vector_iterator
-from modelc.space.rule import DoesNotApply
+from modelc.space.rule import DoesNotApply, plain_block
 
 FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
@@ -63,13 +63,11 @@ def factored(task: Task, stages: list[Stage]) -> Task:
     storage is ours; those of a consumer, where they stay long vectors."""
     anchor = reduction_of(task).name
     for name in (b.name for b in (reduction_of(task), *consumers_of(task, reduction_of(task)))):
-        accessed = task.block(name)
-        assert isinstance(accessed, Block)
+        accessed = plain_block(task, name)
         for buffer in dict.fromkeys(x.buffer for x in (*accessed.writes, *accessed.reads)):
             dim = 0
             while dim < len(task.buffer(buffer).shape):
-                block = task.block(name)
-                assert isinstance(block, Block)
+                block = plain_block(task, name)
                 if factorable(block, buffer, dim) and (name == anchor or not vectorised(task, block, buffer, dim)):
                     with suppress(DoesNotApply):
                         task = applied(task, stages, "factor", block=name, buffer=buffer, dim=dim)

@@ -12,12 +12,12 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 
-from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analytic import TRANSPOSE_CYCLES
+from modelc.space.loops import copies
 from modelc.space.maps import moves
 from modelc.space.stages import derive
 from modelc.space.tiled import overlapped
@@ -92,19 +92,8 @@ def _again(task: Task, block: Block, candidate: Candidate) -> float:
     reads = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
     if len(reads) != 1:
         return 1.0
-    ranges, trips = reader.ranges, 1
-    for loop in order[: order.index(spot) + 1]:
-        name, level = loop[:-1], int(loop[-1])
-        size = min((*candidate.blocks[owner].tiles.get(name, ()), 1)[level], ranges[name])
-        trips *= ceil(ranges[name] / size)
-        ranges[name] = size
-    computed = trips
-    for index in reads[0].indices:
-        limits = bounds(index, ranges)
-        if limits is None:
-            return 1.0
-        computed *= limits[1] - limits[0] + 1
-    return max(1.0, computed / block.points())
+    loops = order[: order.index(spot) + 1]
+    return max(1.0, copies(reads[0], reader.ranges, loops, candidate.blocks[owner].tiles))
 
 
 # --- one Block ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 The loops around the unit are those of tiled.py; the unit is isolated, and nothing here looks inside. Accumulators of
 one dimension are vectors that the epilogue reads as they are. Those of several rows are taken to memory first, by a
-Block of its own (`drained`), which is the intrinsic's too.
+Block of its own (`result`), which is the intrinsic's too.
 
     conv    ... r0 s0 c0 | w2 o1 | w3 o2 c1     tile registers: rows w3, columns o2, c1 of the reduction at a time
     drain            w0 o0       | w1 o1
@@ -21,7 +21,7 @@ from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.access import Access
-from modelc.space.ahead import trips
+from modelc.space.loops import trips
 from modelc.space.maps import CHUNKS_PER_CORE
 from modelc.space.match import CannotPack, Match, matches
 from modelc.space.prepare import consumers_of
@@ -147,7 +147,7 @@ class Tensorized(Tiled):
         """Whether every constant can be stored as the intrinsic reads it."""
         knobs = TiledKnobs(tuple((n, max(1, prod(self.unit(n)))) for n in self.inside), 1, 1, False, None)
         try:
-            return all(self.packing(r, knobs) is not None for r in self.reads if r.strides[self.vector] != 0)
+            return all(self.packing(r, knobs) is not None for r in self.vectors())
         except CannotPack:
             return False
 
@@ -214,7 +214,7 @@ class Tensorized(Tiled):
         if name is None:
             return 1, False
         shared = prod(self.ranges[n] for n in self.batch)
-        second = self.target.caches[min(1, len(self.target.caches) - 1)].bytes
+        second = self.target.second.bytes
         if self.bytes_read(name, False) // shared > second // 2:
             return super().chunk(name, counts, vectors)
         extent, least = self.ranges[name], counts[name]
@@ -224,19 +224,17 @@ class Tensorized(Tiled):
         most = -(-extent // (self.target.cores * CHUNKS_PER_CORE))
         return max(least, min(near, most) // least * least), True
 
-    def macro_loops(self, knobs: TiledKnobs) -> list[str]:
+    def order(self, knobs: TiledKnobs) -> list[str]:
         """One panel at a time goes over the rows of all lead iterators, if panels are what there is most of."""
-        macro, panels = super().macro_loops(replace(knobs, parallel=None)), f"{self.vector}0"
+        macro, panels = super().order(knobs), f"{self.vector}0"
         lead = macro[: macro.index(panels)]
-        if not knobs.by_rows and lead and not self.batch and not self.plain:
-            passes = prod(self.ranges[m[:-1]] for m in lead), trips(panels, self.ranges, self.tiles(knobs))
-            constants, rows = (self.bytes_read(self.vector, moving) for moving in (True, False))
-            if passes[1] * rows + constants < passes[0] * constants + rows:
-                macro = [panels, *(m for m in macro if m != panels)]
-        if knobs.parallel:
-            macro.remove(knobs.parallel)
-            macro.insert(0, knobs.parallel)
-        return macro
+        if knobs.by_rows or not lead or self.batch or self.plain:
+            return macro
+        passes = prod(self.ranges[m[:-1]] for m in lead), trips(panels, self.ranges, self.tiles(knobs))
+        constants, rows = (self.bytes_read(self.vector, moving) for moving in (True, False))
+        if passes[1] * rows + constants >= passes[0] * constants + rows:
+            return macro
+        return [panels, *(m for m in macro if m != panels)]
 
     def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """In a single pass too: the arithmetic is faster than the CPU's own prefetcher. Not where chunks of rows

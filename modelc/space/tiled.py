@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from math import prod
 
-from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, pieces, stored_lanes
-from modelc.space.ahead import trips
-from modelc.space.follow import covered, followed
+from modelc.space.follow import followed
+from modelc.space.loops import copies, trips
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -27,6 +26,7 @@ from modelc.space.maps import (
     collapsed,
     inlined,
     map_schedule,
+    parallel_first,
     reads_plainly,
 )
 from modelc.space.prepare import (
@@ -200,7 +200,7 @@ class Tiled:
     def registers(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
         """Accumulators, vectors that are reused across rows, and two for the next loads, three beside many vectors
         (with fewer, LLVM spills accumulators)."""
-        held = [r for r in self.reads if r.strides[self.vector] != 0 and any(r.strides[n] == 0 for n, _ in rows)]
+        held = [r for r in self.vectors() if any(r.strides[n] == 0 for n, _ in rows)]
         return prod(c for _, c in rows) * vectors + vectors * min(1, len(held)) + 2 + (vectors > 2)
 
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
@@ -244,7 +244,11 @@ class Tiled:
         return tiles | {n: unit for n in self.reduction if (unit := self.unit(n))}
 
     def macro_loops(self, knobs: TiledKnobs) -> list[str]:
-        """The loops around the micro-kernel, from the outermost."""
+        """The loops around the micro-kernel, from the outermost: the one that goes to threads, then the others."""
+        return [*([knobs.parallel] if knobs.parallel else []), *(m for m in self.order(knobs) if m != knobs.parallel)]
+
+    def order(self, knobs: TiledKnobs) -> list[str]:
+        """The loops around the micro-kernel as one core would go through them."""
         v, tiles, inside = self.vector, self.tiles(knobs), self.inside
         chunk_loop = [f"{n}0" for n in inside[:1]]
         rest = [f"{n}{len(tiles[n]) - len(self.unit(n)) - 1}" for n in inside]
@@ -252,9 +256,6 @@ class Tiled:
         macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
         if self.sliding:  # nothing is reused from one vector to the next: go through storage in order
             macro = [*lead, *chunk_loop, *((*rest, f"{v}0") if knobs.by_rows else (f"{v}0", *rest))]
-        if knobs.parallel:
-            macro.remove(knobs.parallel)
-            macro.insert(0, knobs.parallel)
         return macro
 
     def candidate(self, knobs: TiledKnobs) -> Candidate:
@@ -289,12 +290,12 @@ class Tiled:
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
-        second = self.target.caches[min(1, len(self.target.caches) - 1)].bytes
         for later in afterwards(self.task, self.result):
-            loop = followed(self.task, anchor, self.consumers, later, macro, tiles, second)
+            loop = followed(self.task, anchor, self.consumers, later, macro, tiles, self.target.second.bytes)
             spot = "root" if loop is None else f"{anchor.name}.{loop}"
             schedules[later.name] = map_schedule(self.task, later, self.target, spot)
-            for consumer in self.consumers if loop is not None else []:
+            near = {r.buffer for r in later.reads} if loop is not None else set()
+            for consumer in (c for c in self.consumers if near & {w.buffer for w in c.writes}):
                 schedules[consumer.name] = replace(schedules[consumer.name], scope="local")
         for producer in self.task.blocks[: self.task.blocks.index(anchor)]:
             assert isinstance(producer, Block)
@@ -342,7 +343,7 @@ class Tiled:
         if name is None:
             return 1, False
         extent, least = self.ranges[name], counts[name]
-        budget = self.target.caches[min(1, len(self.target.caches) - 1)].bytes // 2
+        budget = self.target.second.bytes // 2
         rows_bytes, panel_bytes = self.bytes_read(name, True), self.bytes_read(name, False)
         shared = prod(self.ranges[n] for n in self.batch) if self.batch else 1
         per_row = max(1, rows_bytes // shared // extent)
@@ -361,8 +362,7 @@ class Tiled:
             return None
 
         counts = {m: trips(m, self.ranges, tiles) for m in macro if m.endswith("0")}
-        enough = [m for m, count in counts.items() if count >= 2 * self.target.cores]
-        best = enough[0] if enough else max(counts, key=counts.__getitem__, default=None)
+        best = parallel_first(list(counts), counts, self.target)[0] if counts else None
         return best if best is not None and counts[best] > 1 else None
 
     def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
@@ -417,7 +417,8 @@ class Tiled:
             layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d not in dims), *dims)
         inside = None
         for loop in self.moving(read, macro):
-            if self.sliding or self.copied(read, macro[: macro.index(loop) + 1], tiles) <= MOST_COPIES:
+            again = copies(read.load, self.ranges, macro[: macro.index(loop) + 1], tiles)
+            if self.sliding or again <= MOST_COPIES:
                 inside = loop
         if inside is None:
             return map_schedule(self.task, producer, self.target), layout
@@ -428,16 +429,6 @@ class Tiled:
         """The outer loops over whole iterators that all move through what is read, from the outermost."""
         outer = list(takewhile(lambda loop: read.strides[loop[:-1]] != 0, macro))
         return [loop for loop in outer if loop.endswith("0")]
-
-    def copied(self, read: Access, loops: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> float:
-        """How often, on average, an element is copied where each iteration of `loops` copies what it reads."""
-
-        def elements(ranges: Mapping[str, int]) -> int:
-            limits = [bounds(i, ranges) for i in read.load.indices]
-            return prod(high - low + 1 for low, high in (x for x in limits if x is not None))
-
-        times = prod(trips(loop, self.ranges, tiles) for loop in loops)
-        return times * elements(covered(self.ranges, loops, tiles)) / elements(self.ranges)
 
 
 def step_cycles(target: Target, accumulators: int, wide: float, narrow: float, steps: int) -> float:

@@ -71,6 +71,11 @@ class Target:
         return arch
 
     @property
+    def second(self) -> Cache:
+        """The second-level cache, or the only one."""
+        return self.caches[min(1, len(self.caches) - 1)]
+
+    @property
     def elf_machine(self) -> int:
         """e_machine of the objects that this target's compiler must make."""
         return self.architecture.elf_machine
