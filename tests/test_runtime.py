@@ -76,6 +76,37 @@ def test_buffers_of_any_alignment_are_taken(package: Path, shift: int) -> None:
     assert outputs["y"] is out["y"]
 
 
+def test_results_that_are_held_are_not_written_again(package: Path) -> None:
+    with load(package) as model:
+        inputs = inputs_of()
+        held = [model.run(inputs)["y"][1:, ::2] for _ in range(4)]  # views alone, each of storage of its own
+        assert len({view.ctypes.data for view in held}) == len(held)
+        model.run({**inputs, "x": 2 * inputs["x"]})
+        assert all(np.array_equal(view, held[0]) for view in held)
+    assert np.array_equal(held[0], held[1])  # closed or not
+
+
+def test_storage_of_results_is_used_again_and_begins_at_cache_lines(package: Path) -> None:
+    with load(package) as model:
+        places = []
+        for _ in range(6):
+            outputs = model.run(inputs_of())  # while the last ones are still held
+            places.append(outputs["y"].ctypes.data)
+            assert all(array.ctypes.data % 64 == 0 for array in outputs.values())
+        assert len(set(places)) == 2
+        outputs["y"].shape = (64, 40)  # only of this view
+        del outputs
+        assert model.run(inputs_of())["y"].shape == (40, 64)
+
+
+def test_inputs_may_be_read_only(package: Path) -> None:
+    inputs = inputs_of()
+    for array in inputs.values():
+        array.flags.writeable = False
+    with load(package) as model:
+        check_outputs(model.run(inputs), inputs_of())
+
+
 def test_strided_inputs_are_copied(package: Path) -> None:
     x = np.asfortranarray(inputs_of()["x"])
     with load(package) as model:

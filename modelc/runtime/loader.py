@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import os
 import platform
 import struct
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCHEMA_VERSION = 1
+LINE_BYTES = 64  # of a cache line
+KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
 
 Array = NDArray[Any]
 
@@ -143,21 +147,22 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Computes the outputs. `out` may give arrays (C-contiguous, of the right dtype and shape, apart from the
-        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes."""
+        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes. Memory of
+        results that nobody holds any more is kept for later runs, until the model is closed."""
         arrays = self._arrays(inputs)
         bound = self._bound.get(tuple([a.shape for a in arrays]))
         if bound is None:
             raise ModelError(self._refuse_shapes(arrays))
-        results = bound.allocate() if out is None else bound.place(out, arrays)
         with self._lock:
             if not self._handle:
                 raise ModelError("the model is closed")
-            bound.input_pointers[:] = [a.__array_interface__["data"][0] for a in arrays]
-            bound.output_pointers[:] = [a.__array_interface__["data"][0] for a in results]
+            results = bound.allocate() if out is None else bound.place(out, arrays)
+            for k, array in enumerate(arrays):
+                bound.input_pointers[k] = _address(array)
             status = self._library.modelc_run(self._handle, bound.index, bound.input_pointers, bound.output_pointers)
             if status:
                 raise ModelError(_text(self._library.modelc_last_error()))
-        return dict(zip(bound.output_names, results, strict=True))
+        return results
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
@@ -186,6 +191,8 @@ class Model:
             if self._handle:
                 self._library.modelc_close(self._handle)
                 self._handle = _P()
+                for bound in self._bound.values():
+                    bound.storage.clear()
 
     def __enter__(self) -> Model:
         return self
@@ -199,11 +206,12 @@ class Model:
 
     def _arrays(self, inputs: Mapping[str, Array]) -> list[Array]:
         """The inputs in the package's order, contiguous, names and dtypes checked."""
-        if len(inputs) != len(self.inputs) or any(name not in inputs for name, _ in self._input_dtypes):
-            wanted, given = [t.name for t in self.inputs], list(inputs)
-            raise ModelError(f"the model takes the inputs {_names(wanted)}; it was given {_names(given)}")
+        if len(inputs) != len(self.inputs):
+            raise ModelError(self._refuse_names(inputs))
         arrays = []
         for name, dtype in self._input_dtypes:
+            if name not in inputs:
+                raise ModelError(self._refuse_names(inputs))
             array = np.asarray(inputs[name])
             if array.dtype != dtype:
                 if array.dtype.name != "bfloat16" or self._dtype_of(name) != "bfloat16":
@@ -215,10 +223,41 @@ class Model:
     def _dtype_of(self, name: str) -> str:
         return next(t.dtype for t in self.inputs if t.name == name)
 
+    def _refuse_names(self, inputs: Mapping[str, Array]) -> str:
+        wanted, given = [t.name for t in self.inputs], list(inputs)
+        return f"the model takes the inputs {_names(wanted)}; it was given {_names(given)}"
+
     def _refuse_shapes(self, arrays: Sequence[Array]) -> str:
         given = ", ".join(f"{t.name} {list(a.shape)}" for t, a in zip(self.inputs, arrays, strict=True))
         known = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in v.inputs) for v in self.variants)
         return f"the model was given {given}; it was compiled for {known}"
+
+
+def _address(array: Array) -> int:
+    if array.flags.writeable and array.nbytes:  # three times as quick as what follows
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    return int(array.__array_interface__["data"][0])
+
+
+class _Storage(NamedTuple):
+    """Memory of an output, which begins in it at a cache line."""
+
+    memory: Array  # its bytes; the arrays that are given out are views of it
+    start: int
+    address: int
+
+
+def _storage(size: int) -> _Storage:
+    memory = np.empty(size + LINE_BYTES, np.uint8)
+    start = -_address(memory) % LINE_BYTES
+    return _Storage(memory, start, _address(memory) + start)
+
+
+def _holders(storage: _Storage) -> int:
+    return sys.getrefcount(storage.memory)
+
+
+_NOBODY = _holders(_storage(0))
 
 
 class _Bound:
@@ -226,21 +265,37 @@ class _Bound:
 
     def __init__(self, index: int, variant: Variant) -> None:
         self.index = index
-        self.outputs = variant.outputs
-        self.output_names = [t.name for t in variant.outputs]
-        self.kinds = [(t.shape, _numpy_dtype(t.dtype)) for t in variant.outputs]
+        self.outputs = [(t.name, t.shape, _numpy_dtype(t.dtype)) for t in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
         self.output_pointers = (_P * len(variant.outputs))()
+        self.storage: dict[str, list[_Storage]] = {}
 
-    def allocate(self) -> list[Array]:
-        return [np.empty(shape, dtype) for shape, dtype in self.kinds]
+    def allocate(self) -> dict[str, Array]:
+        """New arrays for the outputs, in storage of earlier ones that nobody holds any more, if there is some: from
+        the system it would come page by page, at every run."""
+        results = {}
+        for k, (name, shape, dtype) in enumerate(self.outputs):
+            found = self._idle(name, shape, dtype)
+            self.output_pointers[k] = found.address
+            results[name] = np.ndarray(shape, dtype, found.memory, found.start)
+        return results
 
-    def place(self, out: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
-        unknown = [name for name in out if name not in self.output_names]
+    def _idle(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Storage:
+        kept = self.storage.get(name, [])
+        for one in kept:
+            if _holders(one) == _NOBODY:
+                return one
+        new = _storage(math.prod(shape) * dtype.itemsize)
+        self.storage[name] = [new, *kept[: KEPT_OUTPUTS - 1]]
+        return new
+
+    def place(self, out: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, Array]:
+        names = [name for name, _, _ in self.outputs]
+        unknown = [name for name in out if name not in names]
         if unknown:
-            raise ModelError(f"'out' names {_names(unknown)}; the model's outputs are {_names(self.output_names)}")
-        results: list[Array] = []
-        for name, (shape, dtype) in zip(self.output_names, self.kinds, strict=True):
+            raise ModelError(f"'out' names {_names(unknown)}; the model's outputs are {_names(names)}")
+        results: dict[str, Array] = {}
+        for k, (name, shape, dtype) in enumerate(self.outputs):
             array = out.get(name)
             if array is None:
                 array = np.empty(shape, dtype)
@@ -249,9 +304,10 @@ class _Bound:
                 raise ModelError(f"'out' has {found} for output '{name}', which is {dtype.name} {list(shape)}")
             elif not (array.flags.c_contiguous and array.flags.writeable):
                 raise ModelError(f"'out' has a read-only or non-contiguous array for output '{name}'")
-            elif any(np.may_share_memory(array, other) for other in (*inputs, *results)):
+            elif any(np.may_share_memory(array, other) for other in (*inputs, *results.values())):
                 raise ModelError(f"'out' has an array for output '{name}' that overlaps another input or output")
-            results.append(array)
+            results[name] = array
+            self.output_pointers[k] = _address(array)
         return results
 
 
