@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from three_ways import check
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
-from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.space.build import build_nest
+from modelc.space.choose import chosen
+from modelc.target import load_target
 
 LINE = 16  # floats of a cache line
 
@@ -75,6 +78,53 @@ def test_each_panel_fetches_all_lines_of_the_next(m: int, n: int, k: int, rows: 
             asked.setdefault(outer, set()).add(element // LINE)
     for outer, lines in asked.items():
         assert lines >= {e // LINE for e in range(panel * (outer + 1), panel * (outer + 2))}
+
+
+def transposed(m: int, n: int, k: int) -> Task:
+    """A product whose operand [k, n] is computed: it is read through a copy, made in the loop over panels."""
+    return parse_task(f"""\
+task matmul(x, w) -> (y) anchor s0
+  in x: float32[{k}, {n}]
+  const w: float32[{m}, {k}]
+  out y: float32[{m}, {n}]
+  block s0 [m:{m} n:{n} | k:{k}] add
+    y[m, n] += w[m, k] * x[k, n]""")
+
+
+def copying(n: int, rows: int, vectors: int, steps: int) -> Candidate:
+    copy = BlockSchedule("s0.n0", "local", {"pb": (16,)}, ("pa0", "pb0", "pb1"), {"pb1": "vector"})
+    schedule = replace(candidate(n, rows, vectors, steps).blocks["s0"], prefetch={"x": "n0"})
+    return Candidate({"pack_x": copy, "s0": schedule}, (Stage("cache_read", {"block": "s0", "buffer": "x"}),))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.integers(1, 9),
+    n=st.integers(3, 9),
+    k=st.integers(2, 19),
+    rows=st.integers(1, 4),
+    vectors=st.integers(1, 3),
+    steps=st.integers(1, 4),
+)
+def test_each_copy_fetches_all_rows_of_the_next(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
+    n *= LINE  # so that every row begins at a line
+    nest = build_nest(transposed(m, n, k), copying(n, min(rows, m), vectors, min(steps, k)))
+    assert parse_nest(str(nest)) == nest
+    asked: dict[int, set[int]] = {}
+    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
+        if outer is not None:
+            asked.setdefault(outer, set()).add(element // LINE)
+    wide = 16 * vectors
+    for outer, lines in asked.items():
+        assert lines == {(row * n + wide * (outer + 1)) // LINE + v for row in range(k) for v in range(vectors)}
+
+
+def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -> None:
+    target = load_target("x86-64-v4")
+    for k, beyond in ((512, True), (16, False)):
+        task = transposed(64, 8192, k)
+        assert (task.buffer("x").bytes > target.second.bytes) == beyond
+        assert ("x" in chosen(task, target).candidate.blocks["s0"].prefetch) == beyond
 
 
 def test_hints_change_nothing_that_is_computed() -> None:

@@ -167,6 +167,8 @@ def without_hints(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for stmt in body:
         if isinstance(stmt, Loop):
             stmt = replace(stmt, body=without_hints(stmt.body))
+            if not stmt.body:
+                continue
         elif isinstance(stmt, Branch):
             stmt = replace(stmt, then=without_hints(stmt.then), otherwise=without_hints(stmt.otherwise))
         if not isinstance(stmt, Prefetch):

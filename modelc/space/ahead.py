@@ -1,25 +1,86 @@
 """Fetching ahead: while a Block works on one part of an operand, the part that comes next is brought near.
 
-A part is what one iteration of a loop reads of a packed operand: a panel, whose elements lie one after the other. The
-first pass over a panel would wait for memory at every line; the passes before, over the panel before it, have the time
-to fetch it. Each iteration of the innermost loop that is not unrolled fetches its share, so that the requests are
-spread evenly over the arithmetic.
+A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
+buffer that a copy placed in that loop reads for the Block, a box, whose rows lie apart. The first pass over a part
+would wait for memory at every line; the passes before, over the part before it, have the time to fetch it. Each
+iteration of the innermost loop that is not unrolled fetches its share of a panel, so that the requests are spread
+evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more arithmetic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
-from modelc.ir.expr import DTYPES, Const, Expr, Load, op
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
-from modelc.space.loops import trips
+from modelc.space.loops import loop_parts, trips
 
 LINE_BYTES = 64  # of a cache line
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where the next panel begins, and its elements."""
+
+    start: Load
+    elements: int
+
+    def share(self, position: Expr, iterations: int, line: int) -> list[Load]:
+        """One element of each line that iteration `position` fetches: as many elements in each, so that an address is a
+        multiple of the position."""
+        share = -(-self.elements // iterations)
+        share = 1 << (share - 1).bit_length() if share <= line else -(-share // line) * line
+        return [self._element(op("add", op("mul", position, share), offset)) for offset in range(0, share, line)]
+
+    def _element(self, number: Expr) -> Load:
+        *outer, last = self.start.indices
+        return Load(self.start.buffer, (*outer, op("add", last, number)))
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where the next box begins, and how many elements it has along each dimension of its storage."""
+
+    start: Load
+    extents: tuple[int, ...]
+
+    def share(self, iterations: int) -> int:
+        """Rows that each of so many iterations fetches."""
+        return -(-prod(self.extents[:-1]) // iterations)
+
+    def row(self, number: Expr, line: int) -> list[Load]:
+        """The last element of each line of a row, by its number: where lines do not begin where rows do, a row's first
+        part came with the box before."""
+        *outer, last = self.start.indices
+        number = op("min", number, prod(self.extents[:-1]) - 1)
+        for d in reversed(range(len(outer))):
+            digit = op("mod", number, self.extents[d]) if prod(self.extents[:d]) > 1 else number
+            outer[d] = op("add", outer[d], digit if self.extents[d] > 1 else 0)
+            number = op("floordiv", number, self.extents[d])
+        ends = (k * line + line - 1 for k in range(-(-self.extents[-1] // line)))
+        return [Load(self.start.buffer, (*outer, op("add", last, end))) for end in ends]
+
+
+def copied(task: Task, block: Block) -> dict[str, Load]:
+    """The buffers that `block` reads through a copy, and which element of each at a point of its iteration space."""
+    result: dict[str, Load] = {}
+    for read in block.reads:
+        for copy in task.blocks:
+            if isinstance(copy, Block) and not copy.reduction and [w.buffer for w in copy.writes] == [read.buffer]:
+                (write,), sources = copy.writes, copy.reads
+                at = {i.name: index for i, index in zip(write.indices, read.indices, strict=True) if isinstance(i, Var)}
+                if len(sources) == 1 and copy.ranges.keys() <= at.keys():
+                    source = substitute(sources[0], at)
+                    assert isinstance(source, Load)
+                    result[source.buffer] = source
+    return result
 
 
 class Ahead:
@@ -27,46 +88,69 @@ class Ahead:
 
     def __init__(self, task: Task, block: Block, schedule: BlockSchedule):
         self.order, self.prefetch = schedule.order, schedule.prefetch
-        steps = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
-        self.step = max(steps, default=-1)
+        serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
+        spatial = {i.name for i in block.spatial}
+        self.step = max(serial, default=-1)
+        self.tile = max((k for k in serial if loop_parts(self.order[k])[0] in spatial), default=-1)
         self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
-        self.parts: dict[str, tuple[Load, int]] = {}  # operand -> where its next part begins, and its elements
+        self.panels: dict[str, Panel] = {}  # the next one of each operand
+        self.boxes: dict[str, Box] = {}
         self.reads = {r.buffer: r for r in block.reads if r.buffer in self.prefetch}
-        self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in self.reads}
+        self.copied = {name: read for name, read in copied(task, block).items() if name in self.prefetch}
+        operands = self.reads.keys() | self.copied.keys()
+        self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
-            if buffer not in self.reads or loop not in self.order[: self.step]:
+            last = self.step if buffer in self.reads else self.tile
+            if buffer not in operands or loop not in self.order[:last]:
                 raise InvalidIR(
                     f"block {block.name} cannot fetch {buffer!r} ahead for loop {loop!r}: it has no such operand, or "
                     "no such loop around the innermost one that is not unrolled"
                 )
 
-    def begins(self, loop: str) -> list[Load]:
-        """The operands of which an iteration of `loop` reads one part."""
-        return [self.reads[buffer] for buffer, outer in self.prefetch.items() if outer == loop]
+    def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
+        """Those of `operands` (reads or copied) of which an iteration of `loop` reads one part."""
+        return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
 
-    def starts(self, now: Load, then: Load, region: Region, elements: int) -> None:
-        """The part of `elements` that begins at `now` is read; the next begins at `then`. Raises InvalidIR where the
-        distance of the two is not the same for all parts."""
+    def panel(self, now: Load, then: Load, region: Region, elements: int) -> None:
+        """The panel of `elements` that begins at `now` is read; the next begins at `then`. Raises InvalidIR where the
+        distance of the two is not the same for all panels."""
         total: Expr = Const(0)
         for x, y, stride in zip(now.indices, then.indices, region.stride, strict=True):
             total = op("add", total, op("mul", op("sub", y, x), stride))
         form = linear(simplify(total, {}))
         if form is None or form.terms or form.constant < 1:
             raise InvalidIR(f"the parts of {now.buffer} that are fetched ahead do not lie one after the other")
-        self.parts[now.buffer] = then, min(elements, form.constant)
+        self.panels[now.buffer] = Panel(then, min(elements, form.constant))
 
-    def accesses(self) -> list[Load]:
-        """One element of each line that this iteration of the innermost loop fetches."""
+    def box(self, then: Load, extents: Sequence[int]) -> None:
+        """The next box begins at `then`; it has so many elements along the dimensions of its storage."""
+        self.boxes[then.buffer] = Box(then, tuple(extents))
+
+    def lines(self) -> list[Load]:
+        """One element of each line of panels that this iteration of the innermost loop fetches."""
         result = []
-        for buffer, (start, elements) in self.parts.items():
-            inside = self.order[self.order.index(self.prefetch[buffer]) + 1 : self.step + 1]
-            position: Expr = Const(0)
-            for loop in inside:
-                position = op("add", op("mul", position, self.trips[loop]), self.index[loop])
-            line, share = self.line[buffer], -(-elements // prod(self.trips[loop] for loop in inside))
-            share = 1 << (share - 1).bit_length() if share <= line else -(-share // line) * line
-            for offset in range(0, share, line):
-                last = op("add", start.indices[-1], op("add", op("mul", position, share), offset))
-                result.append(Load(buffer, (*start.indices[:-1], last)))
+        for buffer, panel in self.panels.items():
+            position, iterations = self.position(buffer, self.step)
+            result += panel.share(position, iterations, self.line[buffer])
         return result
+
+    def rows(self, var: str) -> list[tuple[int, list[Load]]]:
+        """How many rows of each box this register tile fetches, and an element of each line of row number `var` of
+        these."""
+        result = []
+        for buffer, part in self.boxes.items():
+            position, iterations = self.position(buffer, self.tile)
+            count = part.share(iterations)
+            number = op("add", op("mul", position, count), Var(var) if count > 1 else 0)
+            result.append((count, part.row(number, self.line[buffer])))
+        return result
+
+    def position(self, buffer: str, last: int) -> tuple[Expr, int]:
+        """Which iteration it is of the loops up to order[last] in which a part of `buffer` is fetched, and of how
+        many."""
+        inside = self.order[self.order.index(self.prefetch[buffer]) + 1 : last + 1]
+        position: Expr = Const(0)
+        for loop in inside:
+            position = op("add", op("mul", position, self.trips[loop]), self.index[loop])
+        return position, prod(self.trips[loop] for loop in inside)

@@ -19,7 +19,7 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 from modelc.space.ahead import Ahead
-from modelc.space.boxes import Box, Domain, Span, placed_domains, whole
+from modelc.space.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.conditions import clipped, decided, existing, inside, less_than, segments, settled, simplified
 from modelc.space.loops import loop_parts
 from modelc.space.stages import derive
@@ -212,16 +212,32 @@ class _Builder:
             return []
         loop = ahead.order[site.k]
         ahead.index[loop] = index
-        for read in ahead.begins(loop):
-            name = loop_parts(loop)[0]
-            here = {n: s.base for n, s in site.domain.items()}
-            later = {**here, name: op("add", here[name], tile)}
-            ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
+        name = loop_parts(loop)[0]
+        here = {n: s.base for n, s in site.domain.items()}
+        later = {**here, name: op("add", here[name], tile)}
+        ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
+        for read in ahead.begins(loop, ahead.reads):
             now, then = (self.physical(substitute(read, v), site.storage, ranges) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
             elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
-            ahead.starts(now, then, site.storage[read.buffer].region, elements)
-        return [Prefetch(access) for access in ahead.accesses()] if site.k == ahead.step else []
+            ahead.panel(now, then, site.storage[read.buffer].region, elements)
+        for read in ahead.begins(loop, ahead.copied):
+            place = site.storage[read.buffer]
+            domain = {n: Span(later[n], s.extent) for n, s in site.domain.items()}
+            spans = box(read, place.shape, domain, ranges)
+            then = self.physical(Load(read.buffer, tuple(s.base for s in spans)), site.storage, ranges)
+            order = place.layout.permutation
+            if order is None and place.layout.primitives:
+                raise InvalidIR(f"{read.buffer} is not stored row by row: its boxes cannot be fetched ahead")
+            assert isinstance(then, Load)
+            ahead.box(then, [spans[d].extent for d in order] if order else [s.extent for s in spans])
+        result: list[Stmt] = []
+        if site.k == ahead.tile:
+            var = _unused("row0", site.ranges)
+            for count, accesses in ahead.rows(var):
+                row = tuple(map(Prefetch, accesses))
+                result += row if count == 1 else [Loop(var, count, row)]
+        return result + list(map(Prefetch, ahead.lines())) if site.k == ahead.step else result
 
     def place(self, site: Site) -> list[Stmt]:
         """The inside of the site's loop: storage, producers, the rest of the block, consumers."""

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from math import prod
 
+from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Load, Var, variables
+from modelc.ir.expr import DTYPES, Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, pieces, stored_lanes
+from modelc.space.ahead import copied
 from modelc.space.follow import followed
-from modelc.space.loops import copies, trips
+from modelc.space.loops import copies, covered, trips
 from modelc.space.maps import (
     CHUNKS_PER_CORE,
     SERIAL_POINTS,
@@ -30,6 +32,7 @@ from modelc.space.maps import (
     reads_plainly,
 )
 from modelc.space.prepare import (
+    FAR_BYTES,
     afterwards,
     consumers_of,
     factored,
@@ -286,7 +289,7 @@ class Tiled:
             free = free and read.strides[v] == 0
         pad = (v,) if free else ()
         order = (*macro, *reduction, *steps, *micro, *unit)
-        schedules = {anchor.name: BlockSchedule("root", "register", tiles, order, tags, pad, ahead)}
+        schedules: dict[str, BlockSchedule] = {}
         at = f"{anchor.name}.{macro[-1]}"
         for consumer in self.consumers:
             schedules[consumer.name] = self.epilogue(consumer, at, knobs)
@@ -302,6 +305,10 @@ class Tiled:
             schedules[producer.name], layout = self.prologue(producer, macro, tiles)
             if layout is not None:
                 layouts[producer.writes[0].buffer] = layout
+            _, placed, loop = schedules[producer.name].at.partition(".")
+            if placed and self.fetches_copied(producer, loop, macro, tiles):
+                ahead[producer.reads[0].buffer] = loop
+        schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
     def unrolled_steps(self, tiles: dict[str, tuple[int, ...]]) -> list[str]:
@@ -319,8 +326,32 @@ class Tiled:
         panels = f"{self.vector}0"
         if self.sliding or trips(panels, self.ranges, tiles) == 1:
             return False
-        inside = [*macro[macro.index(panels) + 1 :], *(f"{n}{len(tiles[n]) - len(self.unit(n))}" for n in self.inside)]
-        return prod(trips(loop, self.ranges, tiles) for loop in inside) >= FETCHING_ROWS
+        return self.passes(panels, macro, tiles) >= FETCHING_ROWS
+
+    def passes(self, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
+        """How many rows or panels go over what one iteration of `loop` reads."""
+        inside = [*macro[macro.index(loop) + 1 :], *(f"{n}{len(tiles[n]) - len(self.unit(n))}" for n in self.inside)]
+        return prod(trips(x, self.ranges, tiles) for x in inside)
+
+    def fetches_copied(
+        self, copy: Block, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
+    ) -> bool:
+        """Whether what `copy` reads in the next iteration of `loop` is fetched in this one: it comes from beyond the
+        second-level cache, in rows that lie far apart, which the CPU's own prefetcher does not see coming."""
+        source = copied(self.task, self.anchor).get(copy.reads[0].buffer)
+        if self.sliding or not self.plain or source is None or trips(loop, self.ranges, tiles) == 1:
+            return False
+        buffer = self.task.buffer(source.buffer)
+        if buffer.logical_strides is None or buffer.bytes <= self.target.second.bytes:
+            return False
+        extents = covered(self.ranges, macro[: macro.index(loop) + 1], tiles)
+        limits = [bounds(i, extents) or (0, 0) for i in source.indices]
+        run, itemsize = 1, DTYPES[buffer.dtype].itemsize
+        for stride, (low, high) in sorted(zip(buffer.logical_strides, limits, strict=True)):
+            if high > low and stride > run:
+                return stride * itemsize >= FAR_BYTES and self.passes(loop, macro, tiles) >= FETCHING_ROWS
+            run += stride * (high - low)
+        return False
 
     def seconds(self, knobs: TiledKnobs) -> float:
         """The micro-kernel's cycles over the whole Task while its constants come from memory."""
