@@ -59,6 +59,15 @@ def fetched(body: tuple[Stmt, ...], env: dict[str, int], nest: Nest) -> Iterator
             yield env.get("n0"), sum(i * s for i, s in zip(at, region.stride, strict=True))
 
 
+def asked(nest: Nest) -> dict[int, set[int]]:
+    """Iteration of n0 -> the lines of the operand that it asks for."""
+    result: dict[int, set[int]] = {}
+    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
+        if outer is not None:
+            result.setdefault(outer, set()).add(element // LINE)
+    return result
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     m=st.integers(1, 9),
@@ -72,11 +81,7 @@ def test_each_panel_fetches_all_lines_of_the_next(m: int, n: int, k: int, rows: 
     nest = build_nest(matmul(m, n, k), candidate(n, min(rows, m), vectors, min(steps, k)))
     assert parse_nest(str(nest)) == nest
     panel = k * 16 * vectors
-    asked: dict[int, set[int]] = {}
-    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
-        if outer is not None:
-            asked.setdefault(outer, set()).add(element // LINE)
-    for outer, lines in asked.items():
+    for outer, lines in asked(nest).items():
         assert lines >= {e // LINE for e in range(panel * (outer + 1), panel * (outer + 2))}
 
 
@@ -110,12 +115,8 @@ def test_each_copy_fetches_all_rows_of_the_next(m: int, n: int, k: int, rows: in
     n *= LINE  # so that every row begins at a line
     nest = build_nest(transposed(m, n, k), copying(n, min(rows, m), vectors, min(steps, k)))
     assert parse_nest(str(nest)) == nest
-    asked: dict[int, set[int]] = {}
-    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
-        if outer is not None:
-            asked.setdefault(outer, set()).add(element // LINE)
     wide = 16 * vectors
-    for outer, lines in asked.items():
+    for outer, lines in asked(nest).items():
         assert lines == {(row * n + wide * (outer + 1)) // LINE + v for row in range(k) for v in range(vectors)}
 
 

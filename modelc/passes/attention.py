@@ -11,31 +11,28 @@ time, so S and P never go through memory; rows that are too long for the cache a
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from modelc.ir.block import Block
 from modelc.ir.expr import DTYPES, Expr, Load, Var, variables
 from modelc.ir.program import is_contraction
-
-if TYPE_CHECKING:
-    from modelc.passes.fuse import Fusion
+from modelc.passes.groups import Groups
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
 KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
 TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
 
 
-def fuse_attention(fusion: Fusion, cache_bytes: int) -> None:
+def fuse_attention(groups: Groups, cache_bytes: int) -> None:
     """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time."""
-    for g in sorted(fusion.members):
-        if g not in fusion.members:
+    for g in sorted(groups.members):
+        if g not in groups.members:
             continue
-        rows = _Rows.of(fusion, g)
-        scores = rows and _scores(fusion, g, rows, cache_bytes)
+        rows = _Rows.of(groups, g)
+        scores = rows and _scores(groups, g, rows, cache_bytes)
         if rows is None or scores is None:
             continue
-        values = _values(fusion, g, rows)
-        fusion.merge([scores, g, *([values] if values is not None else [])])
+        values = _values(groups, g, rows)
+        groups.merge([scores, g, *([values] if values is not None else [])])
 
 
 class _Rows:
@@ -45,16 +42,16 @@ class _Rows:
         self.result, self.shape, self.dim, self.blocks = result, shape, dim, blocks
 
     @staticmethod
-    def of(fusion: Fusion, g: int) -> _Rows | None:
-        pieces = [fusion.pieces[k] for k in fusion.members[g]]
-        leaving = fusion.leaving(fusion.members[g])
+    def of(groups: Groups, g: int) -> _Rows | None:
+        pieces = [groups.pieces[k] for k in groups.members[g]]
+        leaving = groups.leaving(groups.members[g])
         blocks = tuple(b for p in pieces for b in p.blocks if isinstance(b, Block))
         if len(leaving) != 1 or any(p.opaque for p in pieces) or any(b.where or len(b.writes) > 1 for b in blocks):
             return None
         reducing = [b for b in blocks if b.reduction]
         if not reducing or any(is_contraction(b) or len(b.reduction) > 1 for b in reducing):
             return None
-        shape = fusion.work.shapes[leaving[0]]
+        shape = groups.work.shapes[leaving[0]]
         dims = set()
         for b in reducing:
             (over,) = b.reduction
@@ -91,9 +88,9 @@ def _plain(load: Load, block: Block, shape: tuple[int, ...]) -> bool:
     return len(set(names)) == len(long) and all(block.ranges[v] == n for v, (_, n) in zip(names, long, strict=True))
 
 
-def _contraction(fusion: Fusion, g: int) -> Block | None:
+def _contraction(groups: Groups, g: int) -> Block | None:
     """The one Block of the group that reduces, if it is a contraction in float32 without conditions."""
-    blocks = [b for k in fusion.members[g] for b in fusion.pieces[k].blocks]
+    blocks = [b for k in groups.members[g] for b in groups.pieces[k].blocks]
     reducing = [b for b in blocks if not isinstance(b, Block) or b.reduction]
     if len(reducing) != 1:
         return None
@@ -103,18 +100,18 @@ def _contraction(fusion: Fusion, g: int) -> Block | None:
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
 
 
-def _scores(fusion: Fusion, g: int, rows: _Rows, cache_bytes: int) -> int | None:
+def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None:
     """The group of the contraction whose result the rows are of."""
-    work, members = fusion.work, set(fusion.members[g])
-    for name in dict.fromkeys(x for k in fusion.members[g] for x in fusion.pieces[k].reads):
-        writer = fusion.writer.get(name)
+    work, members = groups.work, set(groups.members[g])
+    for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
+        writer = groups.writer.get(name)
         if writer is None or name in work.kept or work.shapes[name] != rows.shape or work.dtypes[name] != "float32":
             continue
-        other = fusion.group[writer]
-        block = None if other == g else _contraction(fusion, other)
-        if block is None or fusion.leaving(fusion.members[other]) != [name]:
+        other = groups.group[writer]
+        block = None if other == g else _contraction(groups, other)
+        if block is None or groups.leaving(groups.members[other]) != [name]:
             continue
-        if fusion.readers[name] - members - set(fusion.members[other]) or not rows.takes(name):
+        if groups.readers[name] - members - set(groups.members[other]) or not rows.takes(name):
             continue
         key = block.writes[0].indices[rows.dim]
         beside = [r for r in block.reads if not variables(r) & variables(key)]
@@ -132,15 +129,15 @@ def _scores(fusion: Fusion, g: int, rows: _Rows, cache_bytes: int) -> int | None
     return None
 
 
-def _values(fusion: Fusion, g: int, rows: _Rows) -> int | None:
+def _values(groups: Groups, g: int, rows: _Rows) -> int | None:
     """The group of the contraction that alone reads the rows, and reduces over what they are long in."""
-    readers = fusion.readers.get(rows.result, set()) - set(fusion.members[g])
-    groups = {fusion.group[k] for k in readers}
-    if len(groups) != 1 or rows.result in fusion.work.kept:
+    readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
+    found = {groups.group[k] for k in readers}
+    if len(found) != 1 or rows.result in groups.work.kept:
         return None
-    other = groups.pop()
-    block = _contraction(fusion, other)
-    reading = [b for k in readers for b in fusion.pieces[k].blocks if isinstance(b, Block)]
+    other = found.pop()
+    block = _contraction(groups, other)
+    reading = [b for k in readers for b in groups.pieces[k].blocks if isinstance(b, Block)]
     reading = [b for b in reading if rows.result in {r.buffer for r in b.reads}]
     if block is None or reading != [block] or len(block.reduction) != 1:
         return None

@@ -18,7 +18,8 @@ from modelc.ir.graph import Graph, Node
 from modelc.ir.layout import Layout
 from modelc.ir.program import Program, verify_program
 from modelc.passes.convert import LayoutChoice, converted
-from modelc.passes.fuse import Work, fused
+from modelc.passes.fuse import fused
+from modelc.passes.groups import Work
 from modelc.passes.layout import Layouts
 from modelc.passes.layout_choice import Drafting, LayoutPolicy, choose
 from modelc.passes.pieces import Piece, pieces_of

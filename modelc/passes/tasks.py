@@ -13,7 +13,7 @@ from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout
 from modelc.ir.program import BoundTask, Placed, Program, is_contraction
-from modelc.passes.fuse import Work
+from modelc.passes.groups import Work
 from modelc.passes.layout import Layouts
 from modelc.passes.pieces import Piece, block_reads
 from modelc.passes.views import stored, strides_of
