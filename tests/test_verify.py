@@ -15,18 +15,18 @@ import numpy as np
 import onnx
 import pytest
 import test_pipeline_model as small
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from test_package_model import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
 from modelc.frontend.surgery import evaluate_float64, expose, table_rows
 from modelc.ir.layout import Layout, Primitive, reordered
-from modelc.package import TensorInfo, find_toolchain
+from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target
 from modelc.verify import distance
 from modelc.verify.bench import bench
-from modelc.verify.compare import conditioning
+from modelc.verify.compare import conditioning, filtered_distance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.layers import unpacked
@@ -79,6 +79,16 @@ def test_conditioning_allows_four_times_the_error_of_the_reference() -> None:
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------
+
+
+def test_minimal_filtering_is_near_as_a_whole() -> None:
+    wanted = np.random.default_rng(0).normal(0, 100, 1000).astype(np.float32)
+    wanted[7] = 0  # of terms that are as large as the others'
+    cancelled, wrong = wanted.copy(), wanted.copy()
+    cancelled[7], wrong[7] = 1e-3, 0.1
+    assert not distance(cancelled, wanted, 1e-3, 1e-4).passed
+    assert filtered_distance(cancelled, wanted, 1e-3, 1e-4).passed
+    assert not filtered_distance(wrong, wanted, 1e-3, 1e-4).passed
 
 
 def test_drawn_inputs_are_of_their_kind_and_depend_on_seed_and_sample_alone() -> None:
@@ -210,6 +220,25 @@ def test_a_damaged_package_is_refused(copy: Path) -> None:
     (copy / "params.bin").write_bytes(data)
     with pytest.raises(PackageError, match=r"params\.bin is damaged"):
         modelc.verify(copy, small.model())
+
+
+def test_large_outputs_of_minimal_filtering_are_right(tmp_path: Path) -> None:
+    """Near zero they are farther from the truth than ONNX Runtime's: their terms are as large as anywhere else."""
+    weights = np.random.default_rng(0).normal(0, 1000, (64, 64, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+        "filter",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64, 56, 56])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64, 56, 56])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "filter.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    package = tmp_path / "filter.modelc"
+    result = modelc.compile(path, output=package)
+    assert result.report is not None and result.report.passed
+    assert result.report.outputs[0].filtered == any(plan.filters for plan in read_package(package).manifest.variants)
+    assert modelc.verify(package, path, per_layer=True).first_departure is None
 
 
 def test_a_package_of_another_model_is_found_wrong(tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ class Plan:
     rounded: tuple[str, ...] = ()
 
     @property
+    def filters(self) -> bool:
+        """Whether some step is minimal filtering."""
+        return any(step.error_bound for step in self.steps)
+
+    @property
     def scratch_bytes(self) -> int:
         return max((step.scratch_bytes for step in self.steps), default=0)
 

@@ -15,7 +15,15 @@ from modelc.errors import InputError, ModelcError, PackageError, VerificationErr
 from modelc.frontend.surgery import evaluate_float64, table_rows
 from modelc.package import Package, TensorInfo, machine_of, read_package, run_emulated
 from modelc.package.toolchain import native_machine
-from modelc.verify.compare import BF16, Conditioning, Rounded, conditioning, distance, rounded_distance
+from modelc.verify.compare import (
+    BF16,
+    Conditioning,
+    Rounded,
+    conditioning,
+    distance,
+    filtered_distance,
+    rounded_distance,
+)
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.report import OutputReport, Report
@@ -120,17 +128,19 @@ def _compare(
     dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
     ours = {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
     rounded = {name for plan in package.manifest.variants for name in plan.rounded}
+    filters = any(plan.filters for plan in package.manifest.variants)
+    plainly = filtered_distance if filters else distance
     found = {
         name: rounded_distance(array, reference[name], bf16)
         if name in rounded
-        else distance(array, reference[name], rtol, atol)
+        else plainly(array, reference[name], rtol, atol)
         for name, array in ours.items()
     }
     far = [n for n, one in found.items() if not one.passed or (n not in rounded and one.rms_rel > SUSPICIOUS)]
     truths = _against_float64(far, ours, reference, model, feed, {name: bf16 for name in rounded})
     for name, one in found.items():
         truth, passed = truths.get(name, (None, one.passed))
-        now = OutputReport(name, one, passed, truth, name in rounded)
+        now = OutputReport(name, one, passed, truth, name in rounded, filters and name not in rounded)
         collected[name] = collected[name].worse(now) if name in collected else now
 
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from modelc.verify.compare import Conditioning, Distance, Rounded
+from modelc.verify.compare import FILTERED, Conditioning, Distance, Rounded
 
 
 @dataclass(frozen=True)
 class OutputReport:
     """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide;
-    `rounded` says that it was computed through bfloat16."""
+    `rounded` says that it was computed through bfloat16, `filtered` that it may have been by minimal filtering."""
 
     name: str
     distance: Distance
     passed: bool
     float64: Conditioning | None = None
     rounded: bool = False
+    filtered: bool = False
 
     def worse(self, other: OutputReport) -> OutputReport:
         """Both samples' worst; the float64 verdict of the one that failed, if one did."""
         decisive = self if not self.passed or other.float64 is None else other
         worst, passed = self.distance.worse(other.distance), self.passed and other.passed
-        return OutputReport(self.name, worst, passed, decisive.float64, self.rounded)
+        return replace(self, distance=worst, passed=passed, float64=decisive.float64)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,9 @@ class Report:
             found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
                 o.rounded for o in self.outputs
             )
+            found += [f"by minimal filtering, for which {FILTERED.rms:.1e} is allowed"] * any(
+                o.filtered for o in self.outputs
+            )
             return f"agrees with {self.reference} ({'; '.join(found)})" if found else f"agrees with {self.reference}"
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
@@ -83,7 +87,8 @@ class Report:
 
     def _allowed(self, output: OutputReport) -> str:
         if not output.rounded:
-            return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|"
+            whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by minimal filtering"
+            return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|{whole * output.filtered}"
         return (
             f"allowed through bfloat16: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and no "
             "difference in whole numbers; --precision auto keeps in float32 what needs it"
@@ -102,6 +107,7 @@ class Report:
             "worst_rms_rel": worst,
             "bf16": asdict(self.bf16),
             "rounded": [o.name for o in self.outputs if o.rounded],
+            "filtered": [o.name for o in self.outputs if o.filtered],
             "by_float64": [o.name for o in self.outputs if o.float64 is not None],
             "sentence": self.sentence(),
         }
@@ -112,6 +118,7 @@ class Report:
                 "passed": o.passed,
                 "float64": o.float64 and asdict(o.float64),
                 "rounded": o.rounded,
+                "filtered": o.filtered,
             }
             for o in self.outputs
         ]
