@@ -30,6 +30,7 @@ from modelc.verify.compare import conditioning, filtered_distance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.layers import unpacked
+from modelc.verify.worker import at_line
 
 nan, inf = np.nan, np.inf
 
@@ -323,6 +324,15 @@ PARENT = """if True:
     print(engine._worker.pid, flush=True)
     engine.time(120) if sys.argv[1] == "busy" else time.sleep(120)
 """
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "uint16"])
+def test_engines_are_given_arrays_that_begin_at_cache_lines(shape: tuple[int, ...], dtype: str) -> None:
+    given = np.random.default_rng(0).integers(0, 9, shape).astype(dtype)
+    copy = at_line(given)
+    assert (copy.ctypes.data % 64 == 0 or not copy.size) and copy.flags.c_contiguous
+    np.testing.assert_array_equal(copy, given, strict=True)
 
 
 @pytest.mark.parametrize("engine", ["modelc", "ort"])

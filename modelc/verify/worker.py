@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from modelc.runtime import ModelError
 
+LINE_BYTES = 64  # of a cache line
+
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
 
@@ -39,6 +41,16 @@ def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
 def read_arrays(path: str) -> Arrays:
     with np.load(path, allow_pickle=False) as file:
         return {name: file[f"a{k}"] for k, name in enumerate(json.loads(str(file["names"])))}
+
+
+def at_line(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins at a cache line, as tensors of the engines' own do: rows that lie across lines read twice as
+    many."""
+    memory = np.empty(array.nbytes + LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % LINE_BYTES
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def open_modelc(path: str, threads: int) -> tuple[str, Run]:
@@ -137,7 +149,7 @@ def serve() -> None:
                 answer["about"], run = ENGINES[given["engine"]](given["path"], given["threads"])
             elif command == "run":
                 assert run is not None
-                inputs = read_arrays(given["inputs"])
+                inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 write_arrays(given["outputs"], run(inputs))
             else:
                 assert command == "time" and run is not None
