@@ -30,7 +30,7 @@ from modelc.space.analytic import (
 )
 from modelc.space.build import build_nest
 from modelc.space.construct import tiled_of
-from modelc.space.stages import derive
+from modelc.space.derivation import derive
 from modelc.space.tiled import MicroKernel, TiledKnobs
 from modelc.target import Target, load_target
 

@@ -14,14 +14,14 @@ import modelc
 from modelc.choices import read_choices_file
 from modelc.config import load_config
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
+from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.passes.precision import in_bfloat16
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
+from modelc.space.derivation import derived
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import RULES
 from modelc.target import load_target
 
 CACHE = 1 << 20
@@ -241,6 +241,7 @@ def test_the_configuration_decides(tmp_path):
 
 # --- the rule -------------------------------------------------------------------------------------------------------
 
+DEFER = Stage("defer", {"block": "product"})
 FACTOR = """\
 task weighted(x0, x1, x2) -> (y0) anchor sum
   in x0: float32[9, 20]
@@ -255,10 +256,10 @@ task weighted(x0, x1, x2) -> (y0) anchor sum
 
 
 def test_common_factors_are_deferred():
-    task = RULES["defer"](parse_task(FACTOR.format(factor=9, at="m")), block="product")
+    task = derived(parse_task(FACTOR.format(factor=9, at="m")), DEFER)
     assert [str(b).splitlines()[-1].strip() for b in task.blocks] == [
         "y0_sum[m, d] += x0[m, n] * x2[n, d]",
         "y0[m, d] = y0_sum[m, d] * x1[m]",
     ]
     with pytest.raises(DoesNotApply):
-        RULES["defer"](parse_task(FACTOR.format(factor=20, at="n")), block="product")
+        derived(parse_task(FACTOR.format(factor=20, at="n")), DEFER)

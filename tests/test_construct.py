@@ -26,8 +26,8 @@ from modelc.space.construct import (
     trajectory,
     walks,
 )
+from modelc.space.derivation import derive
 from modelc.space.greedy import greedy
-from modelc.space.stages import derive
 
 
 def one(*values: float) -> list[np.ndarray]:

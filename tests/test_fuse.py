@@ -19,10 +19,10 @@ from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.passes.precision import in_bfloat16
 from modelc.space.default import default_candidate, ways_of
+from modelc.space.derivation import constant_data, derive
 from modelc.space.fuse import fuse_rule
 from modelc.space.fusing import fused, taps_of
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import constant_data, derive
 from modelc.space.tensorized import Tensorized
 from modelc.target import load_target
 

@@ -27,8 +27,8 @@ from modelc.ir.text import parse_task
 from modelc.space.build import build_nest
 from modelc.space.choose import chosen
 from modelc.space.default import default_candidate
+from modelc.space.derivation import derive
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import RULES, derive
 from modelc.target import load_target
 
 # --- derivation rules -----------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def derived(text: str, rule: str, **args: str | int) -> str:
 
 def refused(text: str, rule: str, **args: str | int) -> str:
     with pytest.raises(DoesNotApply) as error:
-        RULES[rule](parse_task(text), **args)
+        derive(parse_task(text), (Stage(rule, args),))
     return str(error.value)
 
 

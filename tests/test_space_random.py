@@ -18,8 +18,8 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
+from modelc.space.derivation import derive
 from modelc.space.maps import reads_plainly
-from modelc.space.stages import derive
 from modelc.target import Target, VectorUnit
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from modelc.ir.interpret import run_block, run_nest
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.build import build_nest
-from modelc.space.stages import derive
+from modelc.space.derivation import derive
 from modelc.space.stripe import autotile, tile_costs
 
 LINE, MOST = 8, 512  # bytes of a cache line, elements in memory

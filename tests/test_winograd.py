@@ -10,9 +10,9 @@ from three_ways import Example, build, check, random_inputs, run_kernel, run_tas
 from modelc.config import load_config
 from modelc.ir.verify import verify_task
 from modelc.space.default import default_candidate
+from modelc.space.derivation import constant_data, derive, rounding_error
 from modelc.space.filtering import filtering_candidates
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import constant_data, derive, filtering_error
 from modelc.space.winograd import TRANSFORMS, winograd_rule
 from modelc.target import load_target
 
@@ -70,9 +70,9 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
     bounds = []
     for found in sorted(filtering_candidates(task, TARGET, []), key=lambda f: int(f.candidate.stages[0].args["m"])):
         kernel = run_kernel(build(task, found.candidate), inputs)[0]["y0"]
-        bounds.append(filtering_error(task, found.candidate.stages))
+        bounds.append(rounding_error(task, found.candidate.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
-    assert len(set(bounds)) == 2 and filtering_error(task, ()) == 0
+    assert len(set(bounds)) == 2 and rounding_error(task, ()) == 0
 
 
 @pytest.mark.parametrize(

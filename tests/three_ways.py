@@ -39,7 +39,7 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.ops import OPERATORS, run_blocks
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.space.stages import constant_data, derive
+from modelc.space.derivation import constant_data, derive
 from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]

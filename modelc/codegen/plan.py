@@ -22,7 +22,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, Step, TensorInfo
 from modelc.passes.precision import rounded_values
-from modelc.space.stages import constant_data, filtering_error
+from modelc.space.derivation import constant_data, rounding_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,7 +218,7 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         intrinsic=", ".join(one.name for one in kernel.intrinsics),
         instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
         layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
-        error_bound=filtering_error(compiled.task, compiled.candidate.stages),
+        error_bound=rounding_error(compiled.task, compiled.candidate.stages),
     )
 
 

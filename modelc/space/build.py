@@ -21,8 +21,8 @@ from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Pre
 from modelc.space.ahead import Ahead
 from modelc.space.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.conditions import clipped, decided, existing, inside, less_than, segments, settled, simplified
+from modelc.space.derivation import derive
 from modelc.space.loops import loop_parts
-from modelc.space.stages import derive
 
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
 

@@ -1,5 +1,7 @@
 """The schedules that are tried for a Task, from the one of least estimated time on: what construction finds in float32
-(construct.py), what the rules give for other units, and minimal filtering, on one scale of seconds."""
+(construct.py), what the rules give for other units, and minimal filtering, on one scale of seconds. Where users' rules
+propose other Tasks that compute the same (derivation.py), each has schedules of its own; seconds.py compares the best
+ones."""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.space.build import build_nest
 from modelc.space.construct import constructed
 from modelc.space.default import ways_of
-from modelc.space.stages import derive
+from modelc.space.derivation import derive, proposals
+from modelc.space.seconds import task_seconds
 from modelc.space.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -54,6 +57,21 @@ def chosen(task: Task, target: Target, winograd: bool = True, tensorize: bool = 
 
 def candidates(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Iterator[Candidate]:
     """Candidates for `task` on `target`, the best one first; at least one. Arguments as those of default_candidate."""
+    proposed = list(proposals(task, target))
+    if not proposed:
+        yield from _scheduled(task, target, winograd, tensorize)
+        return
+    every = [(), *((stage,) for stage, _ in proposed)]
+    found = []
+    for before, one in zip(every, (task, *(derived for _, derived in proposed)), strict=True):
+        known = [replace(c, stages=(*before, *c.stages)) for c in _scheduled(one, target, winograd, tensorize)]
+        found.append((task_seconds(task, known[0], target), known))
+    for _, known in sorted(found, key=lambda f: f[0]):
+        yield from known
+
+
+def _scheduled(task: Task, target: Target, winograd: bool, tensorize: bool) -> Iterator[Candidate]:
+    """Candidates for `task` as it is."""
     found = ways_of(task, target, winograd, tensorize)
     if isinstance(found, Candidate):
         yield found

@@ -10,9 +10,9 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads
 from modelc.space.access import Access, accesses, stored_lanes
+from modelc.space.derivation import derived
 from modelc.space.loops import trips
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import RULES
 from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
@@ -23,8 +23,9 @@ CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per cor
 
 def applied(task: Task, stages: list[Stage], rule: str, **args: str | int) -> Task:
     """`task` after one more stage, which is noted. Raises DoesNotApply."""
-    task = RULES[rule](task, **args)
-    stages.append(Stage(rule, args))
+    stage = Stage(rule, args)
+    task = derived(task, stage)
+    stages.append(stage)
     return task
 
 

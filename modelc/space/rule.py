@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
+from modelc.target import Target
+
+Args = Mapping[str, str | int]
 
 
 class DoesNotApply(Exception):
     """The rule's precondition does not hold for this Task."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What makes of one Task another that computes the same (Ansor, table 1).
+
+    `apply(task, **args)` gives the other Task, or raises DoesNotApply. The arguments are strings and whole numbers: a
+    Candidate has them with the rule's name, as one of its stages.
+
+    `proposed(task, target)` says with which arguments it is worth trying before the Task is scheduled; the estimated
+    time decides. Rules without it are asked for where schedules are made. `constant(task, name, data, **args)` gives
+    what constant `name` of the Task holds afterwards: an array of the shape that the new Task says.
+    `error_bound(task, **args)` is for rules that round otherwise: by how much an element may then be away from the
+    exact sum, times the largest input times the largest weight."""
+
+    name: str
+    apply: Callable[..., Task]
+    proposed: Callable[[Task, Target], Iterable[Args]] | None = None
+    constant: Callable[..., NDArray[Any]] | None = None
+    error_bound: Callable[..., float] | None = None
 
 
 def replaced(task: Task, blocks: Sequence[AnyBlock], buffers: Sequence[Buffer]) -> Task:

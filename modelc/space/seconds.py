@@ -17,9 +17,9 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analytic import TRANSPOSE_CYCLES
+from modelc.space.derivation import derive
 from modelc.space.loops import copies
 from modelc.space.maps import moves
-from modelc.space.stages import derive
 from modelc.space.tiled import overlapped
 from modelc.target import Target
 

@@ -21,12 +21,12 @@ from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.access import Access
+from modelc.space.derivation import derive
 from modelc.space.loops import trips
 from modelc.space.maps import CHUNKS_PER_CORE
 from modelc.space.match import CannotPack, Match, matches
 from modelc.space.prepare import consumers_of
 from modelc.space.rule import DoesNotApply
-from modelc.space.stages import derive
 from modelc.space.tiled import FETCHING_ROWS, MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, tile_epilogue
 from modelc.target import Intrinsic, Target
 

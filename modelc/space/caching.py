@@ -1,64 +1,22 @@
-"""Derivation rules that rewrite a Task before it is tiled (Ansor, table 1). Each is a named stage of a Candidate.
+"""Derivation rules that inline a Block, or put a copy before or after one (Ansor, table 1).
 
-    inline(block)              the block's body is substituted where its result is read (always-inline)
-    pad(block, buffer)         a copy of `buffer` with its padding in place is read instead; the conditions go
-    cache_read(block, buffer, innermost, dtype)  the block reads a copy of `buffer`, with a dimension of choice
-                               innermost, in the dtype that it casts it to
-    stage_write(block, innermost)  the result is written to storage of another order first
-    cache_write(block)         the block's result gets a local buffer; a copy writes it out
-    rfactor(block, iter, size, parts)  a reduction into partial results, then of these: see rfactor.py
-    collapse, factor, expose   one dimension of two, or two of one: see dimensions.py
-    fuse(block, outer, inner, multiple)  two reductions as one, of a padded constant: see fuse.py
-    winograd(block, m)              minimal filtering: see winograd.py
-    defer(block)                    a factor that a contraction's sums have in common: see defer.py
-
-A rule that does not apply raises DoesNotApply: the caller asks before it puts the stage into a Candidate.
+inline(block)              the block's body is substituted where its result is read (always-inline)
+pad(block, buffer)         a copy of `buffer` with its padding in place is read instead; the conditions go
+cache_read(block, buffer, innermost, dtype)  the block reads a copy of `buffer`, with a dimension of choice
+                           innermost, in the dtype that it casts it to
+stage_write(block, innermost)  the result is written to storage of another order first
+cache_write(block)         the block's result gets a local buffer; a copy writes it out
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
-from modelc.ir.candidate import Stage
 from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, op, select
 from modelc.ir.layout import Layout, Primitive
-from modelc.space.defer import defer_rule
-from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
-from modelc.space.fuse import fuse_rule, fused_constant
-from modelc.space.rfactor import rfactor_rule
 from modelc.space.rule import DoesNotApply, fresh, plain_block, replaced
-from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
-
-
-def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
-    """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
-    for stage in stages:
-        if (anew := CONSTANTS.get(stage.rule)) is not None:
-            data = anew(task, name, data, **stage.args)
-        task = RULES[stage.rule](task, **stage.args)
-    return data
-
-
-def filtering_error(task: Task, stages: tuple[Stage, ...]) -> float:
-    """The error bound of minimal filtering among `stages` (winograd.error_bound); 0 where there is none."""
-    for stage in stages:
-        if stage.rule == "winograd":
-            return error_bound(task, **stage.args)  # type: ignore[arg-type]
-        task = RULES[stage.rule](task, **stage.args)
-    return 0.0
-
-
-def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
-    """`task` after `stages`, in order."""
-    for stage in stages:
-        task = RULES[stage.rule](task, **stage.args)
-    return task
 
 
 def inline_rule(task: Task, block: str) -> Task:
@@ -243,23 +201,3 @@ def cache_write_rule(task: Task, block: str) -> Task:
         later = tuple(b.mapped(read_local) if isinstance(b, Block) else b for b in later)
     blocks = [*task.blocks[:position], replace(writer, writes=(local,)), copy, *later]
     return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
-
-
-RULES: dict[str, Callable[..., Task]] = {
-    "inline": inline_rule,
-    "pad": pad_rule,
-    "cache_read": cache_read_rule,
-    "cache_write": cache_write_rule,
-    "stage_write": stage_write_rule,
-    "rfactor": rfactor_rule,
-    "collapse": collapse_rule,
-    "factor": factor_rule,
-    "expose": expose_rule,
-    "fuse": fuse_rule,
-    "winograd": winograd_rule,
-    "defer": defer_rule,
-}
-CONSTANTS: dict[str, Callable[..., NDArray[Any]]] = {  # rules that compute constants anew
-    "fuse": fused_constant,
-    "winograd": transformed_kernel,
-}
