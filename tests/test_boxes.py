@@ -99,7 +99,7 @@ def test_a_producer_computes_what_its_consumer_reads():
     task = parse_task(CHAIN)
     first, second = task.blocks
     domain, ranges = {"j": Span(Var("p0"), 4)}, {"p0": 5}
-    found, boxes = placed_domains(task, second, domain, {"first", "second"}, ranges)
+    found, boxes = placed_domains(task, second, domain, {"first", "second"}, ranges, {})
     assert found == {"first": {"i": Span(Var("p0"), 6)}, "second": domain}
     assert boxes == {"T": (Span(Var("p0"), 6),), "Y": (Span(Var("p0"), 4),)}
     assert inside(first, found["first"], ranges) == []
@@ -110,5 +110,5 @@ def test_a_producer_computes_what_its_consumer_reads():
 def test_a_consumer_follows_what_is_written():
     task = parse_task(CHAIN)
     first, second = task.blocks
-    found, _ = placed_domains(task, first, {"i": Span(Const(2), 3)}, {"first", "second"}, {})
+    found, _ = placed_domains(task, first, {"i": Span(Const(2), 3)}, {"first", "second"}, {}, {})
     assert found["second"] == {"j": Span(Const(2), 3)} and whole(second) == {"j": Span(Const(0), 8)}

@@ -46,16 +46,21 @@ class Application:
         taken = iters if self.leaf.part == "update" else [i for i in iters if not i.reduce]
         return {i.name: loop.var for i, loop in zip(taken, self.loops, strict=True)}
 
+    @property
+    def ranges(self) -> dict[str, int]:
+        """The loops' variables and extents."""
+        return {loop.var: loop.extent for loop in self.loops}
+
     def accesses(self, dtypes: Mapping[str, str]) -> dict[str, Load]:
         """What each operand is in the Leaf of an update: the expressions fit, and each operand moves with the
         variables that its semantics name."""
         semantics = self.intrinsic.semantics
         pattern = {x.buffer: x for x in (*semantics.writes, *semantics.reads)}
-        names = self.variables
+        names = {name: var for name, var in self.variables.items() if self.ranges[var] > 1}
         for found in bindings(self.intrinsic, self.leaf.body[0], dtypes):
             operands = {self.intrinsic.accumulator.name: self.leaf.writes[0], **found}
             moving = {n: variables(access) & set(names.values()) for n, access in operands.items()}
-            if all(moving[n] == {names[v] for v in variables(access)} for n, access in pattern.items()):
+            if all(moving[n] == {names[v] for v in variables(a) & names.keys()} for n, a in pattern.items()):
                 return operands
         raise InvalidIR(f"block {self.leaf.block} does not compute what {self.intrinsic.name} does")
 

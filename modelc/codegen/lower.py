@@ -37,7 +37,6 @@ from modelc.codegen.leaves import (
     first_sides,
     guarded_value,
     indexed_by_constants,
-    lane_step,
     one_condition_each,
     slot_width,
     vector_guards,
@@ -45,7 +44,7 @@ from modelc.codegen.leaves import (
 from modelc.codegen.overlap import overlapped
 from modelc.codegen.places import Memory, Registers, Scope, Storage, bind, load_slots, store_slots, stored_dtype
 from modelc.codegen.rounding import with_rounding
-from modelc.codegen.transpose import crossing_moves, transposed
+from modelc.codegen.transpose import crossed
 from modelc.codegen.vectors import (
     constant,
     int32,
@@ -206,7 +205,7 @@ class _Lowering(Expressions):
 
     def loop(self, loop: Loop, scope: Scope) -> list[Any]:
         if loop.tag == "unroll":
-            if (moved := self.crossing(loop, scope)) is not None:
+            if (moved := crossed(self, loop, scope)) is not None:
                 return moved
             return [s for k in range(loop.extent) for s in self.block(loop.body, bind(scope, loop.var, Const(k), 1))]
         if loop.intrinsic is not None:
@@ -219,33 +218,6 @@ class _Lowering(Expressions):
             return self.block(overlapped(loop), scope)
         bound = bind(scope, loop.var, Var(loop.var), loop.extent)
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
-
-    def crossing(self, loop: Loop, scope: Scope) -> list[Any] | None:
-        """A rectangle of moves transposed in registers, if `loop` is one between places that are contiguous each along
-        another of its two loops."""
-        found = crossing_moves(loop)
-        if found is None:
-            return None
-        inner, leaf, read = found
-
-        def along(vector: Loop, other: Loop, k: int) -> Scope:
-            bound = bind(bind(scope, vector.var, Var(vector.var), vector.extent), other.var, Const(k), 1)
-            return replace(bound, vector=(vector.var, vector.extent))
-
-        (write,) = leaf.writes
-        places = [scope.storage[x.buffer] for x in (read, write)]
-        steps = [
-            lane_step(self.flat(x, along(v, o, 0)), v.var) for x, v, o in ((read, loop, inner), (write, inner, loop))
-        ]
-        if steps != [1, 1] or any(not isinstance(p, Memory) or p.region.dtype == "bool" for p in places):
-            return None
-
-        def stores() -> list[Any]:
-            rows = [self.value(leaf.body[0], along(loop, inner, k))[0] for k in range(inner.extent)]
-            columns = transposed(rows, loop.extent, self.bound)
-            return [self.store(write, c, along(inner, loop, k), inner.extent) for k, c in enumerate(columns)]
-
-        return self.with_bindings(stores)
 
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region

@@ -28,7 +28,7 @@ from functools import partial
 from modelc.errors import TargetError
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, cast, variables
-from modelc.ir.program import BoundTask, Placed, Program, verify_program
+from modelc.ir.program import BoundTask, Placed, Program, is_contraction, verify_program
 from modelc.target import Intrinsic, Target
 from modelc.target.intrinsics import shipped_intrinsics
 
@@ -125,11 +125,13 @@ def _operands(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
 
 def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
     """Whether one operand is a constant, which is packed for the instructions that add several products at a time when
-    compiling; the other meets several of its elements, or those are read once; and a dot product has terms enough in a
-    row. Contractions of two computed operands (attention) are faster in float32 than with their operands packed or
-    widened while running."""
+    compiling, or the Task reduces rows of products besides (attention), and packs what it multiplies again and again;
+    each operand meets several elements of the other, or is a constant that is read once; and a dot product has terms
+    enough in a row. Other contractions of two computed operands are faster in float32 than with their operands packed
+    or widened while running."""
     assert isinstance(block, Block)
-    if not {a.buffer, b.buffer} & task.constants:
+    constants = {a.buffer, b.buffer} & task.constants
+    if not constants and not any(x.reduction and not is_contraction(x) for x in task.blocks if isinstance(x, Block)):
         return False
     if _depth(block, *((b, a) if a.buffer in task.constants else (a, b))) < LEAST_DEPTH:
         return False

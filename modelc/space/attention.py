@@ -14,7 +14,7 @@ says what such a Task is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -23,8 +23,10 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
 from modelc.space.access import accesses, stored_lanes
 from modelc.space.attention_parts import Parts, parts_of, prepared, width_of
+from modelc.space.attention_units import Unit, pack_schedule
 from modelc.space.lanes import inside_rows
 from modelc.space.maps import SERIAL_POINTS, map_schedule
+from modelc.space.tensorized import drain_schedule
 from modelc.space.tiled import tile_epilogue
 from modelc.target import Target
 
@@ -32,15 +34,16 @@ MAX_VECTORS = 4  # vectors of one register tile
 MAX_TILE = 128  # query rows of one tile
 
 
-def attention_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate | None:
-    """The Candidate for a Task of attention; None if `task` is not one."""
+def attention_candidate(task: Task, target: Target, stages: list[Stage], tensorize: bool = True) -> Candidate | None:
+    """The Candidate for a Task of attention, by intrinsics of the target if it may; None if `task` is not one."""
     noted = len(stages)
-    task = prepared(task, target, stages)
-    parts = parts_of(task)
-    if parts is None:
+    for allowed in (True, False) if tensorize else (False,):
+        ready, units = prepared(task, target, stages, allowed)
+        parts = parts_of(ready)
+        if parts is not None and all(parts.rows_of(n) in unit.inner for n, unit in units.items()):
+            return _Attention(parts, target, tuple(stages), units).candidate()
         del stages[noted:]
-        return None
-    return _Attention(parts, target, tuple(stages)).candidate()
+    return None
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class RegisterTile:
 class _Attention:
     """The rules that choose tiles and places."""
 
-    def __init__(self, parts: Parts, target: Target, stages: tuple[Stage, ...]) -> None:
-        self.parts, self.task, self.target, self.stages = parts, parts.task, target, stages
+    def __init__(self, parts: Parts, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit]) -> None:
+        self.parts, self.task, self.target, self.stages, self.units = parts, parts.task, target, stages, units
         self.dtype = self.task.buffer(parts.scores.writes[0].buffer).dtype
         self.lanes = stored_lanes(target, self.dtype)
         self.keys = parts.scores.ranges[parts.iters[parts.scores.name][parts.key]]
@@ -87,17 +90,22 @@ class _Attention:
             found = self.contraction(parts.values, parts.results, second, at, "arena")
             own, query = found[root.name], rows[:-1]
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
-            order = tuple(_deeper(loop, query) for loop in own.order)
+            order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
             tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
+            if (unit := self.units.get(root.name)) is not None and unit.drained:  # maps run beside what comes next
+                macro = [loop for loop in order if loop not in tags and loop[:-1] not in reduced]
+                tags |= dict.fromkeys(macro, "pipeline")
             schedules |= found
-            schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags)
+            schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags, own.padded)
             for result in parts.results:
                 schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
         for block in (*parts.before, *parts.after):
             schedules[block.name] = inside_rows(task, block, self.target, in_rows)
         for pack in parts.packs:
             schedules[pack.name] = self.pack(pack, lead)
-        return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages)
+        kernels = dict(zip(self.contractions(), (first, second), strict=False))
+        layouts = {u.packed[1]: u.layout(t.vectors) for b, t in kernels.items() if (u := self.units.get(b.name))}
+        return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
 
     def name(self, block: Block, dim: int) -> str:
         return self.parts.iters[block.name][dim]
@@ -139,9 +147,11 @@ class _Attention:
             if self.name(reader, dim) not in variables(read):
                 break
             inside = loop
-        if inside is None:
-            return map_schedule(self.task, block, self.target)
-        return map_schedule(self.task, block, self.target, f"{parts.root.name}.{inside}", "local")
+        at, scope = ("root", "arena") if inside is None else (f"{parts.root.name}.{inside}", "local")
+        unit = self.units.get(reader.name)
+        if unit is not None and unit.packed[1] == block.writes[0].buffer:
+            return pack_schedule(self.task, block, unit, self.target, at, scope)
+        return map_schedule(self.task, block, self.target, at, scope)
 
     def rows(self) -> tuple[Block, ...]:
         return (*self.parts.before, self.parts.owner, *self.parts.after)
@@ -149,7 +159,8 @@ class _Attention:
     def group(self, tile: int) -> int:
         """Rows that are worked on together, so that one need not wait for another: in half of the first cache."""
         row = 2 * self.keys * DTYPES[self.dtype].itemsize
-        return max(1, min(tile, self.target.caches[0].bytes // 2 // row))
+        most = max(1, min(tile, self.target.caches[0].bytes // 2 // row))
+        return most if not self.units else max(n for n in range(1, most + 1) if tile % n == 0)
 
     # --- micro-kernels --------------------------------------------------------------------------------------------
 
@@ -161,15 +172,26 @@ class _Attention:
         known = {*self.parts.iters[block.name], vector}
         extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
         reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
-        macro = [*extra, f"{vector}0", f"{row}0"]
-        micro = [f"{row}1", f"{vector}1", f"{vector}2"]
-        width = min(tile.vectors * self.lanes, -(-block.ranges[vector] // self.lanes) * self.lanes)
-        tiles = {row: (tile.rows,), vector: (width, self.lanes)}
-        tags = {micro[0]: "unroll", micro[1]: "unroll", micro[2]: "vector"}
-        result = {block.name: BlockSchedule(at, "register", tiles, (*macro, *reduction, *micro), tags)}
-        inside = f"{block.name}.{macro[-1]}"
+        macro, unit = [*extra, f"{vector}0", f"{row}0"], self.units.get(block.name)
+        lanes = self.lanes if unit is None else unit.lanes
+        width = min(tile.vectors * lanes, -(-block.ranges[vector] // lanes) * lanes)
+        tiles: dict[str, tuple[int, ...]] = {row: (tile.rows,), vector: (width, lanes)}
+        inner, padded = {f"{vector}2": "vector"}, tuple[str, ...]()
+        if unit is not None:
+            tiles |= {n: (*tiles.get(n, ()), t) for n, t in unit.inner.items() if n != vector}
+            inner, padded = unit.loops(tiles), (vector,)
+        micro = [f"{row}1", f"{vector}1"]
+        tags = dict.fromkeys(micro, "unroll") | inner
+        order = (*macro, *reduction, *micro, *inner)
+        result = {block.name: BlockSchedule(at, "register", tiles, order, tags, padded)}
+        inside, anchor, rows = f"{block.name}.{macro[-1]}", block, [row]
         for consumer in consumers:
-            result[consumer.name] = tile_epilogue(block, consumer, [row], vector, self.lanes, inside, scope)
+            if unit is not None and unit.drained and anchor is block:
+                result[consumer.name] = drain_schedule(block, consumer, rows, unit.match, inside)
+                own = _followed(block, consumer)
+                anchor, rows, vector = consumer, [own[row]], own[vector]
+                continue
+            result[consumer.name] = tile_epilogue(anchor, consumer, rows, vector, lanes, inside, scope)
         return result
 
     def vector(self, block: Block) -> str:
@@ -186,6 +208,8 @@ class _Attention:
 
     def tiles(self) -> tuple[int, RegisterTile, RegisterTile]:
         """Query rows of one tile and the register tiles of both contractions, with the fewest estimated cycles."""
+        if self.units:
+            return self.tiles_of_units()
         found = []
         for tile in range(min(8, self.queries), min(self.queries, MAX_TILE) + 1):
             if tile > 8 and not self.fits(tile):
@@ -195,6 +219,15 @@ class _Attention:
             found.append((cycles, -tile, kernels))
         _, tile, kernels = min(found, key=lambda f: f[:2])
         return -tile, kernels[0][1], kernels[-1][1]
+
+    def tiles_of_units(self) -> tuple[int, RegisterTile, RegisterTile]:
+        """The same where intrinsics multiply: as many whole applications of rows as fit, in tiles that are alike."""
+        whole, registers = max(u.row for u in self.units.values()), self.target.vector.registers
+        most = next((n for n in range(MAX_TILE // whole * whole, whole, -whole) if self.fits(n)), whole)
+        tiles = -(-self.queries // most)
+        tile = -(-self.queries // (tiles * whole)) * whole
+        kernels = [RegisterTile(*u.register_tile(tile, registers)) for u in self.units.values()]
+        return tile, kernels[0], kernels[-1]
 
     def fits(self, tile: int) -> bool:
         """Whether scores and weights of a tile lie in half of the second-level cache."""
@@ -245,6 +278,11 @@ class _Attention:
 
 def _buffers(block: Block) -> set[str]:
     return {r.buffer for r in block.reads}
+
+
+def _followed(block: Block, copy: Block) -> dict[str, str]:
+    """The iterators of `copy` that stand for those of `block`, whose result it copies."""
+    return {str(i): str(copy.reads[0].indices[d]) for d, i in enumerate(block.writes[0].indices)}
 
 
 def _deeper(loop: str, iterator: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import Op, Var, variables, walk
+from modelc.ir.expr import Load, Op, Var, variables, walk
 from modelc.ir.program import is_contraction
 from modelc.space.access import Access, accesses
+from modelc.space.attention_units import Unit, unit_of
 from modelc.space.lanes import lanes_split
 from modelc.space.maps import applied, inlined, reads_plainly
 from modelc.space.prepare import consumers_of
@@ -19,6 +20,8 @@ from modelc.space.rule import DoesNotApply
 from modelc.target import Target
 
 LEAST_READS = 8  # of one element, for a copy of it in another dtype to pay
+MOST_OPERATIONS = 4  # of a map that is computed twice rather than stored
+CHEAP = ("add", "sub", "mul", "div", "min", "max", "select", "cast")
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,28 @@ class Parts:
     def root(self) -> Block:
         return self.values or self.owner
 
+    def rows_of(self, name: str) -> str:
+        """The iterator of Block `name` that goes over query rows."""
+        return self.iters[name][self.query]
+
 
 def _contractions(task: Task) -> list[Block]:
-    return [b for b in task.blocks if isinstance(b, Block) and is_contraction(b)]
+    return [b for b in task.blocks if isinstance(b, Block) and _contracts(b)]
 
 
-def prepared(task: Task, target: Target, stages: list[Stage]) -> Task:
+def _contracts(block: Block) -> bool:
+    """Whether a contraction's operands each move with something of their own: a mask added to rows does not."""
+    moving = [variables(r) for r in block.reads]
+    return is_contraction(block) and any(a - b and b - a for a in moving for b in moving)
+
+
+def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -> tuple[Task, dict[str, Unit]]:
     """The Task with the rows' common factor after the values, results of contractions in registers, operands that are
-    contiguous in what becomes a vector, and reductions by lanes."""
+    contiguous in what becomes a vector, and reductions by lanes; and the contractions that intrinsics compute, if the
+    Task may use any."""
     found = _contractions(task)
     if not found or len(found) > 2 or not _reduced(task, found):
-        return task
+        return task, {}
     for contraction in found[1:]:
         for buffer in {r.buffer for r in contraction.reads}:
             for block in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
@@ -64,7 +78,19 @@ def prepared(task: Task, target: Target, stages: list[Stage]) -> Task:
         buffer, consumers = block.writes[0].buffer, consumers_of(task, block)
         if len(consumers) != 1 or buffer in task.outputs or reads_plainly(consumers[0], buffer) is None:
             task = applied(task, stages, "cache_write", block=name)
-    for name, vector in _vectors(task, [b.name for b in found]):
+    vectors = dict(_vectors(task, [b.name for b in found]))
+    units = {n: unit_of(task, _block(task, n), v, target) for n, v in vectors.items()} if tensorize else {}
+    units = units if all(units.values()) else {}  # a single one gains less than it costs to change in between
+    for name in vectors:
+        if (unit := units.get(name)) is None:
+            task = _unrounded(task, name, stages)
+        elif unit.drained:
+            task = _drained(task, name, stages)
+    chosen = dict[str, Unit]()
+    for name, vector in vectors.items():
+        if (unit := units.get(name)) is not None:
+            task, chosen[name] = _packed(task, name, unit, target, stages)
+            continue
         block = _block(task, name)
         for read in accesses(task, block)[0]:
             across = read.strides[vector] not in (0, 1) and Var(vector) in read.load.indices
@@ -75,7 +101,58 @@ def prepared(task: Task, target: Target, stages: list[Stage]) -> Task:
                 args: dict[str, str | int] = {"dtype": wide} if wide else {}
                 args |= {"buffer": read.load.buffer, "innermost": place}
                 task = applied(task, stages, "cache_read", block=name, **args)
-    return lanes_split(task, target, stages, [b.name for b in found])
+    return lanes_split(task, target, stages, [b.name for b in found]), chosen
+
+
+def _unrounded(task: Task, name: str, stages: list[Stage]) -> Task:
+    """Locals that contraction `name` casts are stored as what it casts them to: it runs on plain vectors."""
+    for e in [e for b in _block(task, name).body for e in walk(b)]:
+        if isinstance(e, Op) and e.dtype and isinstance(e.args[0], Load):
+            with suppress(DoesNotApply):
+                task = applied(task, stages, "widen", buffer=e.args[0].buffer, dtype=e.dtype)
+    return task
+
+
+def _drained(task: Task, name: str, stages: list[Stage]) -> Task:
+    """A copy takes the sums of contraction `name` to memory; cheap maps of what is there are computed wherever their
+    results are read: that is less than storing them."""
+    consumers = consumers_of(task, _block(task, name))
+    if not isinstance(consumers[0].body[0], Load) or consumers[0].writes[0].buffer in task.outputs:
+        task = applied(task, stages, "cache_write", block=name)
+        consumers = consumers_of(task, _block(task, name))
+    buffer, again = consumers[0].writes[0].buffer, True
+    while again:
+        again = False
+        for block in task.blocks:
+            if not isinstance(block, Block) or block.reduction or buffer not in {r.buffer for r in block.reads}:
+                continue
+            operations = [e for b in block.body for e in walk(b) if isinstance(e, Op)]
+            if len(operations) <= MOST_OPERATIONS and all(e.name in CHEAP for e in operations):
+                with suppress(DoesNotApply):
+                    task, again = applied(task, stages, "inline", block=block.name), True
+                    break
+    return task
+
+
+def _packed(task: Task, name: str, unit: Unit, target: Target, stages: list[Stage]) -> tuple[Task, Unit]:
+    """Contraction `name` with a copy of the operand that moves with its columns: whole vectors, and whole steps of the
+    reduction; and its unit then."""
+    buffer = unit.packed[1]
+    task = applied(task, stages, "cache_read", block=name, buffer=buffer)
+    for made in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
+        with suppress(DoesNotApply):
+            task = applied(task, stages, "inline", block=made.name)
+    for iterator, extent in unit.lengths().items():
+        task = applied(task, stages, "lengthen", block=name, iter=iterator, extent=extent)
+    block = _block(task, name)
+    (read,) = [r for r in block.reads if unit.vector in variables(r)]
+    dim, whole = read.indices.index(Var(unit.vector)), -(-block.ranges[unit.vector] // unit.lanes) * unit.lanes
+    if whole > block.ranges[unit.vector]:
+        task = applied(task, stages, "extend", buffer=read.buffer, dim=dim, extent=whole)
+    wide = tuple(replace(i, extent=whole) if i.name == unit.vector else i for i in block.iters)
+    again = unit_of(task, replace(block, iters=wide), unit.vector, target)
+    assert again is not None
+    return task, again
 
 
 def _widened(task: Task, block: Block, read: Access) -> str:
@@ -122,7 +199,7 @@ def _rows_of(task: Task, scores: Block) -> tuple[tuple[str, ...], int] | None:
             return None
         for read in block.reads:
             if read.buffer in known and len(read.indices) == len(names):
-                if block.reduction and not is_contraction(block):
+                if block.reduction and not _contracts(block):
                     over = [d for d, i in enumerate(read.indices) if variables(i) & {i.name for i in block.reduction}]
                     return (names, over[0]) if len(over) == 1 and names[over[0]] else None
                 known |= {w.buffer for w in block.writes}
@@ -169,7 +246,7 @@ def parts_of(task: Task) -> Parts | None:
         return None
     names, key = found
     epilogue = tuple(consumers_of(task, scores))
-    results = tuple(consumers_of(task, values)) if values is not None else ()
+    results = tuple(_results(task, values)) if values is not None else ()
     before_all = [b for b in blocks[: blocks.index(scores)] if _is_copy(task, b.writes[0].buffer)]
     copies = [b for b in blocks if values is not None and b not in before_all and _packs(task, b, values)]
     rest = [b for b in blocks if b not in (*contractions, *epilogue, *results, *before_all, *copies)]
@@ -201,6 +278,13 @@ def parts_of(task: Task) -> Parts | None:
         query=-1 if query is None else query,
     )
     return parts if query is not None and _sound(parts) else None
+
+
+def _results(task: Task, values: Block) -> list[Block]:
+    """The maps of the second contraction's result: its consumers, and those of a mere copy."""
+    found = consumers_of(task, values)
+    copied = len(found) == 1 and isinstance(found[0].body[0], Load) and found[0].writes[0].buffer not in task.outputs
+    return [*found, *consumers_of(task, found[0])] if copied else found
 
 
 def _packs(task: Task, block: Block, contraction: Block) -> bool:
@@ -256,4 +340,4 @@ def _sound(parts: Parts) -> bool:
         return False
     last = parts.results if parts.values is not None else (parts.owner,)
     writing = [b for b in parts.task.blocks if isinstance(b, Block) and b.writes[0].buffer in parts.task.outputs]
-    return [b.name for b in writing] == [b.name for b in last] and len(last) == 1 and not parts.root.where
+    return [b.name for b in writing] == [b.name for b in last[-1:]] and not parts.root.where

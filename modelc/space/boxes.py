@@ -35,12 +35,18 @@ def box(access: Load, shape: Sequence[int], domain: Domain, ranges: Mapping[str,
 
 
 def placed_domains(
-    task: Task, block: Block, domain: Domain, placed: Collection[str], ranges: Mapping[str, int]
+    task: Task,
+    block: Block,
+    domain: Domain,
+    placed: Collection[str],
+    ranges: Mapping[str, int],
+    padded: Mapping[str, Mapping[str, int]],
 ) -> tuple[dict[str, Domain], dict[str, Box]]:
     """What each Block `placed` inside a loop of `block` computes where `block` computes `domain`, and the box of each
     buffer that they write there.
 
-    Consumers of `block` follow what it writes; for all others, what is read of them decides, last Block first."""
+    Consumers of `block` follow what it writes; for all others, what is read of them decides, last Block first. By
+    Block and iterator, `padded` are tiles that are read whole, as far as there is something."""
     domains: dict[str, Domain] = {block.name: domain}
     boxes = _written(task, block, domain, ranges)
     order = [b for b in task.blocks if b.name in placed and b.name != block.name]
@@ -54,7 +60,7 @@ def placed_domains(
         if b.name in domains:
             continue
         assert isinstance(b, Block)
-        wanted = _demand(task, b, domains, ranges)
+        wanted = _demand(task, b, domains, ranges, padded)
         domains[b.name] = _producer_domain(b, wanted)
         boxes |= {w.buffer: wanted for w in b.writes}
     return domains, boxes
@@ -64,12 +70,23 @@ def _written(task: Task, block: Block, domain: Domain, ranges: Mapping[str, int]
     return {w.buffer: box(w, task.buffer(w.buffer).shape, domain, ranges) for w in block.writes}
 
 
-def _demand(task: Task, producer: Block, domains: Mapping[str, Domain], ranges: Mapping[str, int]) -> Box:
+def _demand(
+    task: Task,
+    producer: Block,
+    domains: Mapping[str, Domain],
+    ranges: Mapping[str, int],
+    padded: Mapping[str, Mapping[str, int]],
+) -> Box:
     """The union of what the Blocks of `domains` read there of what `producer` writes."""
     written = {w.buffer for w in producer.writes}
     readers = (b for b in map(task.block, domains) if isinstance(b, Block))
     found = [
-        box(read, task.buffer(read.buffer).shape, domains[reader.name], ranges)
+        box(
+            read,
+            task.buffer(read.buffer).shape,
+            _in_tiles(domains[reader.name], padded.get(reader.name, {})),
+            ranges,
+        )
         for reader in readers
         for read in reader.reads
         if read.buffer in written
@@ -77,6 +94,11 @@ def _demand(task: Task, producer: Block, domains: Mapping[str, Domain], ranges: 
     if not found:
         raise InvalidIR(f"block {producer.name} is placed where nothing reads what it writes")
     return _union(found, ranges)
+
+
+def _in_tiles(domain: Domain, tiles: Mapping[str, int]) -> Domain:
+    """A domain of whole tiles."""
+    return {n: Span(s.base, -(-s.extent // tiles.get(n, 1)) * tiles.get(n, 1)) for n, s in domain.items()}
 
 
 def _producer_domain(producer: Block, wanted: Box) -> Domain:
@@ -94,7 +116,7 @@ def _consumer_domain(consumer: Block, boxes: Mapping[str, Box]) -> Domain:
     for read in consumer.reads:
         for index, span in zip(read.indices, boxes.get(read.buffer, ()), strict=False):
             if isinstance(index, Var):
-                domain[index.name] = span
+                domain[index.name] = _within(span, consumer.ranges[index.name])
     return domain
 
 

@@ -66,6 +66,7 @@ class _Builder:
             for b in task.blocks
             if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
         }
+        self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
         self.attached: dict[str, list[Block]] = {}
         for block in task.blocks:
             at = self.schedule(block.name).at
@@ -121,14 +122,14 @@ class _Builder:
         if part == "assign" and (unit or is_reduction(block, name)):  # an application is one part alone
             init = self.descend(replace(site, part="init", where=()))
             return init + self.descend(replace(site, part="update"))
-        if self.chooses(block):
+        if self.chooses(site):
             return self.chosen(site)
         return self.loop(site)
 
-    def chooses(self, block: Block) -> bool:
-        """Whether `block` is a copy of one thing here and another there, as padding is, and alone in its loops."""
-        (value, *more) = block.body
-        alone = not block.reduction and not more and len(self.subtree(block)) == 1
+    def chooses(self, site: Site) -> bool:
+        """Whether a Block is one thing here and another there, as padding is, and from here on alone in its loops."""
+        (value, *more) = site.block.body
+        alone = not site.block.reduction and not more and len(self.subtree(site.block, site.k)) == 1
         return alone and isinstance(value, Op) and value.name == "select" and less_than(value.args[0]) is not None
 
     def chosen(self, site: Site) -> list[Stmt]:
@@ -250,7 +251,7 @@ class _Builder:
         after = [b for b in here if self.positions[b.name] > self.positions[block.name]]
         groups = {b.name: root.name for root in here for b in self.subtree(root)}
         groups |= {b.name: block.name for b in self.subtree(block, further.k)}
-        domains, boxes = placed_domains(self.task, block, site.domain, groups, ranges)
+        domains, boxes = placed_domains(self.task, block, site.domain, groups, ranges, self.padded)
         storage, allocs = dict(site.storage), []
         for name in sorted(groups, key=self.positions.__getitem__):
             for buffer in self.shared_here(name, groups):

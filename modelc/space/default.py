@@ -66,7 +66,7 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
         schedules = {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}
         return Candidate(schedules, tuple(stages))
     if len(reductions) > 1:
-        return attention_candidate(task, target, stages) or rows_candidate(task, target, stages)
+        return attention_candidate(task, target, stages, tensorize) or rows_candidate(task, target, stages)
     by_columns = columns_candidate(task, target, stages)
     if by_columns is not None:
         return by_columns

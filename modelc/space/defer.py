@@ -4,7 +4,8 @@
     Y[m, d] += P[m, n] * V[n, d]    ->    Y[m, d] = Y_sum[m, d] * F[m]
 
 Rounds otherwise than what was there. Attention's normalisation is such a factor: one multiplication per element of the
-result instead of one per weight.
+result instead of one per weight. Where P is stored in a narrower dtype E is instead, and everyone reads it so:
+attention normalises by the sum of the very weights that it multiplies.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
-from modelc.ir.expr import Expr, Load, Op, Var, substitute, variables
+from modelc.ir.expr import Expr, Load, Op, Var, cast, substitute, variables
 from modelc.space.rule import DoesNotApply, fresh, replaced
 
 
@@ -21,7 +22,7 @@ def defer_rule(task: Task, block: str) -> Task:
     product = task.block(block)
     if not isinstance(product, Block) or product.aggregation != "assign" or product.where:
         raise DoesNotApply(f"block {block} is no unconditional map")
-    (write,), body = product.writes, product.body[0]
+    (write,), body = product.writes, _uncast(product.body[0])
     if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(a, Load) for a in body.args):
         raise DoesNotApply(f"block {block} is no product of two loads")
     if write.buffer in task.outputs or not all(isinstance(i, Var) for i in write.indices):
@@ -37,17 +38,45 @@ def defer_rule(task: Task, block: str) -> Task:
         summed, factor = right, left
     else:
         raise DoesNotApply(f"both factors of block {block} change along the sum")
+    assert isinstance(summed, Load)
+    narrow, wide = (task.buffer(x.buffer).dtype for x in (write, summed))
     (result,) = reader.writes
     local = Buffer(fresh(task, f"{result.buffer}_sum"), task.buffer(result.buffer).dtype, _shape(reader))
     at = Load(local.name, tuple(Var(i.name) for i in reader.spatial))
-    body = Op("mul", tuple(summed if a == read else a for a in _factors(reader)))
+    term = summed if narrow == wide else cast(wide, summed)
+    body = Op("mul", tuple(term if _uncast(a) == read else a for a in _factors(reader)))
     contraction = replace(reader, writes=(at,), body=(body,))
     scale = Block(fresh(task, f"scale_{result.buffer}"), reader.spatial, (result,), (Op("mul", (at, factor)),))
     blocks: list[AnyBlock] = []
     for b in task.blocks:
         if b is not product:
             blocks += [contraction, scale] if b is reader else [b]
-    return replaced(task, blocks, [*task.buffers, local])
+    task = replaced(task, blocks, [*task.buffers, local])
+    return task if narrow == wide else _stored_as(task, summed.buffer, narrow, contraction)
+
+
+def _stored_as(task: Task, buffer: str, dtype: str, done: Block) -> Task:
+    """`task` with what a map writes to the local `buffer` stored as `dtype`; Block `done` reads it so already."""
+    source = task.buffer(buffer)
+    writers = [b for b in task.blocks if isinstance(b, Block) and buffer in {w.buffer for w in b.writes}]
+    maps = [b for b in writers if b.aggregation == "assign" and len(b.writes) == 1]
+    if source not in task.locals or len(writers) != 1 or not maps:
+        raise DoesNotApply(f"{buffer} is not what one map writes for this Task alone")
+
+    def widened(e: Expr) -> Expr | None:
+        return cast(source.dtype, e) if isinstance(e, Load) and e.buffer == buffer else None
+
+    def stored(block: AnyBlock) -> AnyBlock:
+        if block is writers[0]:
+            return replace(writers[0], body=(cast(dtype, writers[0].body[0]),))
+        return block.mapped(widened) if isinstance(block, Block) and block is not done else block
+
+    buffers = [replace(b, dtype=dtype) if b is source else b for b in task.buffers]
+    return replace(task, blocks=tuple(map(stored, task.blocks)), buffers=tuple(buffers))
+
+
+def _uncast(e: Expr) -> Expr:
+    return e.args[0] if isinstance(e, Op) and e.name == "cast" else e
 
 
 def _shape(block: Block) -> tuple[int, ...]:
@@ -67,7 +96,7 @@ def _reader(task: Task, buffer: str) -> Block:
         raise DoesNotApply(f"{buffer} is not read by one contraction alone")
     body = reader.body[0]
     factors = body.args if isinstance(body, Op) and body.name == "mul" else ()
-    if [isinstance(f, Load) and f.buffer == buffer for f in factors].count(True) != 1:
+    if [isinstance(f, Load) and f.buffer == buffer for f in map(_uncast, factors)].count(True) != 1:
         raise DoesNotApply(f"{buffer} is no factor of what block {reader.name} adds up")
     if len([r for r in reader.reads if r.buffer == buffer]) != 1:
         raise DoesNotApply(f"block {reader.name} reads {buffer} more than once")

@@ -6,6 +6,8 @@
     fuse                        two reductions as one, of a padded constant: fuse.py
     winograd                    minimal filtering: winograd.py
     defer                       a factor that a contraction's sums have in common: defer.py
+    widen                       a local stored as what it is read as: widen.py
+    extend, lengthen            zeros behind what a map writes, and a reduction over them: extend.py
 
 Others are a user's own. A program registers them; an installed package names them as entry points of the group
 "modelc.rules", each a Rule.
@@ -27,9 +29,11 @@ from modelc.ir.verify import verify_task
 from modelc.space.caching import cache_read_rule, cache_write_rule, inline_rule, pad_rule, stage_write_rule
 from modelc.space.defer import defer_rule
 from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
+from modelc.space.extend import extend_rule, lengthen_rule
 from modelc.space.fuse import fuse_rule, fused_constant
 from modelc.space.rfactor import rfactor_rule
 from modelc.space.rule import DoesNotApply, Rule
+from modelc.space.widen import widen_rule
 from modelc.space.winograd import error_bound, transformed_kernel, winograd_rule
 from modelc.target import Target
 
@@ -49,6 +53,9 @@ _RULES = {
         Rule("fuse", fuse_rule, constant=fused_constant),
         Rule("winograd", winograd_rule, constant=transformed_kernel, error_bound=error_bound),
         Rule("defer", defer_rule),
+        Rule("widen", widen_rule),
+        Rule("extend", extend_rule),
+        Rule("lengthen", lengthen_rule),
     )
 }
 

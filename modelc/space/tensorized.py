@@ -52,9 +52,9 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tensorized | None:
     whole = _fitting(tiled, buffers, intrinsic)
     if whole is None:
         return None
-    cut = intrinsic.cut(_extents(whole)) if intrinsic.tiles is not None else intrinsic
+    cut = intrinsic.cut(even_tiles(whole)) if intrinsic.tiles is not None else intrinsic
     found = _fitting(tiled, buffers, cut)
-    if found is None or found.efficiency < LEAST_EFFICIENCY or any(_ragged(found, it) for it in _exact(cut)):
+    if found is None or found.efficiency < LEAST_EFFICIENCY or any(ragged(found, it) for it in exact(cut)):
         return None
     stages = tiled.stages
     if len(cut.accumulator.shape) > 1:
@@ -94,7 +94,7 @@ def _fits(found: Match, tiled: Tiled) -> bool:
     return True
 
 
-def _extents(found: Match) -> dict[str, int]:
+def even_tiles(found: Match) -> dict[str, int]:
     """What of a tile to use: rows so that all tiles are alike as far as possible, a reduction that divides."""
     result = {}
     columns = found.intrinsic.accumulator.digits[-1].iterator
@@ -111,7 +111,7 @@ def _extents(found: Match) -> dict[str, int]:
     return result
 
 
-def _exact(intrinsic: Intrinsic) -> list[str]:
+def exact(intrinsic: Intrinsic) -> list[str]:
     """Iterators that have to divide: all but the columns, which constants are padded to, and the rows of tiles, which
     can be fewer."""
     digits = intrinsic.accumulator.digits
@@ -119,9 +119,22 @@ def _exact(intrinsic: Intrinsic) -> list[str]:
     return [i.name for i in intrinsic.semantics.iters if i.name not in loose]
 
 
-def _ragged(found: Match, iterator: str) -> bool:
+def ragged(found: Match, iterator: str) -> bool:
     group = found.group(iterator)
     return group.extent % group.tile != 0
+
+
+def drain_schedule(anchor: Block, copy: Block, rows: Sequence[str], found: Match, at: str) -> BlockSchedule:
+    """The loops of a copy of the accumulators of one register tile to memory, by the intrinsic that adds to them."""
+    row, columns = (found.group(d.iterator) for d in found.intrinsic.accumulator.digits)
+    (m,), (vector,) = row.inner, columns.inner
+    plain = tile_epilogue(anchor, copy, rows, vector, columns.tile, at, "local")
+    write = anchor.writes[0]
+    own = {i.name: str(copy.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
+    unit = [f"{own[m]}1", f"{own[vector]}1"]
+    order = [n for n in plain.order if n not in unit]
+    tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{found.intrinsic.name}")
+    return BlockSchedule(at, "local", {**plain.tiles, own[m]: (row.tile,)}, (*order, *unit), tags, (own[vector],))
 
 
 class Tensorized(Tiled):
@@ -187,15 +200,8 @@ class Tensorized(Tiled):
     def epilogue(self, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
         if self.row is None or consumer is not self.result:
             return super().epilogue(consumer, at, knobs)
-        rows, (m,) = [n for n, _ in knobs.rows], self.row.inner
-        plain = tile_epilogue(self.anchor, consumer, rows, self.vector, self.lanes, at, "local")
-        write = self.anchor.writes[0]
-        own = {i.name: str(consumer.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
-        unit = [f"{own[m]}1", f"{own[self.vector]}1"]
-        order = [n for n in plain.order if n not in unit]
-        tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{self.intrinsic.name}")
-        tiles = {**plain.tiles, own[m]: (self.row.tile,)}
-        return BlockSchedule(at, "local", tiles, (*order, *unit), tags, (own[self.vector],))
+        rows = [n for n, _ in knobs.rows]
+        return drain_schedule(self.anchor, consumer, rows, self.match, at)
 
     def candidate(self, knobs: TiledKnobs) -> Candidate:
         """What tile registers are drained of goes through the epilogue while the next ones are computed: on units of
