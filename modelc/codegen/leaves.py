@@ -88,9 +88,26 @@ def slot_pieces(start: int, lanes: int, width: int) -> list[tuple[int, int, int]
     return result
 
 
-def slot_width(region: Region, most: int) -> int:
+def slot_width(region: Region, body: tuple[Stmt, ...], most: int) -> int:
+    """How many elements of a row of `region` make a slot: as many as can be of those that divide it, at most `most`,
+    and of these such that no vector of `body` lies across two, if there are any."""
     last = region.shape[-1] if region.shape else 1
-    return next(w for w in range(min(most, last), 0, -1) if last % w == 0)
+    widths = [w for w in range(min(most, last), 0, -1) if last % w == 0]
+    vectors = vectors_along(region.name, body)
+    return next((w for w in widths if all(w % n == 0 for n in vectors)), widths[0])
+
+
+def vectors_along(name: str, body: tuple[Stmt, ...]) -> set[int]:
+    """Lanes of the vectors in `body` that go along the last dimension of `name`."""
+    loops = [s for s in statements(body) if isinstance(s, Loop) and (s.tag == "vector" or s.intrinsic)]
+    return {
+        loop.extent
+        for loop in loops
+        for leaf in statements(loop.body)
+        if isinstance(leaf, Leaf)
+        for x in (*leaf.writes, *(e for b in leaf.body for e in walk(b)))
+        if isinstance(x, Load) and x.buffer == name and depends(x.indices[-1], loop.var)
+    }
 
 
 def accesses(leaf: Leaf) -> list[Load]:

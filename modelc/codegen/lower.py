@@ -237,7 +237,7 @@ class _Lowering(Expressions):
         stmts: list[Any] = []
         used = scope.scratch
         if alloc.scope == "register" and indexed_by_constants(region.name, after):
-            width = slot_width(region, ALIGN // itemsize)
+            width = slot_width(region, after, ALIGN // itemsize)
             slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
             place = Registers(region, slots, width)
