@@ -29,6 +29,7 @@ from modelc.codegen.applications import (
     tile_file,
 )
 from modelc.codegen.expressions import Expressions
+from modelc.codegen.in_place import in_place
 from modelc.codegen.intrinsics import Place, emit, imported, release, set_up, store
 from modelc.codegen.leaves import (
     accesses,
@@ -145,7 +146,7 @@ class _Lowering(Expressions):
         if "bfloat16" in {*self.dtypes.values(), *casts(self.body)}:
             body = with_rounding(body)
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
-        function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", True)
+        function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
         args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
         return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
 

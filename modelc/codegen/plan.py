@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.codegen.in_place import in_place
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
@@ -45,14 +46,22 @@ class Lifetime:
     last: int
 
 
-def plan_memory(items: Iterable[Lifetime]) -> tuple[dict[str, int], int]:
+def plan_memory(items: Iterable[Lifetime], taken: Mapping[str, str] | None = None) -> tuple[dict[str, int], int]:
     """(offset of every buffer, size of the arena): buffers whose lives overlap lie apart, all are 64-byte aligned.
+    `taken` says of a buffer in whose place it lies instead, which ends its life as the other's begins.
 
     Greedy by size: the largest first, each into the smallest gap that fits among those that live with it. The
     result depends on the set of items alone.
     """
+    items = list(items)
+    first = {item.name: item.name for item in items}  # buffer -> the first one in its place
+    lives: dict[str, Lifetime] = {}
+    for item in sorted(items, key=lambda i: (i.first, i.last)):
+        first[item.name] = root = first[(taken or {}).get(item.name, item.name)]
+        before = lives.get(root, item)
+        lives[root] = Lifetime(root, max(before.bytes, item.bytes), before.first, max(before.last, item.last))
     placed: list[tuple[Lifetime, int, int]] = []
-    for item in sorted(items, key=lambda i: (-i.bytes, i.first, i.last, i.name)):
+    for item in sorted(lives.values(), key=lambda i: (-i.bytes, i.first, i.last, i.name)):
         size = aligned(item.bytes)
         alive = sorted((start, end) for o, start, end in placed if o.first <= item.last and item.first <= o.last)
         best, end_of_last = None, 0
@@ -63,7 +72,8 @@ def plan_memory(items: Iterable[Lifetime]) -> tuple[dict[str, int], int]:
             end_of_last = max(end_of_last, end)
         offset = end_of_last if best is None else best[1]
         placed.append((item, offset, offset + size))
-    return {item.name: start for item, start, _ in placed}, max((end for _, _, end in placed), default=0)
+    starts = {item.name: start for item, start, _ in placed}
+    return {name: starts[root] for name, root in first.items()}, max((end for _, _, end in placed), default=0)
 
 
 def aligned(size: int) -> int:
@@ -127,7 +137,7 @@ def plan_program(
     uses = list(_uses(program, compiled))
     roots = _arena_roots(program, uses)
     lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
-    offsets, size = plan_memory(lives)
+    offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     places = {name: Argument("input", k) for k, name in enumerate(program.inputs)}
     places |= {name: Argument("output", k) for k, name in enumerate(program.outputs)}
     outputs = [_tensor(program.values[name]) for name in program.outputs]
@@ -194,6 +204,24 @@ def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
                 first = found[argument].first if argument in found else number
                 found[argument] = Lifetime(argument, sizes[region], first, number)
     return list(found.values())
+
+
+def _places_taken(program: Program, uses: Sequence[Use], lives: Sequence[Lifetime]) -> dict[str, str]:
+    """Values that lie in the place of one that the same step reads for the last time (in_place.py)."""
+    life = {one.name: one for one in lives}
+    taken: dict[str, str] = {}
+    for number, use in enumerate(uses):
+        name = dict(zip(use.regions, use.arguments, strict=True))
+        roots = [program.values[a].root if a in program.values else a for a in use.arguments]
+        for output, inputs in in_place(use.compiled.nest).items():
+            new = life.get(name.get(output, ""))
+            olds = [life[name[i]] for i in inputs if name.get(i, "") in life]
+            for old in olds if new is not None and new.first == number else ():
+                alone = roots.count(old.name) == 1 and old.name not in taken.values()
+                if alone and old.last == number and old.bytes == new.bytes:
+                    taken[new.name] = old.name
+                    break
+    return taken
 
 
 def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack) -> Step:
