@@ -152,12 +152,14 @@ class _Builder:
         span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_parts(x)[0] == name]
         if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
             return self.loop(site)
-        parts = segments(name, span, value)
+        parts = segments(name, span, value, "unroll" in tags)
         if len(parts) > MOST_PARTS:
             return self.loop(site)
         result = []
         for low, high in parts:
-            rest = settled(value, {name: high - low}, {name: op("add", Var(name), low)})
+            at = op("add", Var(name), low) if high > low + 1 else Const(low)
+            rest = settled(value, {name: high - low}, {name: at})
+            rest = substitute(rest, {name: at}) if high == low + 1 else rest
             domain = {**site.domain, name: Span(Const(low), high - low)}
             further = replace(site, block=replace(site.block, body=(rest,)), domain=domain)
             result += self.loop(further)
@@ -344,15 +346,23 @@ class _Builder:
         buffer = self.task.buffer(name)
         layout = self.candidate.layouts.get(name, buffer.layout)
         extents = [span.extent for span in box]
+        vectors = _vectors(schedule)
         for write in self.writer[name].writes:
             if write.buffer == name:
                 for d, index in enumerate(write.indices):
-                    if isinstance(index, Var) and index.name in schedule.padded:
+                    if isinstance(index, Var) and index.name in {*schedule.padded, *vectors}:
                         whole = schedule.tiles[index.name][-1]
-                        extents[d] = -(-extents[d] // whole) * whole
+                        if index.name in schedule.padded or extents[d] > whole:
+                            extents[d] = -(-extents[d] // whole) * whole
         shape = tuple(extents)
         region = Region(name, buffer.dtype, layout.shape(shape))
         return Storage(region, tuple(span.base for span in box), shape, layout)
+
+
+def _vectors(schedule: BlockSchedule) -> set[str]:
+    """The iterators along which registers hold vectors: all of one width, though the last one may use less of it."""
+    vectors = (loop_parts(loop)[0] for loop, tag in schedule.tags.items() if tag == "vector")
+    return {n for n in vectors if schedule.scope == "register" and n in schedule.tiles}
 
 
 def is_reduction(block: Block, name: str) -> bool:

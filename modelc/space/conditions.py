@@ -74,18 +74,22 @@ def clipped(name: str, count: int, tile: int, domain: Domain, where: Sequence[Ex
     return (certain, possible) if possible - certain <= 1 else (count, count)
 
 
-def segments(name: str, span: Span, value: Expr) -> list[tuple[int, int]]:
+def segments(name: str, span: Span, value: Expr, each: bool = False) -> list[tuple[int, int]]:
     """`span` of iterator `name`, which begins at a constant, cut where a selection in `value` by that iterator alone
-    changes: (first, one after the last) of each part."""
+    changes: (first, one after the last) of each part. With `each`, cut at every value if it selects together with
+    others."""
     assert isinstance(span.base, Const)
     low = int(span.base.value)
     cuts = {low, low + span.extent}
     for selection in (e for e in walk(value) if isinstance(e, Op) and e.name == "select"):
         form = less_than(selection.args[0])
-        if form is not None and [a for a, _ in form.terms] == [Var(name)]:
+        atoms = [] if form is None else [a for a, _ in form.terms]
+        if form is not None and atoms == [Var(name)]:
             step = form.coefficient(Var(name))  # step * v + constant < 0
             cut = -(form.constant // step) if step > 0 else form.constant // -step + 1
             cuts |= {cut} if low < cut < low + span.extent else set()
+        elif each and Var(name) in atoms:
+            cuts |= {*range(low, low + span.extent)}
     ordered = sorted(cuts)
     return list(pairwise(ordered))
 

@@ -2,6 +2,7 @@
 
     inline, pad, cache_read, cache_write, stage_write   caching.py
     rfactor                     a reduction into partial results, then of these: rfactor.py
+    deinterleave                every so many elements of a copy side by side: deinterleave.py
     collapse, factor, expose    one dimension of two, or two of one: dimensions.py
     fuse                        two reductions as one, of a padded constant: fuse.py
     winograd                    minimal filtering: winograd.py
@@ -28,6 +29,7 @@ from modelc.ir.candidate import Stage
 from modelc.ir.verify import verify_task
 from modelc.space.caching import cache_read_rule, cache_write_rule, inline_rule, pad_rule, stage_write_rule
 from modelc.space.defer import defer_rule
+from modelc.space.deinterleave import deinterleave_rule
 from modelc.space.dimensions import collapse_rule, expose_rule, factor_rule
 from modelc.space.extend import extend_rule, lengthen_rule
 from modelc.space.fuse import fuse_rule, fused_constant
@@ -47,6 +49,7 @@ _RULES = {
         Rule("cache_write", cache_write_rule),
         Rule("stage_write", stage_write_rule),
         Rule("rfactor", rfactor_rule),
+        Rule("deinterleave", deinterleave_rule),
         Rule("collapse", collapse_rule),
         Rule("factor", factor_rule),
         Rule("expose", expose_rule),

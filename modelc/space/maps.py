@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads
-from modelc.space.access import Access, accesses, stored_lanes
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads, variables, walk
+from modelc.space.access import MOST_STEP, Access, accesses, near, stored_lanes
 from modelc.space.derivation import derived
 from modelc.space.loops import trips
 from modelc.space.rule import DoesNotApply
@@ -137,6 +137,7 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
             names += [f"{crossed}{k + 1}" for k in range(len(tiles[crossed]))]
             tags |= {names[-1]: "unroll"} if square else {}
         tags[inner[-1]] = "vector"
+        tags |= dict.fromkeys(selecting(block, vector, tiles), "unroll")
     if parallel and names:
         names = parallel_first(names, {n: trips(n, ranges, tiles) for n in names if n.endswith("0")}, target)
         tags[names[0]] = "parallel"
@@ -144,6 +145,15 @@ def map_schedule(task: Task, block: Block, target: Target, at: str = "root", sco
     if vector is not None:
         names.append(inner[-1])
     return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+
+
+def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[str]:
+    """The loops over a few values that select together with the vector's iterator: one by one they do not hinder
+    vectors."""
+    conditions = [e.args[0] for b in block.body for e in walk(b) if isinstance(e, Op) and e.name == "select"]
+    together = set[str]().union(*(variables(c) for c in conditions if vector in variables(c)))
+    few = (i.name for i in block.spatial if i.name in together - {vector} and 1 < i.extent <= MOST_STEP)
+    return [f"{n}0" for n in few if n not in tiles]
 
 
 def parallel_first(loops: list[str], trips: Mapping[str, int], target: Target) -> list[str]:
@@ -165,9 +175,11 @@ def moves(value: Expr) -> bool:
 
 
 def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:
-    """The iterator that some operand is contiguous along while the output is contiguous along `vector`."""
+    """The iterator that some operand is contiguous along while the output is contiguous along `vector`. Not where lanes
+    lie three apart: transposed in registers are rectangles with sides of powers of two."""
     for read in reads:
-        if read.strides[vector] not in (0, 1):
+        step = read.strides[vector]
+        if step not in (0, 1) and not (near(step) and (step or 0).bit_count() > 1):
             for i in block.spatial:
                 if i.name != vector and i.extent > 1 and read.strides[i.name] == 1:
                     return i.name

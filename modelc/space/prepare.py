@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from math import prod
 
+from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
@@ -19,6 +20,9 @@ from modelc.space.rule import DoesNotApply, plain_block
 
 FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
+LEAST_SHUFFLES = (
+    16  # rows that read an operand whose vectors are shuffled out of others, for a copy without that to pay
+)
 
 
 def reduction_of(task: Task) -> Block:
@@ -127,15 +131,41 @@ def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage])
     those of which every reduction step reads a line far from the last, where many rows read them."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
+        if buffer in task.constants:
+            continue
         apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
-        if buffer not in task.constants and (apart or scattered(task, anchor, read, vector)):
+        if apart or scattered(task, anchor, read, vector):
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+        elif near(read.strides[vector]) and readers(anchor, read) >= LEAST_SHUFFLES:
+            task = deinterleaved(task, anchor, read, vector, stages)
     return task
+
+
+def deinterleaved(task: Task, anchor: Block, read: Access, vector: str, stages: list[Stage]) -> Task:
+    """`task` with an operand whose lanes lie a few elements apart read through a copy in which they do not."""
+    before, noted, buffer = task, len(stages), read.load.buffer
+    steps = [form.coefficient(Var(vector)) for i in read.load.indices if (form := linear(i)) is not None]
+    dims = [d for d, i in enumerate(read.load.indices) if vector in variables(i)]
+    if len(dims) != 1 or len(steps) < len(read.load.indices) or steps[dims[0]] != read.strides[vector]:
+        return task
+    try:
+        if task.buffer(buffer) not in task.locals:
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+            (buffer,) = {b.name for b in task.buffers} - {b.name for b in before.buffers}
+        return applied(task, stages, "deinterleave", buffer=buffer, dim=dims[0], size=steps[dims[0]])
+    except DoesNotApply:
+        del stages[noted:]
+        return before
+
+
+def readers(anchor: Block, read: Access) -> int:
+    """How many rows read the same elements at the same reduction step."""
+    return prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
 
 
 def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:
     """Whether vectors of successive reduction steps lie far apart, and are read often enough to be copied first."""
     itemsize = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
     steps = [abs(s) * itemsize for i in anchor.reduction if i.extent > 1 and (s := read.strides[i.name])]
-    again = prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
-    return read.strides[vector] == 1 and bool(steps) and min(steps) >= FAR_BYTES and again >= LEAST_READERS
+    far = bool(steps) and min(steps) >= FAR_BYTES
+    return read.strides[vector] == 1 and far and readers(anchor, read) >= LEAST_READERS
