@@ -212,9 +212,14 @@ class TileFile:
         self.shapes[number] = operand.shape[0], prod(operand.shape[1:]) * DTYPES[operand.dtype].itemsize
         return number
 
-    @property
-    def table(self) -> tuple[tuple[int, tuple[int, int]], ...]:
-        return tuple(sorted(self.shapes.items()))
+
+def common_shapes(files: Iterable[TileFile]) -> dict[int, tuple[int, int]] | None:
+    """Shapes of tile registers that suit all of `files`; None if there are none."""
+    shapes: dict[int, tuple[int, int]] = {}
+    for file in files:
+        if any(shapes.setdefault(number, shape) != shape for number, shape in file.shapes.items()):
+            return None
+    return shapes
 
 
 def on_tiles(

@@ -23,6 +23,7 @@ from modelc.codegen.applications import (
     TileFile,
     accumulating,
     application_of,
+    common_shapes,
     on_tiles,
     slots_of,
     steps,
@@ -89,9 +90,7 @@ def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = ()) ->
 def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequence[Intrinsic]) -> Phase:
     first = _Lowering(nest, body, symbol, intrinsics)
     phase = first.phase()
-    if len({file.table for file in first.files}) != 1:
-        return phase
-    return _Lowering(nest, body, symbol, intrinsics, first.files[0]).phase()  # tiles are shaped once, at the beginning
+    return _Lowering(nest, body, symbol, intrinsics, first.files).phase() if first.files else phase
 
 
 class _Lowering(Expressions):
@@ -101,11 +100,13 @@ class _Lowering(Expressions):
         body: tuple[Stmt, ...],
         symbol: str,
         intrinsics: Sequence[Intrinsic],
-        shaped: TileFile | None = None,
+        shaped: Mapping[int, TileFile] | None = None,
     ):
         self.nest, self.body, self.symbol, self.intrinsics = nest, body, symbol, intrinsics
-        self.shaped = shaped  # as tile registers are at all times, if they are
-        self.files: list[TileFile] = []
+        self.shaped = shaped or {}  # what is known of `files` before they are lowered
+        self.shapes: Mapping[int, tuple[int, int]] = {}  # of the tile registers, where lowering is
+        self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
+        self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions})
@@ -131,6 +132,7 @@ class _Lowering(Expressions):
         begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
         scope = Scope(storage=storage)
         first = self.body[0] if len(self.body) == 1 else None
+        before = self.shaping(self.body)
         if isinstance(first, Loop) and first.tag == "parallel":
             extent = first.extent
             self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
@@ -138,10 +140,8 @@ class _Lowering(Expressions):
             code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
         else:
             extent, code = 1, self.block(self.body, scope)
-        if self.shaped is not None:
-            code = [*set_up(self.shaped.intrinsic, self.shaped.shapes), *code]
-        if self.files:
-            code = [*code, release(self.files[0].intrinsic)]
+        if self.open is not None:
+            code = [*before, *code, release(self.open.intrinsic)]
         body = imported(self.applied.values(), sequence([*self.declared, *code]))
         if "bfloat16" in {*self.dtypes.values(), *casts(self.body)}:
             body = with_rounding(body)
@@ -168,31 +168,44 @@ class _Lowering(Expressions):
 
     def forget(self) -> None:
         """The end of a straight line of code: what tile registers hold is not known any more."""
-        for file in self.files[-1:]:
-            file.forget()
+        if self.open is not None:
+            self.open.forget()
+
+    def shaping(self, body: tuple[Stmt, ...]) -> list[Any]:
+        """Statements that shape the tile registers for all of `body`, if that is possible and they are not so."""
+        files = [self.shaped[id(s)] for s in statements(body) if isinstance(s, Alloc) and id(s) in self.shaped]
+        if not files:
+            return []
+        shapes = common_shapes(files)
+        if shapes is None:
+            self.shapes = {}
+            return []
+        if shapes.items() <= self.shapes.items():
+            return []
+        self.shapes = shapes
+        return set_up(files[0].intrinsic, shapes)
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def block(self, body: tuple[Stmt, ...], scope: Scope) -> list[Any]:
         result: list[Any] = []
         for k, stmt in enumerate(body):
+            result += self.shaping((stmt,))
             if isinstance(stmt, Alloc):
                 scope, allocs = self.allocate(stmt, body[k + 1 :], scope)
                 result += allocs
-                place = scope.storage[stmt.region.name]
-                if isinstance(place, TileFile):
-                    rest = self.block(body[k + 1 :], scope)
-                    shapes = [] if self.shaped is not None else set_up(place.intrinsic, place.shapes)
-                    return [*result, *shapes, *rest]
             elif isinstance(stmt, Loop):
                 result += self.loop(stmt, scope)
             elif isinstance(stmt, Branch):
                 condition = self.value(stmt.condition, scope)[0]
+                shapes = self.shapes
                 self.forget()
                 then = sequence(self.block(stmt.then, scope))
                 self.forget()
+                then_shapes, self.shapes = self.shapes, shapes
                 otherwise = sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
                 self.forget()
+                self.shapes = self.shapes if self.shapes == then_shapes else {}
                 result.append(tx.IfThenElse(condition, then, otherwise))
             elif isinstance(stmt, Leaf):
                 self.forget()
@@ -225,7 +238,7 @@ class _Lowering(Expressions):
         found = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
         if found and found[0].intrinsic.tiles is not None:
             file = tile_file(region, found)
-            self.files.append(file)
+            self.files[id(alloc)] = self.open = file
             return replace(scope, storage={**scope.storage, region.name: file}), []
         if found and len(found[0].intrinsic.accumulator.shape) > 1:
             blocks = slots_of(region, found[0].intrinsic)

@@ -172,7 +172,9 @@ class _Attention:
         known = {*self.parts.iters[block.name], vector}
         extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
         reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
-        macro, unit = [*extra, f"{vector}0", f"{row}0"], self.units.get(block.name)
+        unit = self.units.get(block.name)
+        panels = [f"{vector}0", f"{row}0"]  # one stays while rows pass; a unit has fewer rows at the end, shaped once
+        macro = [*extra, *(panels if unit is None else reversed(panels))]
         lanes = self.lanes if unit is None else unit.lanes
         width = min(tile.vectors * lanes, -(-block.ranges[vector] // lanes) * lanes)
         tiles: dict[str, tuple[int, ...]] = {row: (tile.rows,), vector: (width, lanes)}
