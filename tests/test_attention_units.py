@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from partition_models import Model
 from test_attention import CASES, FUSED, MAPS, attention, fused_task
 from test_tensorized import SERVER
-from three_ways import Example, check, random_inputs, tensor_target
+from three_ways import Example, check, random_inputs, run_task, tensor_target
 
+from modelc.codegen.lower import lower_nest
 from modelc.ir.block import Block, Task
-from modelc.ir.candidate import Candidate
+from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
+from modelc.ir.text import parse_task
+from modelc.ir.verify import verify_task
 from modelc.passes.precision import in_bfloat16, products
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
-from modelc.space.derivation import derive
+from modelc.space.derivation import derive, derived
+from modelc.space.rule import DoesNotApply
 from modelc.target import Target
 
 EVEN = {
@@ -102,6 +107,15 @@ def test_keys_and_values_are_packed_once_for_a_head(tmp_path):
     assert {candidate.blocks[name].at.rpartition(".")[2] for name in packs} == {"h0"}
 
 
+@pytest.mark.parametrize(("queries", "shapings"), [(32, 1), (160, 1), (154, 2)])
+def test_tile_registers_are_shaped_where_shapes_change(queries, shapings, tmp_path):
+    """Once where all rows of tiles are alike; else once for whole ones, and once for those at the end."""
+    task = in_pairs(tmp_path, queries=queries, keys=32, size=32)
+    nest = build_nest(task, default_candidate(task, SERVER))
+    text = "".join(str(phase.function) for phase in lower_nest(nest, "attention", SERVER.available_intrinsics))
+    assert text.count("ldtilecfg") == shapings
+
+
 def test_masks_are_added_where_scores_are_read(tmp_path):
     task = in_pairs(tmp_path, queries=32, keys=32, mask="added")
     names = [b.name for b in derive(task, default_candidate(task, SERVER).stages).blocks]
@@ -113,3 +127,70 @@ def test_float32_is_as_it_was(target: Target, tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, 33, 33, mask="causal"), FUSED.format(MAPS["causal"]))
     assert default_candidate(task, target) == default_candidate(task, target, tensorize=False)
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------
+
+WEIGHTED = """\
+task weighted(x0, x1, x2) -> (y0) anchor sum
+  in x0: float32[9, 21]
+  in x1: float32[9]
+  in x2: bfloat16[21, 32]
+  local t0: float32[9, 21]
+  local t1: float32[9]
+  local t2: bfloat16[9, 21]
+  out y0: float32[9, 32]
+  block exp [m:9 n:21] assign
+    t0[m, n] = exp(x0[m, n])
+  block total [m:9 | n:21] add
+    t1[m] += t0[m, n]
+  block product [m:9 n:21] assign
+    t2[m, n] = bfloat16(t0[m, n] * x1[m])
+  block sum [m:9 d:32 | n:21] add
+    y0[m, d] += float32(t2[m, n]) * float32(x2[n, d])"""
+
+
+def lines(task: Task) -> list[str]:
+    return [str(b).splitlines()[-1].strip() for b in task.blocks]
+
+
+def derived_by(task: Task, rule: str, **args: str | int) -> Task:
+    """The Task after one rule, which computes the same, up to roundings."""
+    found = derived(task, Stage(rule, args))
+    verify_task(found)
+    inputs = random_inputs(task)
+    wanted, result = run_task(task, inputs)["y0"], run_task(found, inputs)["y0"]
+    np.testing.assert_allclose(result, wanted, rtol=2e-2, atol=2e-2 * np.abs(wanted).max())
+    return found
+
+
+def test_what_is_rounded_after_a_common_factor_is_rounded_before_it():
+    assert lines(derived_by(parse_task(WEIGHTED), "defer", block="product")) == [
+        "t0[m, n] = bfloat16(exp(x0[m, n]))",
+        "t1[m] += float32(t0[m, n])",
+        "y0_sum[m, d] += float32(t0[m, n]) * float32(x2[n, d])",
+        "y0[m, d] = y0_sum[m, d] * x1[m]",
+    ]
+
+
+def test_what_is_cast_by_all_readers_is_stored_so():
+    task = derived_by(parse_task(WEIGHTED), "widen", buffer="t2", dtype="float32")
+    assert lines(task)[2:] == [
+        "t2[m, n] = t0[m, n] * x1[m]",
+        "y0[m, d] += t2[m, n] * float32(x2[n, d])",
+    ]
+    for buffer, dtype in (("x2", "float32"), ("t2", "float64")):  # an input; not what it is read as
+        with pytest.raises(DoesNotApply):
+            derived(parse_task(WEIGHTED), Stage("widen", {"buffer": buffer, "dtype": dtype}))
+
+
+def test_reductions_are_filled_with_zeros():
+    packed = derived_by(parse_task(WEIGHTED), "cache_read", block="sum", buffer="x2")
+    task = derived_by(packed, "lengthen", block="sum", iter="n", extent=32)
+    assert "t2[m, n] = select(n < 21, bfloat16(t0[m, n] * x1[m]), bfloat16(0.0))" in lines(task)
+    assert "x2_packed[pa, pb] = select(pa < 21, x2[pa, pb], bfloat16(0.0))" in lines(task)
+    assert task.buffer("t2").shape == (9, 32) and task.blocks[1].ranges["n"] == 21
+    with pytest.raises(DoesNotApply):  # an input has no room for zeros
+        derived(parse_task(WEIGHTED), Stage("lengthen", {"block": "sum", "iter": "n", "extent": 32}))
+    with pytest.raises(DoesNotApply):
+        derived(packed, Stage("extend", {"buffer": "x2_packed", "dim": 0, "extent": 20}))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from three_ways import check, host_target
 
+from modelc.codegen import lower
+from modelc.codegen.transpose import MOST_BITS, crossed
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.expr import DTYPES
 from modelc.ir.text import parse_task
 from modelc.target import load_target
 
@@ -42,3 +46,32 @@ def test_what_is_cast_on_the_way_is_a_move(shape):
 
 def test_what_is_computed_on_the_way_is_not_a_move():
     check(parse_task(MOVE.format(dtype="float32", rows=40, columns=33).replace("= x0", "= float32(2.0) * x0")))
+
+
+PAIRS = """\
+task pack(x0) -> (y0) anchor pack
+  in x0: {dtype}[3, {steps}, {columns}] stored {source}
+  out y0: {dtype}[3, {steps}, {columns}] stored {target}
+  block pack [b:3 k:{steps} n:{columns}] assign
+    y0[b, k, n] = x0[b, k, n]"""
+ALONG = {"k": "reorder(0, 2, 1)", "n": "reorder(0, 1, 2)"}  # what is contiguous where it is read
+
+
+@pytest.mark.parametrize("along", ALONG)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float32"])
+@pytest.mark.parametrize("group", [2, 4])
+@pytest.mark.parametrize(("steps", "columns"), [(32, 32), (24, 37), (8, 5)])
+def test_what_an_intrinsic_reads_as_one_moves_as_one(steps, columns, group, dtype, along, monkeypatch):
+    """[k][n] stored as [k // group][n][k % group], as the operands of dot products are packed."""
+    layout = f"split(1, {group}).reorder(0, 1, 3, 2)"
+    task = parse_task(PAIRS.format(dtype=dtype, steps=steps, columns=columns, source=ALONG[along], target=layout))
+    if along == "k":
+        tiles, order = {"n": (16,), "k": (8 * group,)}, ("b0", "n0", "k0", "k1", "n1")
+    else:
+        tiles, order = {"n": (16,), "k": (group,)}, ("b0", "k0", "n0", "n1", "k1")
+    schedule = BlockSchedule("root", "arena", tiles, order, {order[-2]: "unroll", order[-1]: "vector"})
+    moved = []
+    monkeypatch.setattr(lower, "crossed", lambda *args: moved.append(crossed(*args)) or moved[-1])
+    check(task, Candidate({"pack": schedule}))
+    wide = along == "k" and 8 * DTYPES[dtype].itemsize * group > MOST_BITS
+    assert any(moved) != wide
