@@ -1,5 +1,7 @@
 """Convolutions with a stride read copies in which every so many elements lie side by side."""
 
+from math import prod
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,6 +57,13 @@ def test_padding_needs_no_more_padding() -> None:
     assert "< 9" not in after and "local p: float32[2, 2, 5]" in after
 
 
+def test_a_copy_in_another_order_keeps_it() -> None:
+    text = STRIDED.format(wide=9, taps=1, out=4, value="x0[c, x]", index="w * 2")
+    text = text.replace("local p: float32[2, 9]", "local p: float32[2, 9] stored reorder(1, 0)")
+    after = derived(text, "deinterleave", buffer="p", dim=1, size=2)
+    assert "local p: float32[2, 1, 5] stored reorder(1, 2, 0)" in after and "p[c, 0, w]" in after
+
+
 def test_refusals() -> None:
     text = STRIDED.format(wide=9, taps=3, out=4, value="x0[c, x]", index="w * 2 + s")
     assert "no copy" in refused(text, "deinterleave", buffer="x0", dim=1, size=2)
@@ -96,6 +105,19 @@ def test_strided_convolutions(
         copies = [s for s in way.stages if s.rule == "deinterleave"]
         rows = [r.strides["w"] for r in way.reads]
         assert (len(copies) == 1 and {*rows} <= {0, 1}) or kernel == stride
+    check(task, way.candidate(way.default_knobs()))
+
+
+@pytest.mark.parametrize("strides", [(2, 2), (1, 3), (3, 1)])
+def test_what_a_stride_leaves_out_is_not_transposed(strides: tuple[int, int]) -> None:
+    """Channels innermost, of the pixels that are read."""
+    attrs = {"strides": strides}
+    task = task_of("Conv", attrs, [(2, 32, 9, 14), (256, 32, 1, 1)], consts=(1,))
+    found = ways_of(task, host_target())
+    assert isinstance(found, Ways)
+    way = found.direct[0]
+    (copy,) = (b for b in way.task.locals if b.name == "x0_packed")
+    assert prod(copy.shape) == 2 * 32 * -(-9 // strides[0]) * -(-14 // strides[1])
     check(task, way.candidate(way.default_knobs()))
 
 

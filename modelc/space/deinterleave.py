@@ -17,6 +17,7 @@ from functools import partial
 from modelc.ir.affine import simplify
 from modelc.ir.block import AnyBlock, Block, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, loads, op, select, substitute
+from modelc.ir.layout import Layout, Primitive
 from modelc.space.conditions import settled
 from modelc.space.rule import DoesNotApply, plain_block, replaced
 
@@ -25,7 +26,9 @@ def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
     old = task.buffer(buffer)
     writers = [b for b in task.blocks if buffer in _written(b)]
     readers = [b for b in task.blocks if buffer in _read(b) and b not in writers]
-    if old not in task.locals or old.layout.primitives or old.strides is not None or len(writers) != 1:
+    order = old.layout.permutation
+    plain = old.strides is None and (order is not None or not old.layout.primitives)
+    if old not in task.locals or not plain or len(writers) != 1:
         raise DoesNotApply(f"{buffer} is no copy that is stored plainly")
     writer = plain_block(task, writers[0].name)
     if writer.aggregation != "assign" or writer.where or len(writer.writes) != 1:
@@ -47,7 +50,9 @@ def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
         else:
             blocks.append(block)
     shape = (*old.shape[:dim], count, -(-old.shape[dim] // size), *old.shape[dim + 1 :])
-    return replaced(task, blocks, [replace(b, shape=shape) if b is old else b for b in task.buffers])
+    wide = [x for d in order or range(len(old.shape)) for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
+    layout = old.layout if order is None else Layout((Primitive("reorder", tuple(wide)),))
+    return replaced(task, blocks, [replace(b, shape=shape, layout=layout) if b is old else b for b in task.buffers])
 
 
 def _written(block: AnyBlock) -> set[str]:

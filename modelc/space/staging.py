@@ -7,7 +7,7 @@ transpositions, paid for by the arithmetic that every element takes part in.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
@@ -48,7 +48,11 @@ def staged(task: Task, target: Target, stages: list[Stage]) -> Task:
     for c in inputs:  # none, if there are few input channels: then their order does not matter
         place = data[0].load.indices.index(Var(c.name))
         if data[0].strides[c.name] != 1 and _worth(task, data[0], place):
-            task = applied(task, stages, "cache_read", block=anchor.name, buffer=data[0].load.buffer, innermost=place)
+            before, buffer = task, data[0].load.buffer
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer, innermost=place)
+            (copy,) = {b.name for b in task.buffers} - {b.name for b in before.buffers}
+            for dim, size in left_out(data[0]) if not anchor.where else ():
+                task = applied(task, stages, "deinterleave", buffer=copy, dim=dim, size=size)
     return staged_result(task, anchor.name, outputs[0].name, stages)
 
 
@@ -69,6 +73,17 @@ def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) ->
             return applied(task, stages, "stage_write", block=last.name, innermost=dims[0])
     del stages[noted:]
     return before
+
+
+def left_out(read: Access) -> list[tuple[int, int]]:
+    """The dimensions of which only every so many elements are read (a stride without a window), and how many; the last
+    one first."""
+    found = []
+    for dim, index in enumerate(read.load.indices):
+        form = linear(index)
+        if form is not None and (size := gcd(*(c for _, c in form.terms))) > 1:
+            found.append((dim, size))
+    return found[::-1]
 
 
 def _worth(task: Task, read: Access, dim: int) -> bool:
