@@ -112,8 +112,10 @@ def test_without_tiles_dot_products_are_next() -> None:
     assert intrinsics_in(default_candidate(task, less)) == {"avx512-vnni"}
 
 
-def test_panels_that_outweigh_the_rows_pass_once() -> None:
-    case: Case = ("Conv", {"pads": [1] * 6}, (1, 256, 2, 7, 7), (512, 256, 3, 3, 3))
+@pytest.mark.parametrize("shape", [(1, 256, 2, 7, 7), (1, 256, 4, 14, 14)])
+def test_panels_that_outweigh_the_rows_pass_once(shape: tuple[int, ...]) -> None:
+    """Rows that stay in half of the second-level cache cost nothing from beyond it."""
+    case: Case = ("Conv", {"pads": [1] * 6}, shape, (512, 256, 3, 3, 3))
     way = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
     knobs = replace(way.default_knobs(), by_rows=False, parallel=None)
     assert way.macro_loops(knobs)[:2] == ["o0", "d0"]
@@ -127,6 +129,13 @@ def test_lines_of_the_result_are_written_whole() -> None:
     """32 of 16 columns at a time are a line of bfloat16: half of it for each of two tiles of rows costs more."""
     task = in_bfloat16(contraction(("MatMul", {}, (3136, 24), (24, 144)), ("bfloat16", "bfloat16")), ["y0"])
     assert ways_of(task, SERVER)["amx-bf16"].best_kernel().vectors > 1
+
+
+def test_a_square_of_tiles_loads_least() -> None:
+    """Two tiles of rows by two of columns: each line that is loaded costs, from wherever it comes."""
+    case: Case = ("Conv", {"pads": [1] * 6}, (1, 256, 4, 14, 14), (256, 256, 3, 3, 3))
+    best = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"].best_kernel()
+    assert (best.rows, best.vectors) == ((("h", 2), ("w", 14)), 2)
 
 
 @pytest.mark.parametrize(("shapes", "once"), [((64, 512, 64), "B"), ((640, 64, 64), "A"), ((64, 64, 64), "")])

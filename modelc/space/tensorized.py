@@ -33,7 +33,9 @@ from modelc.target import Intrinsic, Target
 LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
 FAR_CYCLES = 1.3  # of one line that comes from the second-level cache
 NEAR_LINE, FAR_LINE = 0.05, 0.2  # cycles of a line beyond its port: it waits at times
-NEAR_SHARE = 0.75  # of the first-level cache, for an operand that stays there while another passes
+BESIDE = 0.5  # of the products of tiles that their loads do not go beside
+TILE_LINE, FAR_TILE_LINE = 0.7, 1.0  # cycles of a line of a tile, from the first cache and from the second
+NEAR_SHARE = 0.6  # of the first-level cache, for an operand that stays there while another passes
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
 LEAST_PART = 0.6  # of the time of a whole tile
@@ -231,14 +233,17 @@ class Tensorized(Tiled):
         return max(least, min(near, most) // least * least), True
 
     def order(self, knobs: TiledKnobs) -> list[str]:
-        """One panel at a time goes over the rows of all lead iterators, if panels are what there is most of."""
+        """One panel at a time goes over the rows of all lead iterators, if less comes from beyond the second-level
+        cache that way."""
         macro, panels = super().order(knobs), f"{self.vector}0"
         lead = macro[: macro.index(panels)]
         if knobs.by_rows or not lead or self.batch or self.plain:
             return macro
         passes = prod(self.ranges[m[:-1]] for m in lead), trips(panels, self.ranges, self.tiles(knobs))
+        near = self.target.second.bytes // 2
         constants, rows = (self.bytes_read(self.vector, moving) for moving in (True, False))
-        if passes[1] * rows + constants >= passes[0] * constants + rows:
+        again = constants * (1 if constants <= near else passes[0]), rows * (1 if rows <= near else passes[1])
+        if again[1] + constants >= again[0] + rows:
             return macro
         return [panels, *(m for m in macro if m != panels)]
 
@@ -334,6 +339,9 @@ class Tensorized(Tiled):
         if vectors * self.lanes * self.written < self.target.caches[0].line:
             drained *= 2  # the lines of the result are written in parts
         overhead = 0.5 + (2.0 + drained) / applications
+        if intrinsic.tiles is not None:
+            loaded = BESIDE * arithmetic + TILE_LINE * near + FAR_TILE_LINE * far
+            return max(arithmetic, loaded, float(intrinsic.latency)) + overhead
         busy = max(arithmetic, near / LOAD_PORTS + far * FAR_CYCLES, float(intrinsic.latency))
         return busy + NEAR_LINE * near + FAR_LINE * far + overhead
 
