@@ -18,7 +18,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.passes.precision import in_bfloat16, products
+from modelc.passes.precision import in_bfloat16, products, to_bfloat16
 from modelc.space.build import build_nest
 from modelc.space.default import default_candidate
 from modelc.space.derivation import derive, derived
@@ -97,6 +97,25 @@ def test_one_contraction_alone_stays_on_vectors(tmp_path):
     """Queries of an odd depth are read as they lie: no unit computes the scores, and none the values then."""
     task = in_pairs(tmp_path, queries=24, keys=32, size=21)
     assert units(task, default_candidate(task, SERVER)) == [set(), set()]
+
+
+def test_few_rows_stay_on_vectors(tmp_path):
+    """Packing keys and values takes longer than they multiply."""
+    task = in_pairs(tmp_path, queries=9, keys=32, size=32)
+    assert units(task, default_candidate(task, SERVER)) == [set(), set()]
+
+
+def test_what_is_rounded_in_the_task_is_read_as_it_was(tmp_path):
+    """Operands that stay float32 outside are copied by the unit's packing, or not at all."""
+    m = Model()
+    program = to_bfloat16(m.program(tmp_path, attention(m, 32, 32, size=32), attention_bytes=1 << 20))
+    (task,) = [bound.task for bound in program.tasks]
+    assert sum(b.name.startswith("round") for b in task.blocks) == 3
+    for target, rounded in ((SERVER, 1), (WITHOUT_AMX, 0)):
+        candidate = default_candidate(task, target)
+        assert sum(name.startswith("round") for name in candidate.blocks) == rounded
+        assert len(build_nest(task, candidate).phases) == 1
+    check(on(task), candidate)
 
 
 def test_keys_and_values_are_packed_once_for_a_head(tmp_path):

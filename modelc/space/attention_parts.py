@@ -105,11 +105,22 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
 
 
 def _unrounded(task: Task, name: str, stages: list[Stage]) -> Task:
-    """Locals that contraction `name` casts are stored as what it casts them to: it runs on plain vectors."""
+    """Locals that contraction `name` casts are stored as what it casts them to, for it runs on plain vectors; those
+    that were mere roundings are read where they come from."""
     for e in [e for b in _block(task, name).body for e in walk(b)]:
         if isinstance(e, Op) and e.dtype and isinstance(e.args[0], Load):
             with suppress(DoesNotApply):
                 task = applied(task, stages, "widen", buffer=e.args[0].buffer, dtype=e.dtype)
+                task = _inlined(task, e.args[0].buffer, stages)
+    return task
+
+
+def _inlined(task: Task, buffer: str, stages: list[Stage]) -> Task:
+    """The Task without `buffer`, if that is a mere copy."""
+    for block in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
+        if isinstance(block.body[0], Load):
+            with suppress(DoesNotApply):
+                task = applied(task, stages, "inline", block=block.name)
     return task
 
 

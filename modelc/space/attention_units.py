@@ -105,7 +105,7 @@ class Unit:
 
 def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | None:
     """The fastest intrinsic of the target that computes `block` with columns along `vector`, if there is one that
-    multiplies more in a cycle than plain vectors do."""
+    multiplies more in a cycle than plain vectors do, and rows enough for one application."""
     buffers = {b.name: b for b in task.buffers}
     packed = {r.buffer for r in block.reads if vector in variables(r)}
     found: list[tuple[float, Unit | None]] = [(float(target.lanes("float32") * target.fma_ports), None)]
@@ -113,6 +113,9 @@ def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | Non
         if intrinsic.products * intrinsic.throughput <= found[0][0]:
             continue
         for whole in matches(block, buffers, intrinsic, packed, fusing=False):
+            rows = [whole.group(d.iterator) for d in intrinsic.accumulator.digits[:-1]]
+            if any(g.extent < g.tile for g in rows):  # too few that read what is packed
+                continue
             cut = intrinsic.cut(_extents(task, whole, packed)) if intrinsic.tiles is not None else intrinsic
             ways = matches(block, buffers, cut, packed, fusing=False)
             alike = [m for m in ways if m.operands == whole.operands and _fits(task, m, vector, packed)]
