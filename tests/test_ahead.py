@@ -120,6 +120,43 @@ def test_each_copy_fetches_all_rows_of_the_next(m: int, n: int, k: int, rows: in
         assert lines == {(row * n + wide * (outer + 1)) // LINE + v for row in range(k) for v in range(vectors)}
 
 
+def storing(rows: int, vectors: int, steps: int) -> Candidate:
+    plain = candidate(LINE, rows, vectors, steps).blocks["s0"]
+    write = BlockSchedule(
+        "s0.m0", "arena", {"n": (16,)}, ("m0", "n0", "n1"), {"m0": "unroll", "n0": "unroll", "n1": "vector"}
+    )
+    stage = Stage("cache_write", {"block": "s0"})
+    return Candidate({"s0": replace(plain, scope="register", prefetch={"y": "m0"}), "write_y": write}, (stage,))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(1, 9),
+    n=st.integers(3, 9),
+    k=st.integers(4, 60),
+    rows=st.integers(1, 4),
+    vectors=st.integers(1, 4),
+    steps=st.integers(1, 3),
+)
+def test_each_register_tile_fetches_what_it_writes(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
+    n *= LINE
+    nest = build_nest(matmul(m, n, k), storing(min(rows, m), vectors, steps))
+    assert parse_nest(str(nest)) == nest
+    assert all(s.write for s in nest.statements() if isinstance(s, Prefetch))
+    wide = LINE * vectors
+    for outer, lines in asked(nest).items():
+        assert lines == {(row * n + wide * outer) // LINE + v for row in range(m) for v in range(vectors)}
+
+
+def test_results_beyond_the_second_cache_are_fetched_to_be_written() -> None:
+    target = load_target("x86-64-v4")
+    for n, beyond in ((16384, True), (256, False)):
+        task = transposed(128, n, 64)
+        assert (task.buffer("y").bytes > target.second.bytes) == beyond
+        found = chosen(task, target)
+        assert any(isinstance(s, Prefetch) and s.write for s in found.nest.statements()) == beyond
+
+
 def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -> None:
     target = load_target("x86-64-v4")
     for k, beyond in ((512, True), (16, False)):

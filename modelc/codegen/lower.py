@@ -151,12 +151,14 @@ class _Lowering(Expressions):
         return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
-        """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself."""
+        """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a
+        write, for which the line has to be ours."""
         place = scope.storage[stmt.access.buffer]
         assert isinstance(place, Memory)
         at = self.index_of(op("add", self.flat(stmt.access, scope), place.offset), scope)
         address = tx.address_of(tx.BufferLoad(place.buffer, [at]))
-        return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1)))
+        kind = (int32(1), int32(3)) if stmt.write else (int32(0), int32(2))
+        return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, *kind, int32(1)))
 
     def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
         """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""

@@ -184,7 +184,7 @@ def substituted(body: Body, values: Mapping[str, Expr]) -> Body:
         if isinstance(s, Branch):
             return Branch(at(s.condition), substituted(s.then, values), substituted(s.otherwise, values))
         if isinstance(s, Prefetch):
-            return Prefetch(at(s.access))
+            return replace(s, access=at(s.access))
         if isinstance(s, Leaf):
             writes, leaf_body, where = (tuple(map(at, x)) for x in (s.writes, s.body, s.where))
             binding = tuple((name, at(e)) for name, e in s.binding)

@@ -50,7 +50,7 @@ class BlockSchedule:
     order: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     padded: tuple[str, ...] = ()  # iterators whose vector loop runs over whole vectors at the boundary too
-    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next iteration's part is fetched
+    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next part is fetched
 
     def __hash__(self) -> int:
         return hash((self.at, self.scope, self.order))

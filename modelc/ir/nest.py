@@ -123,9 +123,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """A hint that changes no result: the line of an element is wanted soon. Indices may lie outside the Region."""
+    """A hint that changes no result: the line of an element is wanted soon, to be written or (only) read. Indices may
+    lie outside the Region."""
 
     access: Load
+    write: bool = False
 
 
 Stmt = Leaf | Alloc | Loop | Branch | Call | Prefetch
@@ -198,7 +200,7 @@ def _show(stmt: Stmt, depth: int) -> list[str]:
         otherwise = [x for s in stmt.otherwise for x in _show(s, depth + 1)]
         return [f"{pad}if {show(stmt.condition)}", *then, *([f"{pad}else", *otherwise] if otherwise else [])]
     if isinstance(stmt, Prefetch):
-        return [f"{pad}prefetch {show(stmt.access)}"]
+        return [f"{pad}prefetch{'w' * stmt.write} {show(stmt.access)}"]
     if isinstance(stmt, Call):
         return [f"{pad}call {show_call(stmt.block, stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs)}"]
     binding = ", ".join(f"{i}={show(e)}" for i, e in stmt.binding)

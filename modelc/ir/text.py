@@ -294,15 +294,15 @@ def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
             result.append(Alloc(_region(line, rest), kind))
         elif kind == "call":
             result.append(Call(*_call(line, "call")))
-        elif kind == "prefetch":
+        elif kind in ("prefetch", "prefetchw"):
             if not isinstance(access := line.expr(rest), Load):
-                line.fail("an element of a buffer after 'prefetch'")
-            result.append(Prefetch(access))
+                line.fail(f"an element of a buffer after {kind!r}")
+            result.append(Prefetch(access, kind == "prefetchw"))
         elif kind in ("assign", "init", "update"):
             result.append(_leaf(line, kind))
         else:
             kinds = ", ".join((*TAGS, f"{INTRINSIC}NAME", *SCOPES))
-            line.fail(f"a statement ({kinds}, if, else, call, prefetch, assign, init, update)")
+            line.fail(f"a statement ({kinds}, if, else, call, prefetch, prefetchw, assign, init, update)")
     return tuple(result)
 
 

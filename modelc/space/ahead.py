@@ -1,4 +1,5 @@
-"""Fetching ahead: while a Block works on one part of an operand, the part that comes next is brought near.
+"""Fetching ahead: while a Block works on one part of an operand, the part that comes next is brought near; and while it
+sums up, what its results will be written to.
 
 A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
 buffer that a copy placed in that loop reads for the Block, a box, whose rows lie apart. The first pass over a part
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from math import prod
 
 from modelc.errors import InvalidIR
-from modelc.ir.affine import linear, simplify
-from modelc.ir.block import Block, Task
+from modelc.ir.affine import bounds, linear, simplify
+from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
+from modelc.space.follow import iterators
 from modelc.space.loops import loop_parts, trips
+from modelc.space.prepare import FAR_BYTES, consumers_of
 
 LINE_BYTES = 64  # of a cache line
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
@@ -58,14 +61,30 @@ class Box:
     def row(self, number: Expr, line: int) -> list[Load]:
         """The last element of each line of a row, by its number: where lines do not begin where rows do, a row's first
         part came with the box before."""
+        return [self.element(number, Const(k), line) for k in range(-(-self.extents[-1] // line))]
+
+    def spread(self, position: Expr, iterations: int, line: int) -> list[Load]:
+        """Elements of the lines that iteration `position` fetches: whole rows, or where there are more iterations than
+        rows, a power of two of iterations for each row."""
+        rows, lines = prod(self.extents[:-1]), -(-self.extents[-1] // line)
+        if iterations < rows:
+            share = self.share(iterations)
+            numbers = (op("add", op("mul", position, share), k) for k in range(share))
+            return [x for number in numbers for x in self.row(_within(number, iterations * share, rows), line)]
+        each = 1 << ((iterations // rows).bit_length() - 1)  # iterations for one row
+        row = _within(op("floordiv", position, each), -(-iterations // each), rows)
+        share, slot = -(-lines // each), op("mod", position, each)
+        parts = (op("add", op("mul", slot, share), k) for k in range(share))
+        return [self.element(row, _within(part, each * share, lines), line) for part in parts]
+
+    def element(self, number: Expr, part: Expr, line: int) -> Load:
+        """The last element of line `part` of a row."""
         *outer, last = self.start.indices
-        number = op("min", number, prod(self.extents[:-1]) - 1)
         for d in reversed(range(len(outer))):
             digit = op("mod", number, self.extents[d]) if prod(self.extents[:d]) > 1 else number
             outer[d] = op("add", outer[d], digit if self.extents[d] > 1 else 0)
             number = op("floordiv", number, self.extents[d])
-        ends = (k * line + line - 1 for k in range(-(-self.extents[-1] // line)))
-        return [Load(self.start.buffer, (*outer, op("add", last, end))) for end in ends]
+        return Load(self.start.buffer, (*outer, op("add", last, op("add", op("mul", part, line), line - 1))))
 
 
 def copied(task: Task, block: Block) -> dict[str, Load]:
@@ -83,6 +102,57 @@ def copied(task: Task, block: Block) -> dict[str, Load]:
     return result
 
 
+def written(task: Task, block: Block) -> dict[str, Load]:
+    """The buffers that the consumers of `block` write, and which element of each for a point of its own iteration
+    space."""
+    consumers = consumers_of(task, block)
+    names = iterators(block, consumers)
+    result: dict[str, Load] = {}
+    for consumer in consumers:
+        own = names[consumer.name]
+        if len(consumer.writes) == 1 and all(n in own for n, extent in consumer.ranges.items() if extent > 1):
+            at = {n: Var(own[n]) if n in own else Const(0) for n in consumer.ranges}
+            write = substitute(consumer.writes[0], at)
+            assert isinstance(write, Load)
+            result[write.buffer] = write
+    return result
+
+
+def far_copied(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
+    """The buffers that `block` reads through copies, from beyond a cache of `near_bytes`, in rows that lie far apart.
+    `extents`: how many values of its iterators are copied at a time."""
+    found = copied(task, block)
+    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+
+
+def far_results(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
+    """The Task's outputs that consumers of `block` write beyond a cache of `near_bytes`, in rows that lie far apart.
+    `extents`: how many values of its iterators a register tile has."""
+    found = {name: access for name, access in written(task, block).items() if name in task.outputs}
+    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+
+
+def _far(buffer: Buffer, access: Load, extents: Mapping[str, int], near_bytes: int) -> bool:
+    """Whether what is accessed of a large buffer are rows so far apart that the CPU's own prefetcher does not see them
+    coming."""
+    if buffer.logical_strides is None or buffer.bytes <= near_bytes:
+        return False
+    limits = [bounds(i, extents) or (0, 0) for i in access.indices]
+    run = 1
+    for stride, (low, high) in sorted(zip(buffer.logical_strides, limits, strict=True)):
+        if high > low and stride > run:
+            return stride * DTYPES[buffer.dtype].itemsize >= FAR_BYTES
+        run += stride * (high - low)
+    return False
+
+
+def _within(number: Expr, count: int, limit: int) -> Expr:
+    """`number`, one of `count`, but less than `limit`."""
+    if limit == 1:
+        return Const(0)
+    return op("min", number, limit - 1) if count > limit else number
+
+
 class Ahead:
     """Where the loops of one Block are while its Nest is built, and what it fetches there."""
 
@@ -98,10 +168,12 @@ class Ahead:
         self.boxes: dict[str, Box] = {}
         self.reads = {r.buffer: r for r in block.reads if r.buffer in self.prefetch}
         self.copied = {name: read for name, read in copied(task, block).items() if name in self.prefetch}
-        operands = self.reads.keys() | self.copied.keys()
+        self.written = {name: write for name, write in written(task, block).items() if name in self.prefetch}
+        self.results: dict[str, Box] = {}
+        operands = self.reads.keys() | self.copied.keys() | self.written.keys()
         self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
-            last = self.step if buffer in self.reads else self.tile
+            last = self.tile if buffer in self.copied else self.step
             if buffer not in operands or loop not in self.order[:last]:
                 raise InvalidIR(
                     f"block {block.name} cannot fetch {buffer!r} ahead for loop {loop!r}: it has no such operand, or "
@@ -109,7 +181,7 @@ class Ahead:
                 )
 
     def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
-        """Those of `operands` (reads or copied) of which an iteration of `loop` reads one part."""
+        """Those of `operands` (reads, copied or written) of which an iteration of `loop` reads or writes one part."""
         return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
 
     def panel(self, now: Load, then: Load, region: Region, elements: int) -> None:
@@ -123,9 +195,11 @@ class Ahead:
             raise InvalidIR(f"the parts of {now.buffer} that are fetched ahead do not lie one after the other")
         self.panels[now.buffer] = Panel(then, min(elements, form.constant))
 
-    def box(self, then: Load, extents: Sequence[int]) -> None:
-        """The next box begins at `then`; it has so many elements along the dimensions of its storage."""
-        self.boxes[then.buffer] = Box(then, tuple(extents))
+    def box(self, start: Load, extents: Sequence[int]) -> None:
+        """The next box that is copied, or the one that is to be written, begins at `start`; it has so many elements
+        along the dimensions of its storage."""
+        boxes = self.boxes if start.buffer in self.copied else self.results
+        boxes[start.buffer] = Box(start, tuple(extents))
 
     def lines(self) -> list[Load]:
         """One element of each line of panels that this iteration of the innermost loop fetches."""
@@ -133,6 +207,14 @@ class Ahead:
         for buffer, panel in self.panels.items():
             position, iterations = self.position(buffer, self.step)
             result += panel.share(position, iterations, self.line[buffer])
+        return result
+
+    def stores(self) -> list[Load]:
+        """An element of each line of results that this iteration of the innermost loop fetches to be written."""
+        result = []
+        for buffer, part in self.results.items():
+            position, iterations = self.position(buffer, self.step)
+            result += part.spread(position, iterations, self.line[buffer])
         return result
 
     def rows(self, var: str) -> list[tuple[int, list[Load]]]:
@@ -143,7 +225,8 @@ class Ahead:
             position, iterations = self.position(buffer, self.tile)
             count = part.share(iterations)
             number = op("add", op("mul", position, count), Var(var) if count > 1 else 0)
-            result.append((count, part.row(number, self.line[buffer])))
+            row = _within(number, iterations * count, prod(part.extents[:-1]))
+            result.append((count, part.row(row, self.line[buffer])))
         return result
 
     def position(self, buffer: str, last: int) -> tuple[Expr, int]:

@@ -224,23 +224,24 @@ class _Builder:
             assert isinstance(now, Load) and isinstance(then, Load)
             elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
             ahead.panel(now, then, site.storage[read.buffer].region, elements)
-        for read in ahead.begins(loop, ahead.copied):
-            place = site.storage[read.buffer]
-            domain = {n: Span(later[n], s.extent) for n, s in site.domain.items()}
-            spans = box(read, place.shape, domain, ranges)
-            then = self.physical(Load(read.buffer, tuple(s.base for s in spans)), site.storage, ranges)
+        for access in (*ahead.begins(loop, ahead.copied), *ahead.begins(loop, ahead.written)):
+            place, bases = site.storage[access.buffer], later if access.buffer in ahead.copied else here
+            spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
+            start = self.physical(Load(access.buffer, tuple(s.base for s in spans)), site.storage, ranges)
             order = place.layout.permutation
             if order is None and place.layout.primitives:
-                raise InvalidIR(f"{read.buffer} is not stored row by row: its boxes cannot be fetched ahead")
-            assert isinstance(then, Load)
-            ahead.box(then, [spans[d].extent for d in order] if order else [s.extent for s in spans])
+                raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be fetched ahead")
+            assert isinstance(start, Load)
+            ahead.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
         result: list[Stmt] = []
         if site.k == ahead.tile:
             var = _unused("row0", site.ranges)
             for count, accesses in ahead.rows(var):
                 row = tuple(map(Prefetch, accesses))
                 result += row if count == 1 else [Loop(var, count, row)]
-        return result + list(map(Prefetch, ahead.lines())) if site.k == ahead.step else result
+        if site.k == ahead.step:
+            result += [*map(Prefetch, ahead.lines()), *(Prefetch(access, True) for access in ahead.stores())]
+        return result
 
     def place(self, site: Site) -> list[Stmt]:
         """The inside of the site's loop: storage, producers, the rest of the block, consumers."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from math import prod
 
-from modelc.ir.affine import bounds
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import DTYPES, Load, Var, variables
+from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, pieces, stored_lanes
-from modelc.space.ahead import copied
+from modelc.space.ahead import far_copied, far_results
 from modelc.space.follow import followed
 from modelc.space.loops import copies, covered, trips
 from modelc.space.maps import (
@@ -32,7 +31,6 @@ from modelc.space.maps import (
     reads_plainly,
 )
 from modelc.space.prepare import (
-    FAR_BYTES,
     afterwards,
     consumers_of,
     factored,
@@ -308,6 +306,7 @@ class Tiled:
             _, placed, loop = schedules[producer.name].at.partition(".")
             if placed and self.fetches_copied(producer, loop, macro, tiles):
                 ahead[producer.reads[0].buffer] = loop
+        ahead |= {name: macro[-1] for name in self.fetched_results(macro, tiles, tags)}
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
@@ -336,22 +335,21 @@ class Tiled:
     def fetches_copied(
         self, copy: Block, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
     ) -> bool:
-        """Whether what `copy` reads in the next iteration of `loop` is fetched in this one: it comes from beyond the
-        second-level cache, in rows that lie far apart, which the CPU's own prefetcher does not see coming."""
-        source = copied(self.task, self.anchor).get(copy.reads[0].buffer)
-        if self.sliding or not self.plain or source is None or trips(loop, self.ranges, tiles) == 1:
-            return False
-        buffer = self.task.buffer(source.buffer)
-        if buffer.logical_strides is None or buffer.bytes <= self.target.second.bytes:
+        """Whether what `copy` reads in the next iteration of `loop` is fetched in this one."""
+        if self.sliding or not self.plain or trips(loop, self.ranges, tiles) == 1:
             return False
         extents = covered(self.ranges, macro[: macro.index(loop) + 1], tiles)
-        limits = [bounds(i, extents) or (0, 0) for i in source.indices]
-        run, itemsize = 1, DTYPES[buffer.dtype].itemsize
-        for stride, (low, high) in sorted(zip(buffer.logical_strides, limits, strict=True)):
-            if high > low and stride > run:
-                return stride * itemsize >= FAR_BYTES and self.passes(loop, macro, tiles) >= FETCHING_ROWS
-            run += stride * (high - low)
-        return False
+        far = far_copied(self.task, self.anchor, extents, self.target.second.bytes)
+        return copy.reads[0].buffer in far and self.passes(loop, macro, tiles) >= FETCHING_ROWS
+
+    def fetched_results(
+        self, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]], tags: Mapping[str, str]
+    ) -> list[str]:
+        """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
+        is done."""
+        if self.sliding or not self.plain or all(f"{n}0" in tags for n in self.reduction):
+            return []
+        return far_results(self.task, self.anchor, covered(self.ranges, macro, tiles), self.target.second.bytes)
 
     def seconds(self, knobs: TiledKnobs) -> float:
         """The micro-kernel's cycles over the whole Task while its constants come from memory."""
