@@ -108,6 +108,16 @@ def test_strided_convolutions(
     check(task, way.candidate(way.default_knobs()))
 
 
+def test_copies_end_where_the_last_vector_does() -> None:
+    """19 elements are two vectors, of which the second is read whole."""
+    task = strided(2, 39, 3, 2, 1, (0, 0))
+    way = unstaged(task)
+    candidate = way.candidate(way.default_knobs())
+    assert way.vector == "w" and [s.rule for s in way.stages][-2:] == ["deinterleave", "extend"]
+    assert candidate.blocks[way.anchor.name].padded == ("w",)
+    check(task, candidate)
+
+
 @pytest.mark.parametrize("strides", [(2, 2), (1, 3), (3, 1)])
 def test_what_a_stride_leaves_out_is_not_transposed(strides: tuple[int, int]) -> None:
     """Channels innermost, of the pixels that are read."""

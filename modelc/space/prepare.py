@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from math import prod
 
-from modelc.ir.affine import linear
+from modelc.ir.affine import bounds, linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
@@ -126,9 +126,10 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
     return prod(i.extent for i in anchor.iters if read.strides[i.name] == 0) >= 8
 
 
-def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage]) -> Task:
+def packed_operands(task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage]) -> Task:
     """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads a line far from the last, where many rows read them."""
+    those of which every reduction step reads a line far from the last, where many rows read them. Copies end where the
+    last vector does, if it is read whole."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         if buffer in task.constants:
@@ -138,7 +139,23 @@ def packed_operands(task: Task, anchor: Block, vector: str, stages: list[Stage])
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
         elif near(read.strides[vector]) and readers(anchor, read) >= LEAST_SHUFFLES:
             task = deinterleaved(task, anchor, read, vector, stages)
+    for read in accesses(task, plain_block(task, anchor.name))[0]:
+        end = vectors_end(task, plain_block(task, anchor.name), read, vector, lanes)
+        if end is not None and end[1] > task.buffer(read.load.buffer).shape[end[0]]:
+            with suppress(DoesNotApply):
+                task = applied(task, stages, "extend", buffer=read.load.buffer, dim=end[0], extent=end[1])
     return task
+
+
+def vectors_end(task: Task, anchor: Block, read: Access, vector: str, lanes: int) -> tuple[int, int] | None:
+    """The dimension of a copy, several rows of which read the same vectors, that these go along, and how long it is
+    where the last one is whole; None for any other operand."""
+    dims = [d for d, i in enumerate(read.load.indices) if vector in variables(i)]
+    if task.buffer(read.load.buffer) not in task.locals or read.strides[vector] != 1 or len(dims) != 1:
+        return None
+    whole = -(-anchor.ranges[vector] // lanes) * lanes
+    limits = bounds(read.load.indices[dims[0]], {**anchor.ranges, vector: whole})
+    return None if limits is None or readers(anchor, read) == 1 else (dims[0], limits[1] + 1)
 
 
 def deinterleaved(task: Task, anchor: Block, read: Access, vector: str, stages: list[Stage]) -> Task:

@@ -40,6 +40,7 @@ from modelc.space.prepare import (
     pick_vector,
     read_afterwards,
     reduction_of,
+    vectors_end,
 )
 from modelc.target import Target
 
@@ -93,7 +94,8 @@ def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, 
         or anchor.where
     ):
         return task, None
-    task = packed_operands(task, anchor, vector, stages)
+    lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
+    task = packed_operands(task, anchor, vector, lanes, stages)
     anchor = reduction_of(task)
     return task, Tiled(task, target, tuple(stages), anchor, vector, consumers_of(task, anchor))
 
@@ -284,7 +286,9 @@ class Tiled:
                     if self.fetches(macro, tiles):
                         ahead[read.load.buffer] = f"{v}0"
                     continue
-            free = free and read.strides[v] == 0
+            end = vectors_end(self.task, anchor, read, v, self.lanes)
+            room = end is not None and end[1] <= self.task.buffer(read.load.buffer).shape[end[0]]
+            free = free and (read.strides[v] == 0 or room)
         pad = (v,) if free else ()
         order = (*macro, *reduction, *steps, *micro, *unit)
         schedules: dict[str, BlockSchedule] = {}
