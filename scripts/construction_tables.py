@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
 WAYS = ("construction", "rules", "greedy", "analytic")
 BEHIND = 1.1  # of the best random candidate's time: where construction takes more, the knobs of both are shown
@@ -24,20 +25,14 @@ def ratios(row: Row) -> dict[str, float]:
     return {way: row["ways"][way]["measured"] / best for way in WAYS}
 
 
-def rank_correlation(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """Spearman's, with ranks of equals in order of appearance."""
-    first, second = (np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (a, b))
-    return float(np.corrcoef(first, second)[0, 1]) if len(a) > 2 else float("nan")
-
-
 def prediction(row: Row) -> dict[str, float]:
     """How far predicted and measured times of the random candidates agree."""
     predicted, measured = (np.array([p[key] for p in row["points"]]) for key in ("predicted", "measured"))
     quarter = np.argsort(measured, kind="stable")[: max(4, len(measured) // 4)]
     return {
         "regret": float(measured[np.argmin(predicted)] / measured.min()),
-        "rank": rank_correlation(predicted, measured),
-        "rank of best quarter": rank_correlation(predicted[quarter], measured[quarter]),
+        "rank": float(spearmanr(predicted, measured).statistic),
+        "rank of best quarter": float(spearmanr(predicted[quarter], measured[quarter]).statistic),
         "measured / predicted": float(np.median(measured / predicted)),
     }
 

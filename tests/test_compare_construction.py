@@ -8,7 +8,6 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from test_bench_scripts import script
 
@@ -74,10 +73,6 @@ def test_the_report() -> None:
     behind = lines.index("resnet50:conv_relu_44 (1x1): construction is behind")
     assert "knobs 0" in lines[behind + 1] and "its own" in lines[behind + 2]
     assert not any(line.startswith("a:b: construction") for line in lines)
-
-
-def test_ranks_of_few() -> None:
-    assert np.isnan(tables.rank_correlation(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
 
 
 def test_what_was_measured_otherwise_is_not_mixed(tmp_path: Path) -> None:
