@@ -131,6 +131,12 @@ def test_lines_of_the_result_are_written_whole() -> None:
     assert ways_of(task, SERVER)["amx-bf16"].best_kernel().vectors > 1
 
 
+@pytest.mark.parametrize(("rows", "by_rows"), [(196, False), (3136, True)])
+def test_panels_that_are_more_than_what_is_written_pass_once(rows: int, by_rows: bool) -> None:
+    task = in_bfloat16(contraction(("MatMul", {}, (rows, 1024), (1024, 256)), ("bfloat16", "bfloat16")), ["y0"])
+    assert ways_of(task, SERVER)["amx-bf16"].default_knobs().by_rows == by_rows
+
+
 def test_a_square_of_tiles_loads_least() -> None:
     """Two tiles of rows by two of columns: each line that is loaded costs, from wherever it comes."""
     case: Case = ("Conv", {"pads": [1] * 6}, (1, 256, 4, 14, 14), (256, 256, 3, 3, 3))

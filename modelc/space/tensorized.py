@@ -218,12 +218,14 @@ class Tensorized(Tiled):
 
     def chunk(self, name: str | None, counts: dict[str, int], vectors: int) -> tuple[int, bool]:
         """Where all panels stay in half of the second-level cache, they pass by chunks of rows that stay in the first,
-        or by larger ones if these have to be copied with a margin: what is computed then is written row by row."""
+        or by larger ones if these have to be copied with a margin: what is computed then is written row by row. Not
+        where panels are more than what is written: they come from afar, and one is fetched while another is used."""
         if name is None:
             return 1, False
         shared = prod(self.ranges[n] for n in self.batch)
         second = self.target.second.bytes
-        if self.bytes_read(name, False) // shared > second // 2:
+        written = prod(self.ranges[n] for n in (*self.rows, self.vector)) * self.written
+        if self.bytes_read(name, False) // shared > min(second // 2, written):
             return super().chunk(name, counts, vectors)
         extent, least = self.ranges[name], counts[name]
         copied = self.task.blocks.index(self.anchor) > 0
