@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lint, types and tests, in a virtual environment of its own: sh scripts/test.sh [PYTEST OPTION...]
+# Lint, types and tests on all cores, in a virtual environment of its own: sh scripts/test.sh [PYTEST OPTION...]
 # VENV names the environment (default .venv).
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,4 +10,4 @@ venv=${VENV:-.venv}
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 "$venv/bin/mypy"
-"$venv/bin/python" -m pytest "$@"
+"$venv/bin/python" -m pytest -n auto --dist worksteal "$@"
