@@ -310,7 +310,8 @@ class Tiled:
             _, placed, loop = schedules[producer.name].at.partition(".")
             if placed and self.fetches_copied(producer, loop, macro, tiles):
                 ahead[producer.reads[0].buffer] = loop
-        ahead |= {name: macro[-1] for name in self.fetched_results(macro, tiles, tags)}
+        if self.registers(knobs.rows, knobs.vectors) < self.target.vector.registers:
+            ahead |= {name: macro[-1] for name in self.fetched_results(macro, tiles, tags)}
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
@@ -350,7 +351,7 @@ class Tiled:
         self, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]], tags: Mapping[str, str]
     ) -> list[str]:
         """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
-        is done."""
+        is done. (Where accumulators leave no register over, LLVM spills them beside these hints.)"""
         if self.sliding or not self.plain or all(f"{n}0" in tags for n in self.reduction):
             return []
         return far_results(self.task, self.anchor, covered(self.ranges, macro, tiles), self.target.second.bytes)
