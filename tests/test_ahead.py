@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -59,6 +59,19 @@ def fetched(body: tuple[Stmt, ...], env: dict[str, int], nest: Nest) -> Iterator
             yield env.get("n0"), sum(i * s for i, s in zip(at, region.stride, strict=True))
 
 
+def sizes(n: st.SearchStrategy[int]) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """A test of products of several sizes, in several register tiles."""
+    drawn = given(
+        m=st.integers(1, 9),
+        n=n,
+        k=st.integers(4, 60),
+        rows=st.integers(1, 4),
+        vectors=st.integers(1, 4),
+        steps=st.integers(1, 4),
+    )
+    return lambda test: settings(deadline=None, max_examples=40)(drawn(test))
+
+
 def asked(nest: Nest) -> dict[int, set[int]]:
     """Iteration of n0 -> the lines of the operand that it asks for."""
     result: dict[int, set[int]] = {}
@@ -68,15 +81,7 @@ def asked(nest: Nest) -> dict[int, set[int]]:
     return result
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    m=st.integers(1, 9),
-    n=st.integers(33, 150),
-    k=st.integers(2, 19),
-    rows=st.integers(1, 4),
-    vectors=st.integers(1, 3),
-    steps=st.integers(1, 4),
-)
+@sizes(st.integers(33, 150))
 def test_each_panel_fetches_all_lines_of_the_next(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
     nest = build_nest(matmul(m, n, k), candidate(n, min(rows, m), vectors, min(steps, k)))
     assert parse_nest(str(nest)) == nest
@@ -102,15 +107,7 @@ def copying(n: int, rows: int, vectors: int, steps: int) -> Candidate:
     return Candidate({"pack_x": copy, "s0": schedule}, (Stage("cache_read", {"block": "s0", "buffer": "x"}),))
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    m=st.integers(1, 9),
-    n=st.integers(3, 9),
-    k=st.integers(2, 19),
-    rows=st.integers(1, 4),
-    vectors=st.integers(1, 3),
-    steps=st.integers(1, 4),
-)
+@sizes(st.integers(3, 9))
 def test_each_copy_fetches_all_rows_of_the_next(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
     n *= LINE  # so that every row begins at a line
     nest = build_nest(transposed(m, n, k), copying(n, min(rows, m), vectors, min(steps, k)))
@@ -129,15 +126,7 @@ def storing(rows: int, vectors: int, steps: int) -> Candidate:
     return Candidate({"s0": replace(plain, scope="register", prefetch={"y": "m0"}), "write_y": write}, (stage,))
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    m=st.integers(1, 9),
-    n=st.integers(3, 9),
-    k=st.integers(4, 60),
-    rows=st.integers(1, 4),
-    vectors=st.integers(1, 4),
-    steps=st.integers(1, 3),
-)
+@sizes(st.integers(3, 9))
 def test_each_register_tile_fetches_what_it_writes(m: int, n: int, k: int, rows: int, vectors: int, steps: int) -> None:
     n *= LINE
     nest = build_nest(matmul(m, n, k), storing(min(rows, m), vectors, steps))

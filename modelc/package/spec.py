@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def filters(self) -> bool:
-        """Whether some step is minimal filtering."""
+        """Whether some step is minimal filtering, or by another rule that rounds otherwise."""
         return any(step.error_bound for step in self.steps)
 
     @property

@@ -4,8 +4,8 @@ sums up, what its results will be written to.
 A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
 buffer that a copy placed in that loop reads for the Block, a box, whose rows lie apart. The first pass over a part
 would wait for memory at every line; the passes before, over the part before it, have the time to fetch it. Each
-iteration of the innermost loop that is not unrolled fetches its share of a panel, so that the requests are spread
-evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more arithmetic.
+iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the requests
+are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more of it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
 from modelc.space.follow import iterators
 from modelc.space.loops import loop_parts, trips
+from modelc.space.maps import LINE_BYTES
 from modelc.space.prepare import FAR_BYTES, consumers_of
 
-LINE_BYTES = 64  # of a cache line
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
 
 
@@ -54,7 +54,7 @@ class Box:
     start: Load
     extents: tuple[int, ...]
 
-    def share(self, iterations: int) -> int:
+    def rows_each(self, iterations: int) -> int:
         """Rows that each of so many iterations fetches."""
         return -(-prod(self.extents[:-1]) // iterations)
 
@@ -63,12 +63,12 @@ class Box:
         part came with the box before."""
         return [self.element(number, Const(k), line) for k in range(-(-self.extents[-1] // line))]
 
-    def spread(self, position: Expr, iterations: int, line: int) -> list[Load]:
-        """Elements of the lines that iteration `position` fetches: whole rows, or where there are more iterations than
-        rows, a power of two of iterations for each row."""
+    def share(self, position: Expr, iterations: int, line: int) -> list[Load]:
+        """One element of each line that iteration `position` fetches: whole rows, or where rows are fewer, a part of
+        one: a power of two of iterations for each."""
         rows, lines = prod(self.extents[:-1]), -(-self.extents[-1] // line)
         if iterations < rows:
-            share = self.share(iterations)
+            share = self.rows_each(iterations)
             numbers = (op("add", op("mul", position, share), k) for k in range(share))
             return [x for number in numbers for x in self.row(_within(number, iterations * share, rows), line)]
         each = 1 << ((iterations // rows).bit_length() - 1)  # iterations for one row
@@ -165,11 +165,11 @@ class Ahead:
         self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
         self.panels: dict[str, Panel] = {}  # the next one of each operand
-        self.boxes: dict[str, Box] = {}
+        self.boxes: dict[str, Box] = {}  # the next one of each buffer that is copied
+        self.results: dict[str, Box] = {}  # what is to be written
         self.reads = {r.buffer: r for r in block.reads if r.buffer in self.prefetch}
         self.copied = {name: read for name, read in copied(task, block).items() if name in self.prefetch}
         self.written = {name: write for name, write in written(task, block).items() if name in self.prefetch}
-        self.results: dict[str, Box] = {}
         operands = self.reads.keys() | self.copied.keys() | self.written.keys()
         self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
@@ -201,20 +201,12 @@ class Ahead:
         boxes = self.boxes if start.buffer in self.copied else self.results
         boxes[start.buffer] = Box(start, tuple(extents))
 
-    def lines(self) -> list[Load]:
-        """One element of each line of panels that this iteration of the innermost loop fetches."""
+    def lines(self, parts: Mapping[str, Panel] | Mapping[str, Box]) -> list[Load]:
+        """One element of each line of `parts` (panels or results) that this iteration of the innermost loop fetches."""
         result = []
-        for buffer, panel in self.panels.items():
+        for buffer, part in parts.items():
             position, iterations = self.position(buffer, self.step)
-            result += panel.share(position, iterations, self.line[buffer])
-        return result
-
-    def stores(self) -> list[Load]:
-        """An element of each line of results that this iteration of the innermost loop fetches to be written."""
-        result = []
-        for buffer, part in self.results.items():
-            position, iterations = self.position(buffer, self.step)
-            result += part.spread(position, iterations, self.line[buffer])
+            result += part.share(position, iterations, self.line[buffer])
         return result
 
     def rows(self, var: str) -> list[tuple[int, list[Load]]]:
@@ -223,7 +215,7 @@ class Ahead:
         result = []
         for buffer, part in self.boxes.items():
             position, iterations = self.position(buffer, self.tile)
-            count = part.share(iterations)
+            count = part.rows_each(iterations)
             number = op("add", op("mul", position, count), Var(var) if count > 1 else 0)
             row = _within(number, iterations * count, prod(part.extents[:-1]))
             result.append((count, part.row(row, self.line[buffer])))

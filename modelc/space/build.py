@@ -240,7 +240,8 @@ class _Builder:
                 row = tuple(map(Prefetch, accesses))
                 result += row if count == 1 else [Loop(var, count, row)]
         if site.k == ahead.step:
-            result += [*map(Prefetch, ahead.lines()), *(Prefetch(access, True) for access in ahead.stores())]
+            result += map(Prefetch, ahead.lines(ahead.panels))
+            result += (Prefetch(access, write=True) for access in ahead.lines(ahead.results))
         return result
 
     def place(self, site: Site) -> list[Stmt]:

@@ -57,13 +57,12 @@ def chosen(task: Task, target: Target, winograd: bool = True, tensorize: bool = 
 
 def candidates(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Iterator[Candidate]:
     """Candidates for `task` on `target`, the best one first; at least one. Arguments as those of default_candidate."""
-    proposed = list(proposals(task, target))
-    if not proposed:
+    proposed = [((), task), *(((stage,), derived) for stage, derived in proposals(task, target))]
+    if len(proposed) == 1:
         yield from _scheduled(task, target, winograd, tensorize)
         return
-    every = [(), *((stage,) for stage, _ in proposed)]
     found = []
-    for before, one in zip(every, (task, *(derived for _, derived in proposed)), strict=True):
+    for before, one in proposed:
         known = [replace(c, stages=(*before, *c.stages)) for c in _scheduled(one, target, winograd, tensorize)]
         found.append((task_seconds(task, known[0], target), known))
     for _, known in sorted(found, key=lambda f: f[0]):

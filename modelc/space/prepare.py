@@ -20,9 +20,7 @@ from modelc.space.rule import DoesNotApply, plain_block
 
 FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
-LEAST_SHUFFLES = (
-    16  # rows that read an operand whose vectors are shuffled out of others, for a copy without that to pay
-)
+LEAST_SHUFFLES = 16  # rows that read vectors which are shuffled out of others, for a copy without that to pay
 
 
 def reduction_of(task: Task) -> Block:

@@ -310,8 +310,7 @@ class Tiled:
             _, placed, loop = schedules[producer.name].at.partition(".")
             if placed and self.fetches_copied(producer, loop, macro, tiles):
                 ahead[producer.reads[0].buffer] = loop
-        if self.registers(knobs.rows, knobs.vectors) < self.target.vector.registers:
-            ahead |= {name: macro[-1] for name in self.fetched_results(macro, tiles, tags)}
+        ahead |= {name: macro[-1] for name in self.fetched_results(knobs, tags)}
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
@@ -347,14 +346,14 @@ class Tiled:
         far = far_copied(self.task, self.anchor, extents, self.target.second.bytes)
         return copy.reads[0].buffer in far and self.passes(loop, macro, tiles) >= FETCHING_ROWS
 
-    def fetched_results(
-        self, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]], tags: Mapping[str, str]
-    ) -> list[str]:
+    def fetched_results(self, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
         """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
-        is done. (Where accumulators leave no register over, LLVM spills them beside these hints.)"""
-        if self.sliding or not self.plain or all(f"{n}0" in tags for n in self.reduction):
+        is done. Not where accumulators leave no register over: LLVM spills them beside these hints."""
+        full = self.registers(knobs.rows, knobs.vectors) >= self.target.vector.registers
+        if full or self.sliding or not self.plain or all(f"{n}0" in tags for n in self.reduction):
             return []
-        return far_results(self.task, self.anchor, covered(self.ranges, macro, tiles), self.target.second.bytes)
+        extents = covered(self.ranges, self.macro_loops(knobs), self.tiles(knobs))
+        return far_results(self.task, self.anchor, extents, self.target.second.bytes)
 
     def seconds(self, knobs: TiledKnobs) -> float:
         """The micro-kernel's cycles over the whole Task while its constants come from memory."""
