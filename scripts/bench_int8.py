@@ -5,8 +5,8 @@
 
 The model is one MatMulInteger of N x N x N. For each intrinsic it is compiled for this machine with that one alone,
 verified, and timed beside the peers in alternating slices of one run. A ratio is a peer's time / ours. The share is of
-what the intrinsic reaches by itself, measured in the same run (`modelc targets probe`). A peer that lacks the operator
-is said and left out.
+what the intrinsic reaches by itself, on registers, timed by turns with the engines. A peer that lacks the operator is
+said and left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.table import Table
 import modelc
 from modelc.cli.output import err, out
 from modelc.package import read_package
-from modelc.target import Intrinsic, Target, load_target, probe
+from modelc.target import Intrinsic, Peak, Target, Unit, load_target
 from modelc.verify.bench import alternating
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine, EngineError
@@ -52,20 +52,12 @@ def of_bytes(target: Target) -> dict[str, Intrinsic]:
     return {one.name: one for one in target.available_intrinsics if kinds[one.name] == ["uint8", "int8"]}
 
 
-def peak_of(name: str, machine: Target) -> float:
-    """GOP/s of one core that does nothing else: the intrinsic's throughput by that of float32, whose peak is known."""
-    ones = {one.name: one for one in machine.available_intrinsics}
-    best = max((x for x in ones.values() if x.multiplies == "float32"), key=lambda x: x.throughput * x.products)
-    one = ones[name]
-    return machine.peak["float32"] * (one.throughput * one.products) / (best.throughput * best.products)
-
-
 def measure(
-    name: str, size: int, against: Sequence[str], threads: int, seconds: float, machine: Target, say: Say
+    one: Intrinsic, machine: Target, size: int, against: Sequence[str], threads: int, seconds: float, say: Say
 ) -> Row:
-    """Compiles for one intrinsic, and times it and the peers."""
-    native = load_target("native")
-    target = replace(native, intrinsics=(of_bytes(native)[name],))
+    """Compiles for one intrinsic, and times it, the intrinsic by itself, and the peers."""
+    name = one.name
+    target = replace(machine, intrinsics=(one,))
     with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder, ExitStack() as stack:
         model, package = Path(folder) / "bytes.onnx", Path(folder) / "bytes.modelc"
         write_model(model, size)
@@ -84,10 +76,11 @@ def measure(
                 err.print(f"{name}: {error}", markup=False, soft_wrap=True)
             else:
                 engines[peer] = engine
-        times = alternating(engines, seconds, say)
+        alone = stack.enter_context(Peak(Unit(name, one.products), threads))
+        times = alternating({**engines, "alone": alone}, seconds, say)
+    peak = alone.gflops(float(np.median(times.pop("alone"))))
     us = {way: 1e3 * float(np.median(found)) for way, found in times.items()}
     gops = 2e-3 * size**3 / us["modelc"]
-    peak = peak_of(name, machine) * min(threads, machine.cores)
     ratio = {way: found / us["modelc"] for way, found in us.items() if way != "modelc"}
     return {"us": us, "ratio": ratio, "gops": gops, "peak_gops": peak, "peak_share": gops / peak}
 
@@ -108,16 +101,17 @@ def main() -> int:
     options(parser, seconds=1.0)
     arguments = parser.parse_args()
     start(parser, arguments)
-    machine = probe(fresh=True)
-    names = [n for n in of_bytes(machine) if not arguments.only or arguments.only.search(n)]
-    if not names:
+    machine = load_target("native")
+    ones = {n: one for n, one in of_bytes(machine).items() if not arguments.only or arguments.only.search(n)}
+    if not ones:
         parser.error("this machine has no intrinsic that is meant and multiplies uint8 with int8")
 
     def work(name: str, say: Say) -> Row:
-        return measure(name, arguments.size, arguments.against, arguments.threads, arguments.seconds, machine, say)
+        given = (arguments.size, arguments.against, arguments.threads, arguments.seconds)
+        return measure(ones[name], machine, *given, say)
 
     about = {"size": arguments.size, "threads": arguments.threads, "seconds": arguments.seconds}
-    rows, failures = attempt(names, work, arguments.json, about)
+    rows, failures = attempt(ones, work, arguments.json, about)
     if rows:
         out.print(report(rows, arguments.against))
     print_failures(failures)

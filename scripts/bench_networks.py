@@ -6,9 +6,10 @@
 The papers' networks are built when they are missing (scripts/make_networks.py); trained models are fetched by
 scripts/fetch_models.py. Each is compiled for this machine, verified, and timed by what `modelc bench` uses. A ratio is
 a peer's time / modelc's: above 1, modelc is faster. Where tests/models.yaml says that weights are subnormal, ONNX
-Runtime is timed with denormals as zero as well (ort-daz). With --precision bf16 or auto OpenVINO is asked for bfloat16
-too (openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network failed verification; one that
-failed in another way is listed.
+Runtime is timed with denormals as zero as well (ort-daz). The share of peak is what the arithmetic would take at what
+the units for each kernel's dtype reach by themselves, timed by turns with the engines. With --precision bf16 or auto
+OpenVINO is asked for bfloat16 too (openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network
+failed verification; one that failed in another way is listed.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
 
 def figures(runs: Sequence[Row], peers: Sequence[str]) -> Table:
     names = ("network", "modelc ms", *(f"{peer} ms" for peer in peers), *(f"vs {peer}" for peer in peers))
-    table = Table(*names, "vs the best", box=None)
+    table = Table(*names, "vs the best", "of peak", box=None)
     for run in runs:
         times = (f"{1e-3 * run['us'][name]:.3f}" if name in run["us"] else "" for name in ("modelc", *peers))
         ratios = (f"{run['ratio'][peer]:.2f}" if peer in run["ratio"] else "" for peer in peers)
-        table.add_row(run["case"], *times, *ratios, f"{run['best']:.2f}")
+        table.add_row(run["case"], *times, *ratios, f"{run['best']:.2f}", f"{run['peak_share']:.0%}")
     return table
 
 

@@ -5,8 +5,9 @@
 
 A case is OPERATOR-SHAPE-bBATCH, as in C2D-3-b16 (scripts/ansor_ops.py). Each is compiled for this machine, verified,
 and timed by what `modelc bench` uses. A ratio is a peer's time / modelc's: above 1, modelc is faster. Where a peer
-takes less than 120 us, the call is measured along with the operator: such cases are reported apart. The exit code is 1
-if a case failed verification; one that failed in another way is listed.
+takes less than 120 us, the call is measured along with the operator: such cases are reported apart. The share of peak
+is of what float32 FMAs on registers alone reach, timed by turns with the engines. The exit code is 1 if a case failed
+verification; one that failed in another way is listed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from rich.table import Table
 import modelc
 from modelc.cli.output import err, out
 from modelc.errors import ModelcError, VerificationError
-from modelc.target import probe
 
 SMALL_US = 120
 PEERS = {"ort": "onnxruntime", "openvino": "openvino"}  # and the module of each
@@ -145,7 +145,7 @@ def compiled(
 
 def timed(package: Path, model: Path, against: Sequence[str], threads: int, seconds: float, say: Say) -> Row:
     """What modelc.bench finds, in microseconds; `best` is the ratio to the fastest peer."""
-    found = modelc.bench(package, against, model, threads, seconds, say)
+    found = modelc.bench(package, against, model, threads, seconds, say, peak=True)
     engines = found["engines"]
     return {
         "threads": threads,
@@ -156,6 +156,8 @@ def timed(package: Path, model: Path, against: Sequence[str], threads: int, seco
         "runs": {name: one["runs"] for name, one in engines.items()},
         "ratio": found["ratio"],
         "best": min(found["ratio"].values()),
+        "peak_gflops": found["peak_gflops"],
+        "peak_share": found["peak_share"],
     }
 
 
@@ -216,8 +218,8 @@ def plot(path: Path, title: str, groups: Mapping[str, Sequence[Row]], against: S
 # The operators
 
 
-def measure(case: ansor_ops.Case, against: Sequence[str], threads: int, seconds: float, peak: float, say: Say) -> Row:
-    """Builds, compiles, verifies and times one case. `peak`: GFLOP/s in f32 of all `threads`."""
+def measure(case: ansor_ops.Case, against: Sequence[str], threads: int, seconds: float, say: Say) -> Row:
+    """Builds, compiles, verifies and times one case. Its share of the peak counts the operator's own arithmetic."""
     with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder:
         model, package = Path(folder) / f"{case.name}.onnx", Path(folder) / f"{case.name}.modelc"
         proto, flops = case.build()
@@ -226,7 +228,7 @@ def measure(case: ansor_ops.Case, against: Sequence[str], threads: int, seconds:
         row |= compiled(model, package, say)
         row |= timed(package, model, against, threads, seconds, say)
     gflops = flops / row["us"]["modelc"] * 1e-3
-    return {**row, "gflops": gflops, "peak_share": gflops / peak}
+    return {**row, "gflops": gflops, "peak_share": gflops / row["peak_gflops"]["float32"]}
 
 
 def figures(rows: Sequence[Row], against: Sequence[str]) -> Table:
@@ -268,22 +270,15 @@ def main() -> int:
         parser.error(f"no case matches {arguments.only.pattern!r}; the operators are {', '.join(ansor_ops.SHAPES)}")
     start(parser, arguments)
     against, threads = arguments.against, arguments.threads
-    machine = probe(fresh=True)
-    core = machine.peak["float32"]
-    peak = core * min(threads, machine.cores)
 
     def work(name: str, say: Say) -> Row:
-        return measure(cases[name], against, threads, arguments.seconds, peak, say)
+        return measure(cases[name], against, threads, arguments.seconds, say)
 
-    about = {"threads": threads, "seconds": arguments.seconds, "core_peak_gflops": core, "measured": machine.measured}
-    rows, failures = attempt(cases, work, arguments.json, about)
+    rows, failures = attempt(cases, work, arguments.json, {"threads": threads, "seconds": arguments.seconds})
     if rows:
         report(rows, against)
     print_failures(failures)
-    source = "measured in this run" if machine.measured else "estimated, as there is no C compiler to measure with"
-    out.print(
-        f"{len(rows)} of {len(cases)} cases, {threads} thread(s); f32 peak of a core {core:.0f} GFLOP/s, {source}"
-    )
+    out.print(f"{len(rows)} of {len(cases)} cases, {threads} thread(s)")
     out.print(engines_of(rows))
     if arguments.plot and rows:
         groups: dict[str, list[Row]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,8 @@ def test_bench(cli) -> None:
     assert longer["threads"] == 1 and longer["engines"]["modelc"]["runs"] > 2 * found["engines"]["modelc"]["runs"]
     code, out, _ = cli("bench", small.package(), *options)
     assert code == 0 and "onnxruntime" in out and "median ms" in out
+    code, out, _ = cli("bench", small.package(), "--seconds", 0.2, "--peak")
+    assert code == 0 and re.search(r"\d+% of the peak: float32 \d+ GFLOP/s in this run", out)
     code, _, err = cli("bench", small.package(), "--against", "ort")
     assert code == 2 and "--model" in err
 

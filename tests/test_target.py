@@ -15,7 +15,18 @@ import pytest
 import yaml
 
 from modelc.errors import TargetError
-from modelc.target import Target, list_targets, llvm_target, load_target, parse_target, probe, read_target
+from modelc.target import (
+    Peak,
+    Target,
+    Unit,
+    best_unit,
+    list_targets,
+    llvm_target,
+    load_target,
+    parse_target,
+    probe,
+    read_target,
+)
 from modelc.target.host import Host, read_host
 from modelc.target.isa import ARCHITECTURES
 from modelc.target.native import _timing
@@ -320,6 +331,27 @@ def test_the_probe_is_sane_and_remembered(cache_home: Path, monkeypatch: pytest.
     ):
         kept.write_bytes(damage)
         assert probe().measured is False
+
+
+def test_a_peak_is_timed_by_turns() -> None:
+    target = load_target("native")
+    if not target.measured:
+        pytest.skip("no C compiler here")
+    for dtype in target.peak:
+        with Peak(best_unit(target, dtype)) as one, Peak(best_unit(target, dtype), threads=2) as two:
+            (alone,), (both,) = one.time(0.05), two.time(0.05)
+        assert 0.05 < one.gflops(alone) / target.peak[dtype] < 20  # the unit is right, whatever else the machine does
+        assert two.gflops(both) > 0
+
+
+def test_a_peak_that_cannot_be_timed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target("native")
+    if target.measured:
+        with Peak(Unit("abacus", 1)) as none, pytest.raises(TargetError, match="abacus's peak cannot be measured"):
+            none.time(0.01)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TargetError, match="peak cannot be measured: there is no C compiler"):
+        Peak(best_unit(target, "float32"))
 
 
 def test_a_damaged_memory_is_replaced(cache_home: Path) -> None:

@@ -374,6 +374,15 @@ def test_bench_compares_engines() -> None:
     assert found["ratio"]["ort"] == pytest.approx(ort["median_ms"] / ours["median_ms"])
 
 
+def test_bench_says_the_share_of_the_peak() -> None:
+    found = bench(small.package(), threads=2, seconds=0.2, peak=True)
+    plan, ours = read_package(small.package()).manifest.variants[0], found["engines"]["modelc"]["median_ms"]
+    flops = sum(step.flops for step in plan.steps)
+    assert set(found["peak_gflops"]) == {"float32"} and found["peak_gflops"]["float32"] > 0
+    assert found["peak_share"] == pytest.approx(flops / (1e6 * ours) / found["peak_gflops"]["float32"])
+    assert "peak_share" not in bench(small.package(), seconds=0.1)
+
+
 def test_bench_refusals(monkeypatch) -> None:
     with pytest.raises(InputError, match="cannot compare with 'tflite'"):
         bench(small.package(), ["tflite"], small.model())

@@ -3,14 +3,18 @@
 from modelc.target.intrinsics import Intrinsic, parse_intrinsics, read_intrinsics, shipped_intrinsics
 from modelc.target.llvm import llvm_target
 from modelc.target.native import probe
+from modelc.target.peak import Peak, Unit, best_unit
 from modelc.target.schema import Cache, Target, VectorUnit, parse_target, read_target
 from modelc.target.shipped import list_targets, load_target
 
 __all__ = [
     "Cache",
     "Intrinsic",
+    "Peak",
     "Target",
+    "Unit",
     "VectorUnit",
+    "best_unit",
     "list_targets",
     "llvm_target",
     "load_target",

@@ -94,22 +94,26 @@ def _estimate(host: Host) -> Timing:
 
 def _measure(host: Host) -> Timing | None:
     """Compiles and runs `probe.c`; None if that is not possible here."""
-    sizes = _working_sets(host)
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if compiler is None:
-        return None
     try:
         with tempfile.TemporaryDirectory(prefix="modelc-probe-") as folder:
-            program = os.path.join(folder, "probe")
-            flags = _FLAGS[host.triple.split("-")[0]]
-            build = [compiler, "-O2", *flags, "-pthread", str(_PROGRAM), "-o", program]
-            subprocess.run(build, check=True, capture_output=True, timeout=_SECONDS)
-            run = [program, str(host.cores), *map(str, sizes)]
+            program = build_probe(host.triple, folder)
+            run = [program, str(host.cores), *map(str, _working_sets(host))]
             done = subprocess.run(run, check=True, capture_output=True, timeout=_SECONDS, text=True)
         figures = {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
         return _timing(host, figures)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, ZeroDivisionError):
-        return None  # no room for files, nothing may be executed, an old compiler, ...: estimates will do
+        return None  # no compiler or an old one, no room for files, nothing may be executed, ...: estimates will do
+
+
+def build_probe(triple: str, folder: str) -> str:
+    """The program of `probe.c`, in `folder`. Raises OSError or SubprocessError where that is not possible."""
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        raise FileNotFoundError(f"there is no C compiler: none of {', '.join(_COMPILERS)} was found")
+    program = os.path.join(folder, "probe")
+    build = [compiler, "-O2", *_FLAGS[triple.split("-")[0]], "-pthread", str(_PROGRAM), "-o", program]
+    subprocess.run(build, check=True, capture_output=True, timeout=_SECONDS)
+    return program
 
 
 def _working_sets(host: Host) -> tuple[int, ...]:

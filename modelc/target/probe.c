@@ -2,8 +2,10 @@
  * they have in targets/intrinsics), and read bandwidth per working set.
  *
  *     probe THREADS BYTES...    one line "name value" each; the last working set is memory, read by all THREADS
+ *     probe --only NAME THREADS MILLISECONDS    the nanoseconds of an instruction, of each of THREADS at once
  *
- * Every figure is the best of many short runs, as whatever else the machine does only makes them slower. */
+ * Every figure is the best of many short runs, as whatever else the machine does only makes them slower; with --only it
+ * is the median, to be compared with the medians of what else is timed by turns with it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -251,7 +253,55 @@ static double memory_bandwidth(char *data, size_t bytes, int threads) {
     return (double)share * threads / best;
 }
 
+enum { SAMPLES = 1 << 16 };
+
+typedef struct {
+    const instruction *what;
+    double milliseconds, median;
+} sampling;
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median run of one thread. Tile registers are set up by every thread for itself. */
+static void *sample(void *argument) {
+    sampling *mine = argument;
+    double *runs = malloc(sizeof(double) * SAMPLES);
+    if (runs == NULL || (mine->what->on_tiles && !set_up_tiles())) exit(1);
+    int count = 0;
+    for (double start = now(), end = start + mine->milliseconds * 1e6; start < end && count < SAMPLES; count++) {
+        mine->what->run();
+        double stop = now();
+        runs[count] = stop - start;
+        start = stop;
+    }
+    qsort(runs, (size_t)count, sizeof(double), ascending);
+    mine->median = runs[count / 2];
+    free(runs);
+    return NULL;
+}
+
+static int only(const char *name, int threads, double milliseconds) {
+    const instruction *what = instructions;
+    while (what && strcmp(what->name, name)) what = what->next;
+    if (what == NULL || threads < 1 || !(milliseconds > 0)) return 2;
+    pthread_t ids[threads];
+    sampling samplings[threads];
+    for (int i = 0; i < threads; i++) {
+        samplings[i] = (sampling){what, milliseconds, 0};
+        if (pthread_create(&ids[i], NULL, sample, &samplings[i])) return 1;
+    }
+    for (int i = 0; i < threads; i++) {
+        pthread_join(ids[i], NULL);
+        printf("%.6f\n", samplings[i].median / (LOOPS * UNROLL));
+    }
+    return 0;
+}
+
 int main(int count, char **arguments) {
+    if (count == 5 && !strcmp(arguments[1], "--only")) return only(arguments[2], atoi(arguments[3]), atof(arguments[4]));
     if (count < 3) return 2;
     int threads = atoi(arguments[1]);
     size_t memory = (size_t)atoll(arguments[count - 1]);

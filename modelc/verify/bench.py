@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from modelc.errors import InputError, TargetError
 from modelc.package import machine_of, read_package
+from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
+from modelc.target import Peak, Unit, best_unit, probe
 from modelc.verify.check import drawn
 from modelc.verify.engine import NAMES, Engine
 
 SLICES = 10
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
+
+
+class Timed(Protocol):
+    """What can be timed by turns with others: an Engine, a Peak."""
+
+    def time(self, seconds: float) -> list[float]: ...
 
 
 def bench(
@@ -26,10 +34,12 @@ def bench(
     threads: int = 1,
     seconds: float = 3.0,
     progress: Callable[[str], None] | None = None,
+    peak: bool = False,
 ) -> dict[str, Any]:
     """Times the package and every engine of `against` (ort, ort-daz: with denormals as zero, openvino in float32,
     openvino-bf16) for about `seconds` each. `ratio` is an engine's median time / the package's: above 1, the package
-    is faster."""
+    is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype that the
+    package computes in, `peak_share` of the time that its arithmetic would take there."""
     say = progress or (lambda text: None)
     if unknown := sorted(set(against) - set(NAMES[1:])):
         raise InputError(f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}")
@@ -47,19 +57,35 @@ def bench(
             assert path is not None
             engines[name] = stack.enter_context(Engine(name, path, threads))
             engines[name].run(feed)
-        times = alternating(engines, seconds, say)
+        plan = read.manifest.variants[0]
+        peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
+        times = alternating({**engines, **peaks}, seconds, say)
         abouts = {name: engine.about for name, engine in engines.items()}
     ours = float(np.median(times["modelc"]))
+    gflops = {dtype: one.gflops(float(np.median(times.pop(dtype)))) for dtype, one in peaks.items()}
+    shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
         "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
         "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
+        **shares,
     }
 
 
+def _units(plan: Plan) -> dict[str, Unit]:
+    """The fastest unit of this machine for each dtype that the kernels compute in."""
+    machine = probe()
+    return {dtype: best_unit(machine, dtype) for dtype in sorted({step.dtype for step in plan.steps if step.flops})}
+
+
+def _least_ms(plan: Plan, gflops: Mapping[str, float]) -> float:
+    """Milliseconds of the kernels' arithmetic at the peak of the dtype that each computes in."""
+    return sum(1e-6 * step.flops / gflops[step.dtype] for step in plan.steps if step.flops)
+
+
 def alternating(
-    engines: Mapping[str, Engine], seconds: float, say: Callable[[str], None], slices: int = SLICES
+    engines: Mapping[str, Timed], seconds: float, say: Callable[[str], None], slices: int = SLICES
 ) -> dict[str, list[float]]:
     """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run: warmed up, then
     in slices by turns, so that what else the machine does falls on all alike."""
