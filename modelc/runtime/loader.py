@@ -126,6 +126,7 @@ class Model:
     def __init__(self, path: str, threads: int | None = None, check: bool = False) -> None:
         self._handle = _P()
         self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         _check_files(path, check)
         self._library = library = _open_library(path)
         options = _Options(threads or 0, 0)  # _check_files has compared the checksums
@@ -153,7 +154,8 @@ class Model:
         bound = self._bound.get(tuple([a.shape for a in arrays]))
         if bound is None:
             raise ModelError(self._refuse_shapes(arrays))
-        with self._lock:
+        self._acquire()
+        try:
             if not self._handle:
                 raise ModelError("the model is closed")
             results = bound.allocate() if out is None else bound.place(out, arrays)
@@ -162,6 +164,8 @@ class Model:
             status = self._library.modelc_run(self._handle, bound.index, bound.input_pointers, bound.output_pointers)
             if status:
                 raise ModelError(_text(self._library.modelc_last_error()))
+        finally:
+            self._release()
         return results
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
@@ -192,7 +196,8 @@ class Model:
                 self._library.modelc_close(self._handle)
                 self._handle = _P()
                 for bound in self._bound.values():
-                    bound.storage.clear()
+                    for output in bound.outputs:
+                        output.kept.clear()
 
     def __enter__(self) -> Model:
         return self
@@ -233,31 +238,39 @@ class Model:
         return f"the model was given {given}; it was compiled for {known}"
 
 
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array that begins at a cache line: rows that lie across lines are read and written twice as slowly."""
+    memory = np.empty(math.prod(shape) * dtype.itemsize + LINE_BYTES, np.uint8)
+    array: Array = np.ndarray(shape, dtype, memory, -_address(memory) % LINE_BYTES)
+    return array
+
+
 def _address(array: Array) -> int:
-    if array.flags.writeable and array.nbytes:  # three times as quick as what follows
+    try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    return int(array.__array_interface__["data"][0])
+    except (TypeError, ValueError):  # read-only or empty: the way that is always right takes three times as long
+        return int(array.__array_interface__["data"][0])
 
 
-class _Storage(NamedTuple):
-    """Memory of an output, which begins in it at a cache line."""
-
-    memory: Array  # its bytes; the arrays that are given out are views of it
-    start: int
-    address: int
+_ALONE = aligned((0,), np.dtype(np.uint8))
+_NOBODY = sys.getrefcount(_ALONE.base)  # besides the array itself holds its memory
 
 
-def _storage(size: int) -> _Storage:
-    memory = np.empty(size + LINE_BYTES, np.uint8)
-    start = -_address(memory) % LINE_BYTES
-    return _Storage(memory, start, _address(memory) + start)
+class _Output:
+    """An output, and its latest results: their memory is used again when nobody holds them any more, as from the system
+    it would come page by page, at every run. What is given out are views, for which numpy counts references."""
 
+    def __init__(self, info: TensorInfo) -> None:
+        self.name, self.shape, self.dtype = info.name, info.shape, _numpy_dtype(info.dtype)
+        self.kept: list[tuple[Array, int]] = []  # with their addresses
 
-def _holders(storage: _Storage) -> int:
-    return sys.getrefcount(storage.memory)
-
-
-_NOBODY = _holders(_storage(0))
+    def idle(self) -> tuple[Array, int]:
+        for one in self.kept:
+            if sys.getrefcount(one[0].base) == _NOBODY:
+                return one
+        array = aligned(self.shape, self.dtype)
+        self.kept = [(array, _address(array)), *self.kept[: KEPT_OUTPUTS - 1]]
+        return self.kept[0]
 
 
 class _Bound:
@@ -265,40 +278,28 @@ class _Bound:
 
     def __init__(self, index: int, variant: Variant) -> None:
         self.index = index
-        self.outputs = [(t.name, t.shape, _numpy_dtype(t.dtype)) for t in variant.outputs]
+        self.outputs = [_Output(info) for info in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
         self.output_pointers = (_P * len(variant.outputs))()
-        self.storage: dict[str, list[_Storage]] = {}
 
     def allocate(self) -> dict[str, Array]:
-        """New arrays for the outputs, in storage of earlier ones that nobody holds any more, if there is some: from
-        the system it would come page by page, at every run."""
         results = {}
-        for k, (name, shape, dtype) in enumerate(self.outputs):
-            found = self._idle(name, shape, dtype)
-            self.output_pointers[k] = found.address
-            results[name] = np.ndarray(shape, dtype, found.memory, found.start)
+        for k, output in enumerate(self.outputs):
+            array, self.output_pointers[k] = output.idle()
+            results[output.name] = array.view()
         return results
 
-    def _idle(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Storage:
-        kept = self.storage.get(name, [])
-        for one in kept:
-            if _holders(one) == _NOBODY:
-                return one
-        new = _storage(math.prod(shape) * dtype.itemsize)
-        self.storage[name] = [new, *kept[: KEPT_OUTPUTS - 1]]
-        return new
-
     def place(self, out: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, Array]:
-        names = [name for name, _, _ in self.outputs]
+        names = [output.name for output in self.outputs]
         unknown = [name for name in out if name not in names]
         if unknown:
             raise ModelError(f"'out' names {_names(unknown)}; the model's outputs are {_names(names)}")
         results: dict[str, Array] = {}
-        for k, (name, shape, dtype) in enumerate(self.outputs):
+        for k, output in enumerate(self.outputs):
+            name, shape, dtype = output.name, output.shape, output.dtype
             array = out.get(name)
             if array is None:
-                array = np.empty(shape, dtype)
+                array = aligned(shape, dtype)
             elif array.shape != shape or array.dtype != dtype:
                 found = f"{array.dtype.name} {list(array.shape)}"
                 raise ModelError(f"'out' has {found} for output '{name}', which is {dtype.name} {list(shape)}")

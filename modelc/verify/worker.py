@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime import ModelError
-
-LINE_BYTES = 64  # of a cache line
+from modelc.runtime import ModelError, aligned
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
@@ -44,11 +42,8 @@ def read_arrays(path: str) -> Arrays:
 
 
 def at_line(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy that begins at a cache line, as tensors of the engines' own do: rows that lie across lines read twice as
-    many."""
-    memory = np.empty(array.nbytes + LINE_BYTES, np.uint8)
-    start = -memory.ctypes.data % LINE_BYTES
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    """A copy that begins at a cache line, as tensors of the engines' own do."""
+    copy = aligned(array.shape, array.dtype)
     copy[...] = array
     return copy
 
