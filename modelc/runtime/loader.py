@@ -137,7 +137,7 @@ class Model:
         count = library.modelc_variant_count(self._handle)
         self.variants = [Variant(self._tensors("input", v), self._tensors("output", v)) for v in range(count)]
         self.inputs, self.outputs = self.variants[0]
-        self._bound = {tuple(t.shape for t in v.inputs): _Bound(i, v) for i, v in enumerate(self.variants)}
+        self._bounds = [_Bound(index, variant) for index, variant in enumerate(self.variants)]
         self._input_dtypes = [(t.name, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -151,9 +151,7 @@ class Model:
         inputs) that some or all of them are written into. The variant is the one with the inputs' shapes. Memory of
         results that nobody holds any more is kept for later runs, until the model is closed."""
         arrays = self._arrays(inputs)
-        bound = self._bound.get(tuple([a.shape for a in arrays]))
-        if bound is None:
-            raise ModelError(self._refuse_shapes(arrays))
+        bound = self._bound_to(arrays)
         self._acquire()
         try:
             if not self._handle:
@@ -161,7 +159,7 @@ class Model:
             results = bound.allocate() if out is None else bound.place(out, arrays)
             for k, array in enumerate(arrays):
                 bound.input_pointers[k] = _address(array)
-            status = self._library.modelc_run(self._handle, bound.index, bound.input_pointers, bound.output_pointers)
+            status = self._library.modelc_run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
             if status:
                 raise ModelError(_text(self._library.modelc_last_error()))
         finally:
@@ -171,7 +169,7 @@ class Model:
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
         self.run(inputs)
-        index = self._bound[tuple(a.shape for a in self._arrays(inputs))].index
+        index = self._bound_to(self._arrays(inputs)).index
         self._call("modelc_profile_start")
         for _ in range(repeat):
             self.run(inputs)
@@ -195,7 +193,7 @@ class Model:
             if self._handle:
                 self._library.modelc_close(self._handle)
                 self._handle = _P()
-                for bound in self._bound.values():
+                for bound in self._bounds:
                     for output in bound.outputs:
                         output.kept.clear()
 
@@ -225,6 +223,14 @@ class Model:
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays
 
+    def _bound_to(self, arrays: Sequence[Array]) -> _Bound:
+        """The variant with the arrays' shapes."""
+        shapes = [array.shape for array in arrays]
+        for bound in self._bounds:
+            if bound.shapes == shapes:
+                return bound
+        raise ModelError(self._refuse_shapes(shapes))
+
     def _dtype_of(self, name: str) -> str:
         return next(t.dtype for t in self.inputs if t.name == name)
 
@@ -232,8 +238,8 @@ class Model:
         wanted, given = [t.name for t in self.inputs], list(inputs)
         return f"the model takes the inputs {_names(wanted)}; it was given {_names(given)}"
 
-    def _refuse_shapes(self, arrays: Sequence[Array]) -> str:
-        given = ", ".join(f"{t.name} {list(a.shape)}" for t, a in zip(self.inputs, arrays, strict=True))
+    def _refuse_shapes(self, shapes: Sequence[tuple[int, ...]]) -> str:
+        given = ", ".join(f"{t.name} {list(shape)}" for t, shape in zip(self.inputs, shapes, strict=True))
         known = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in v.inputs) for v in self.variants)
         return f"the model was given {given}; it was compiled for {known}"
 
@@ -278,9 +284,11 @@ class _Bound:
 
     def __init__(self, index: int, variant: Variant) -> None:
         self.index = index
+        self.shapes = [info.shape for info in variant.inputs]
         self.outputs = [_Output(info) for info in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
         self.output_pointers = (_P * len(variant.outputs))()
+        self.inputs_at, self.outputs_at = map(ctypes.addressof, (self.input_pointers, self.output_pointers))
 
     def allocate(self) -> dict[str, Array]:
         results = {}
