@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import replace
 
 import pytest
@@ -146,7 +147,7 @@ def test_a_square_of_tiles_loads_least() -> None:
 
 @pytest.mark.parametrize(("shapes", "once"), [((64, 512, 64), "B"), ((640, 64, 64), "A"), ((64, 64, 64), "")])
 def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, int], once: str) -> None:
-    """Panels that one register tile meets one after the other, or rows that one panel does."""
+    """Panels that one register tile meets one after the other, or rows that one panel does: before what stays."""
     rows, depth, columns = shapes
     task = contraction(("MatMul", {}, (rows, depth), (depth, columns)), kinds_of(SHIPPED["amx-bf16"]))
     way = ways_of(task, SERVER)["amx-bf16"]
@@ -154,6 +155,10 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     nest = build_nest(task, candidate)
     assert parse_nest(str(nest)) == nest and Candidate.from_json(candidate.to_json()) == candidate
     assert {s.once for s in nest.statements() if isinstance(s, Loop) and s.intrinsic} == {(), tuple(once)}
+    (phase,) = lower_nest(nest, "k", SERVER.available_intrinsics)
+    loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
+    assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"
+    assert phase.scratch_bytes == 32 * 32 * 4, "what is drained lies in whole lines"
     if set(SHIPPED["amx-bf16"].features) <= set(tensor_target().features):
         check(from_end_to_end(task), candidate, tensor_target())
 

@@ -105,6 +105,12 @@ def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[In
     return [one for one in found if one.leaf.part == "update" and one.leaf.writes[0].buffer == region.name]
 
 
+def drained(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
+    """Whether tile registers are stored to the Region."""
+    found = (one for one in applications(body, intrinsics) if one.leaf.part == "assign")
+    return any(one.intrinsic.tiles is not None and one.leaf.writes[0].buffer == region.name for one in found)
+
+
 # --- where operands are -------------------------------------------------------------------------------------------
 
 
@@ -237,14 +243,14 @@ def on_tiles(
     if leaf.part == "init":
         return [code.zero(intrinsic, number)]
     tiles, result = {accumulator.name: number}, []
-    for name, access in application.accesses(dtypes).items():
-        if name == accumulator.name:
-            continue
+    found, once = application.accesses(dtypes), application.loops[0].once
+    multiplied = [name for name in found if name != accumulator.name]
+    for name in sorted(multiplied, key=lambda n: n not in once):  # what passes by comes from afar: asked for first
+        access = found[name]
         operand = intrinsic.operand(name)
         place, base = locate(operand, access)
         key = (access.buffer, base, place.strides, operand.shape)
         tiles[name], there = file.operand(operand, key)
         if not there:
-            once = name in application.loops[0].once
-            result.append(code.load_tile(intrinsic, operand, tiles[name], place, once))
+            result.append(code.load_tile(intrinsic, operand, tiles[name], place, name in once))
     return [*result, code.multiply(intrinsic, tiles)]

@@ -24,6 +24,7 @@ from modelc.codegen.applications import (
     accumulating,
     application_of,
     common_shapes,
+    drained,
     on_tiles,
     slots_of,
     steps,
@@ -63,7 +64,8 @@ from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
 from modelc.target.intrinsics import Operand
 
-STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread
+STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread; rows of tiles too: TVM aligns the
+# stack to 16 bytes, and each would lie across two lines
 ALIGN = 64
 
 
@@ -257,7 +259,7 @@ class _Lowering(Expressions):
             slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
             place = Registers(region, slots, width)
-        elif size * itemsize <= STACK_BYTES:
+        elif size * itemsize <= STACK_BYTES and not drained(region, after, self.intrinsics):
             buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
             stmts = [tx.AllocBuffer(buffer)]
             place = Memory(region, buffer)
