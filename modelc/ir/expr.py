@@ -284,6 +284,17 @@ def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
+def uncast(e: Expr) -> Expr:
+    """What casts, one around the other, convert."""
+    return uncast(e.args[0]) if isinstance(e, Op) and e.name == "cast" else e
+
+
+def factors_of(e: Expr) -> list[Expr]:
+    """What is multiplied in `e`, a single factor if there is no product; casts are left out."""
+    e = uncast(e)
+    return [f for a in e.args for f in factors_of(a)] if isinstance(e, Op) and e.name == "mul" else [e]
+
+
 def dtype_of(e: Expr, buffers: Mapping[str, str]) -> str:
     """The dtype of an expression, given the dtype of each buffer. Index arithmetic is int64."""
     if isinstance(e, Var):

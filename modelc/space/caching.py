@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
-from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, op, select
+from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, factors_of, op, select
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.rule import DoesNotApply, fresh, plain_block, replaced
 
@@ -56,14 +56,6 @@ def _variable_writes(producer: Block) -> Block:
     return replace(producer, writes=(Load(write.buffer, indices),))
 
 
-def _uncast(e: Expr) -> Expr:
-    return _uncast(e.args[0]) if isinstance(e, Op) and e.name == "cast" else e
-
-
-def _factors(e: Expr) -> list[Expr]:
-    return [f for a in e.args for f in _factors(a)] if isinstance(e, Op) and e.name == "mul" else [e]
-
-
 def pad_rule(task: Task, block: str, buffer: str) -> Task:
     reader = plain_block(task, block)
     reads = [r for r in reader.reads if r.buffer == buffer]
@@ -82,7 +74,7 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     if not guarded:
         raise DoesNotApply(f"no condition of block {block} bounds an index of {buffer}")
     body = reader.body[0]
-    if reader.aggregation == "add" and read in map(_uncast, _factors(body)):
+    if reader.aggregation == "add" and read in factors_of(body):
         fill = Const(0.0 if source.dtype[0] in "fb" else 0, source.dtype)
     elif body == read:
         fill = AGGREGATIONS[reader.aggregation].identity((source.dtype,))[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
-from modelc.ir.expr import Expr, Load, Op, Var, cast, substitute, variables
+from modelc.ir.expr import Expr, Load, Op, Var, cast, children, substitute, uncast, variables
 from modelc.space.rule import DoesNotApply, fresh, replaced
 
 
@@ -22,7 +22,7 @@ def defer_rule(task: Task, block: str) -> Task:
     product = task.block(block)
     if not isinstance(product, Block) or product.aggregation != "assign" or product.where:
         raise DoesNotApply(f"block {block} is no unconditional map")
-    (write,), body = product.writes, _uncast(product.body[0])
+    (write,), body = product.writes, uncast(product.body[0])
     if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(a, Load) for a in body.args):
         raise DoesNotApply(f"block {block} is no product of two loads")
     if write.buffer in task.outputs or not all(isinstance(i, Var) for i in write.indices):
@@ -44,7 +44,7 @@ def defer_rule(task: Task, block: str) -> Task:
     local = Buffer(fresh(task, f"{result.buffer}_sum"), task.buffer(result.buffer).dtype, _shape(reader))
     at = Load(local.name, tuple(Var(i.name) for i in reader.spatial))
     term = summed if narrow == wide else cast(wide, summed)
-    body = Op("mul", tuple(term if _uncast(a) == read else a for a in _factors(reader)))
+    body = Op("mul", tuple(term if uncast(a) == read else a for a in children(reader.body[0])))
     contraction = replace(reader, writes=(at,), body=(body,))
     scale = Block(fresh(task, f"scale_{result.buffer}"), reader.spatial, (result,), (Op("mul", (at, factor)),))
     blocks: list[AnyBlock] = []
@@ -75,17 +75,8 @@ def _stored_as(task: Task, buffer: str, dtype: str, done: Block) -> Task:
     return replace(task, blocks=tuple(map(stored, task.blocks)), buffers=tuple(buffers))
 
 
-def _uncast(e: Expr) -> Expr:
-    return e.args[0] if isinstance(e, Op) and e.name == "cast" else e
-
-
 def _shape(block: Block) -> tuple[int, ...]:
     return tuple(i.extent for i in block.spatial)
-
-
-def _factors(reader: Block) -> tuple[Expr, ...]:
-    body = reader.body[0]
-    return body.args if isinstance(body, Op) else ()
 
 
 def _reader(task: Task, buffer: str) -> Block:
@@ -96,7 +87,7 @@ def _reader(task: Task, buffer: str) -> Block:
         raise DoesNotApply(f"{buffer} is not read by one contraction alone")
     body = reader.body[0]
     factors = body.args if isinstance(body, Op) and body.name == "mul" else ()
-    if [isinstance(f, Load) and f.buffer == buffer for f in map(_uncast, factors)].count(True) != 1:
+    if [isinstance(f, Load) and f.buffer == buffer for f in map(uncast, factors)].count(True) != 1:
         raise DoesNotApply(f"{buffer} is no factor of what block {reader.name} adds up")
     if len([r for r in reader.reads if r.buffer == buffer]) != 1:
         raise DoesNotApply(f"block {reader.name} reads {buffer} more than once")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import Const, Load, Op, Var, op, select, variables
+from modelc.ir.expr import Const, Var, factors_of, op, select, variables
 from modelc.space.rule import DoesNotApply, plain_block
 
 
@@ -57,7 +57,7 @@ def lengthen_rule(task: Task, block: str, iter: str, extent: int) -> Task:
     DoesNotApply."""
     reader = plain_block(task, block)
     reads = [r for r in reader.reads if iter in variables(r)]
-    factors = [r for b in reader.body for r in _factors(b)]
+    factors = [r for b in reader.body for r in factors_of(b)]
     if reader.aggregation != "add" or reader.where or not reads or not all(r in factors for r in reads):
         raise DoesNotApply(f"block {block} adds up no products of what {iter} indexes")
     for read in reads:
@@ -67,10 +67,3 @@ def lengthen_rule(task: Task, block: str, iter: str, extent: int) -> Task:
         task = extend_rule(task, read.buffer, dims[0], extent)
     iters = tuple(replace(i, extent=extent) if i.name == iter else i for i in reader.iters)
     return replace(task, blocks=tuple(replace(reader, iters=iters) if b is reader else b for b in task.blocks))
-
-
-def _factors(e: object) -> list[Load]:
-    """The loads that a product multiplies, cast or not."""
-    if isinstance(e, Op) and e.name in ("mul", "cast"):
-        return [f for a in e.args for f in _factors(a)]
-    return [e] if isinstance(e, Load) else []

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
-from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, op, rewrite, variables
+from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, op, rewrite, uncast, variables
 from modelc.space.rule import DoesNotApply, plain_block, replaced
 
 
@@ -33,7 +33,7 @@ def factors(task: Task, block: Block) -> tuple[Load, Load] | None:
     body = block.body[0]
     if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
         return None
-    a, b = (e.args[0] if isinstance(e, Op) and e.name == "cast" else e for e in body.args)
+    a, b = map(uncast, body.args)
     if not isinstance(a, Load) or not isinstance(b, Load):
         return None
     data, constant = (b, a) if a.buffer in task.constants else (a, b)
