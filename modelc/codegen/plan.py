@@ -215,8 +215,9 @@ def _places_taken(program: Program, uses: Sequence[Use], lives: Sequence[Lifetim
         roots = [program.values[a].root if a in program.values else a for a in use.arguments]
         for output, inputs in in_place(use.compiled.nest).items():
             new = life.get(name.get(output, ""))
-            olds = [life[name[i]] for i in inputs if name.get(i, "") in life]
-            for old in olds if new is not None and new.first == number else ():
+            if new is None or new.first != number:
+                continue
+            for old in [life[name[i]] for i in inputs if name.get(i, "") in life]:
                 alone = roots.count(old.name) == 1 and old.name not in taken.values()
                 if alone and old.last == number and old.bytes == new.bytes:
                     taken[new.name] = old.name

@@ -49,7 +49,7 @@ def constant(e: Const) -> Any:
 
 def lanes_of(value: Any) -> int:
     dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
-    return tvm.runtime.DataType(dtype).lanes if not hasattr(dtype, "lanes") else dtype.lanes
+    return int(dtype.lanes if hasattr(dtype, "lanes") else tvm.runtime.DataType(dtype).lanes)
 
 
 def held(var: Any, value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -11,8 +12,8 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Value
 
 
-def schema_of(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
-    """ONNX's description of an operator in an operator set; None if it has none."""
+def schema_of(op: str, domain: str, version: int) -> Any:
+    """ONNX's description (OpSchema) of an operator in an operator set; None if it has none."""
     try:
         return onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:

@@ -83,7 +83,7 @@ def operator_sets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]
 
 def element_type(number: int, what: str) -> str:
     """The dtype of an ONNX element type. Raises ModelError naming `what` has it, if modelc does not compute with it."""
-    name = ELEMENT_TYPES.get(number, f"number {number}")
+    name: str = ELEMENT_TYPES.get(number, f"number {number}")
     if name not in DTYPES:
         raise ModelError(f"{what} has elements of type {name}; expected one of {', '.join(DTYPES)}")
     return name

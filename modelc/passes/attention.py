@@ -28,8 +28,7 @@ def fuse_attention(groups: Groups, cache_bytes: int) -> None:
         if g not in groups.members:
             continue
         rows = _Rows.of(groups, g)
-        scores = rows and _scores(groups, g, rows, cache_bytes)
-        if rows is None or scores is None:
+        if rows is None or (scores := _scores(groups, g, rows, cache_bytes)) is None:
             continue
         values = _values(groups, g, rows)
         groups.merge([scores, g, *([values] if values is not None else [])])

@@ -159,7 +159,7 @@ class _Propagated:
         shapes = {n: v.shape for n, v in self.graph.values.items()}
         shapes |= {n: b.shape for p in self.pieces for n, b in p.locals.items()}
         moving = {x for p in self.pieces if any(moved(b) is not None for b in p.blocks) for x in (*p.reads, *p.writes)}
-        found = {}
+        found: dict[str, Layout] = {}
         for members in self.classes:
             shape = shapes[members[0]]
             if any(shapes[n] != shape or n in moving for n in members) or shape[1] % lanes or shape[1] <= lanes:

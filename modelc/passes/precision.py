@@ -240,8 +240,8 @@ class _Rewrite:
         used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
         used |= {self.values[n].root for n in used}
         constants = {n: data for n, data in self.constants.items() if n in used}
-        values = {n: place for n, place in self.values.items() if n in used}
-        return replace(self.old, constants=constants, values=values, tasks=tuple(self.tasks))
+        places = {n: place for n, place in self.values.items() if n in used}
+        return replace(self.old, constants=constants, values=places, tasks=tuple(self.tasks))
 
     def _bound(self, buffer: Buffer, values: Mapping[str, str], copied: Collection[str]) -> Buffer:
         """The buffer, if it is `copied`, as it lies in the copy."""

@@ -52,7 +52,7 @@ class _Loader(yaml.SafeLoader):
 _Loader.yaml_constructors = {
     tag: made for tag, made in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag[-4:] in (":str", ":seq")
 } | {f"tag:yaml.org,2002:{name}": _Loader.scalar for name in _PLAIN}
-_Loader.add_constructor("tag:yaml.org,2002:map", yaml.SafeLoader.construct_yaml_map)
+_Loader.yaml_constructors["tag:yaml.org,2002:map"] = yaml.SafeLoader.construct_yaml_map
 
 
 class _Dumper(yaml.SafeDumper):
