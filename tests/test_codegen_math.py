@@ -10,10 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from scipy import special
 from tvm import tirx as tx
 from tvm.target import codegen as llvm
 
-from modelc.codegen.math import lower_cast, lower_op
+from modelc.codegen.math import ROUNDED, lower_cast, lower_op
 from modelc.errors import InvalidIR
 from modelc.ir.expr import DTYPES, OPERATIONS
 
@@ -106,11 +107,15 @@ def compiled(functions, target):
     return tvm.get_global_func("target.build.llvm")(module, machine)
 
 
-def operation(name, dtype, lanes, target=NATIVE):
+def operation(name, dtype, lanes, target=NATIVE, **how):
     """The function `NAME_DTYPE` of one operation, its inputs' dtypes and its output's."""
     inputs = [dtype] * OPERATIONS[name].arity
     output = "bool" if OPERATIONS[name].result == "bool" else dtype
-    made = function(f"{name}_{dtype}", lambda *a: lower_op(name, list(a), dtype, lanes), inputs, output, lanes, target)
+
+    def build(*args):
+        return lower_op(name, list(args), dtype, lanes, **how)
+
+    made = function(f"{name}_{dtype}", build, inputs, output, lanes, target)
     return made, inputs, output
 
 
@@ -130,9 +135,9 @@ def call(lib, name, arrays, output, lanes):
     return out
 
 
-def run(folder, name, arrays, lanes=16, target=NATIVE):
+def run(folder, name, arrays, lanes=16, target=NATIVE, **how):
     dtype = arrays[0].dtype.name
-    made, _, output = operation(name, dtype, lanes, target)
+    made, _, output = operation(name, dtype, lanes, target, **how)
     return call(library({f"{name}_{dtype}": made}, folder, target), f"{name}_{dtype}", arrays, output, lanes)
 
 
@@ -140,8 +145,8 @@ def multiple(x, lanes=240):
     return np.resize(x, -(-x.size // lanes) * lanes)
 
 
-def assembly(name, lanes, target):
-    made, _, _ = operation(name, "float32", lanes, target)
+def assembly(name, lanes, target, **how):
+    made, _, _ = operation(name, "float32", lanes, target, **how)
     text = compiled({f"{name}_float32": made}, target).inspect_source("s")
     return text.split(f"\n{name}_float32:")[1].split(".Lfunc_end0")[0]
 
@@ -154,6 +159,30 @@ def calls(text):
 
 
 WITHOUT_FMA = {"kind": "llvm", "mcpu": "x86-64-v2"}
+
+
+@pytest.mark.parametrize("target", [NATIVE, WITHOUT_FMA], ids=["native", "without-fma"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_is_rounded_to_bfloat16_is_off_by_a_sixteenth_of_that(tmp_path, name, target):
+    if target is WITHOUT_FMA and platform.machine() != "x86_64":
+        pytest.skip("for x86-64")
+    small = np.geomspace(1e-30, 1, 100_000)
+    wide = np.concatenate([np.linspace(-87, 88, 400_000), np.linspace(-6, 6, 400_000), small, -small])
+    x = multiple(wide.astype(np.float32))
+    result = run(tmp_path, name, [x], 16, target, rounded=True).astype(np.float64)
+    expected = np.asarray(OPERATIONS[name].meaning(x.astype(np.float64)))
+    assert np.all(np.abs(result - expected) <= 2.0**-13 * np.abs(expected))
+    if name in ("erf", "tanh"):  # 1 + either, as a gate has it: no further off, but for float32's rounding
+        expected = special.erfc(-x.astype(np.float64)) if name == "erf" else 2 * special.expit(2 * x.astype(np.float64))
+        assert np.all(np.abs(1 + result - expected) <= 2.0**-13 * expected + 2.0**-22)
+    if name == "exp":
+        expected = np.expm1(x.astype(np.float64))
+        assert np.all(np.abs(result - 1 - expected) <= 2.0**-13 * np.abs(expected) + 2.0**-22 * np.maximum(1, result))
+    ends = run(tmp_path, name, [multiple(SPECIALS.astype(np.float32))], 16, target, rounded=True)
+    with np.errstate(over="ignore"):
+        known = OPERATIONS[name].meaning(multiple(SPECIALS.astype(np.float32)))
+    np.testing.assert_allclose(ends, known, rtol=2.0**-13)
+    np.testing.assert_array_equal(np.signbit(ends[~np.isnan(ends)]), np.signbit(known[~np.isnan(known)]))
 
 
 @pytest.mark.parametrize("target", [NATIVE, WITHOUT_FMA], ids=["native", "without-fma"])
@@ -410,6 +439,9 @@ def test_vector_code_calls_nothing(name):
     assert not calls(assembly(name, 4, AARCH64))
     assert not calls(assembly(name, 4, ARMV7)) - {"sqrtf"}
     assert not calls(assembly(name, 4, RISCV64))
+    for lanes, target in ((16, V4), (8, V3), (4, AARCH64), (4, ARMV7), (4, RISCV64)):
+        if name in ROUNDED:
+            assert not calls(assembly(name, lanes, target, rounded=True))
 
 
 def test_maximum_is_short():

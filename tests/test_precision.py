@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import test_pipeline_model as small
 from partition_models import Model
-from three_ways import Example, check, random_inputs, task_of
+from three_ways import Example, check, host_target, random_inputs, task_of
 
 import modelc
 from modelc import pipeline
 from modelc.choices import read_choices_file
+from modelc.codegen.lower import lower_nest
 from modelc.config import load_config
 from modelc.errors import ConfigError, TargetError, VerificationError
 from modelc.ir.block import Block, Task
@@ -37,6 +38,8 @@ from modelc.passes.precision import (
     to_bfloat16,
     with_roundings,
 )
+from modelc.space.build import build_nest
+from modelc.space.default import default_candidate
 from modelc.space.match import match
 from modelc.space.winograd import windows
 from modelc.target import Target, load_target
@@ -246,7 +249,8 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
         ("MaxPool", {"kernel_shape": [3, 3], "pads": [1] * 4}, [(1, 16, 7, 7)], [], True),
         ("Softmax", {}, [(6, 50)], [], False),
         ("LayerNormalization", {}, [(6, 50), (50,), (50,)], [1, 2], False),
-        ("Sigmoid", {}, [(7, 33)], [], False),
+        *((op, {}, [(7, 33)], [], False) for op in ("Sigmoid", "Tanh", "Erf", "Exp", "Gelu", "Elu")),
+        ("Gelu", {"approximate": "tanh"}, [(7, 33)], [], False),
     ],
 )
 def test_three_ways(op, attrs, shapes, consts, last) -> None:
@@ -255,6 +259,17 @@ def test_three_ways(op, attrs, shapes, consts, last) -> None:
     rounded = in_bfloat16(task, {*operands, "x0", "y0"}, operands)
     assert rounded.buffer("x0").dtype == rounded.buffer("y0").dtype == "bfloat16"
     check(Example(rounded, random_inputs(rounded)))
+
+
+def test_functions_are_short_where_results_are_rounded() -> None:
+    """The coefficients and other constants in the code: less only for a result in bfloat16."""
+    wide = task_of("Gelu", {}, [(4, 64)])
+    constants = []
+    for narrow in ({"y0"}, {"x0"}, set[str]()):
+        nest = build_nest(task := in_bfloat16(wide, narrow), default_candidate(task, host_target()))
+        (phase,) = lower_nest(nest, "gelu")
+        constants.append(str(phase.function).count("Broadcast("))
+    assert constants[0] < constants[2] <= constants[1]
 
 
 def test_rounding_is_to_nearest_even_with_quiet_nans_on_this_machine() -> None:

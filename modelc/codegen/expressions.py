@@ -24,6 +24,7 @@ class Expressions:
         self.dtypes = dtypes
         self.loop_vars: dict[str, Any] = {}
         self.bindings: list[Any] | None = None
+        self.rounded = False  # whether what is lowered is rounded to bfloat16 in the end
 
     def value(self, e: Expr, scope: Scope) -> tuple[Any, int]:
         """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
@@ -42,7 +43,9 @@ class Expressions:
             return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
             return self.select(e, scope)
+        outer, self.rounded = self.rounded, self.rounded or (e.name == "cast" and e.dtype == "bfloat16")
         parts = [self.value(a, scope) for a in e.args]
+        self.rounded = outer
         lanes = max(n for _, n in parts)
         args = [widen(v, n, lanes) for v, n in parts]
         dtype = dtype_of(e.args[0], self.dtypes)
@@ -52,7 +55,7 @@ class Expressions:
         return self.operate(e.name, args, dtype, lanes), lanes
 
     def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
-        return self.named(lower_op(name, args, dtype, lanes))
+        return self.named(lower_op(name, args, dtype, lanes, rounded=self.rounded))
 
     def named(self, value: Any) -> Any:
         """`value` with its Lets as statements before the current store, where that is a place to compute them."""

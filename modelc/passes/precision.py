@@ -15,7 +15,8 @@ Its operands become bfloat16: constants are converted, computed values are store
 with a cast by everyone, and what has to stay float32 (inputs and outputs of the program, operands of opaque Blocks) is
 copied, by the one Task that multiplies it or by a Task of its own. What its Task computes is stored as bfloat16 too,
 and so is what merely moves such values.
-Inside a Task everything is float32; a result is rounded once, to nearest even, where it is stored.
+Inside a Task everything is float32, functions of what is rounded as exact as that needs them (codegen/math_rounded.py);
+a result is rounded once, to nearest even, where it is stored.
 """
 
 from __future__ import annotations
