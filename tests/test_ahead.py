@@ -20,6 +20,7 @@ from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.space.build import build_nest
 from modelc.space.choose import chosen
+from modelc.space.default import Ways, ways_of
 from modelc.target import load_target
 
 LINE = 16  # floats of a cache line
@@ -117,6 +118,19 @@ def test_each_copy_fetches_all_rows_of_the_next(m: int, n: int, k: int, rows: in
         assert lines == {(row * n + wide * (outer + 1)) // LINE + v for row in range(k) for v in range(vectors)}
 
 
+@sizes(st.integers(3, 9))
+def test_rows_that_are_read_as_they_lie_are_fetched(
+    m: int, n: int, k: int, rows: int, vectors: int, steps: int
+) -> None:
+    n *= LINE
+    plain = candidate(n, min(rows, m), vectors, min(steps, k)).blocks["s0"]
+    nest = build_nest(transposed(m, n, k), Candidate({"s0": replace(plain, prefetch={"x": "n0"})}))
+    assert parse_nest(str(nest)) == nest
+    wide = 16 * vectors
+    for outer, lines in asked(nest).items():
+        assert lines == {(row * n + wide * (outer + 1)) // LINE + v for row in range(k) for v in range(vectors)}
+
+
 def storing(rows: int, vectors: int, steps: int) -> Candidate:
     plain = candidate(LINE, rows, vectors, steps).blocks["s0"]
     write = BlockSchedule(
@@ -152,6 +166,27 @@ def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -
         task = transposed(64, 8192, k)
         assert (task.buffer("x").bytes > target.second.bytes) == beyond
         assert ("x" in chosen(task, target).candidate.blocks["s0"].prefetch) == beyond
+
+
+@pytest.mark.parametrize(("n", "k", "straight"), [(3136, 64, True), (4096, 1024, False)], ids=str)
+def test_rows_far_apart_are_copied_where_they_would_crowd_in_caches(n: int, k: int, straight: bool) -> None:
+    """Rows of 4096 floats lie in few sets of a cache: without a copy, each register tile would bring them again."""
+    found = chosen(transposed(64, n, k), load_target("x86-64-v4")).candidate
+    assert any(stage.rule == "cache_read" for stage in found.stages) != straight
+
+
+@pytest.mark.parametrize("n", [528, 530])
+def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
+    """Vectors at lines and across them; the next panel is fetched ahead, the one after the last as well."""
+    task, target = transposed(70, n, 9), load_target("x86-64-v4")
+    found = ways_of(task, target)
+    assert isinstance(found, Ways)
+    (way,) = (w for w in found.direct if w.straight)
+    candidate = way.candidate(way.default_knobs())
+    assert not any(stage.rule == "cache_read" for stage in candidate.stages)
+    ahead = replace(candidate.blocks["s0"], prefetch={"x": "n0"})
+    built = check(task, replace(candidate, blocks={**candidate.blocks, "s0": ahead}))
+    assert any(isinstance(s, Prefetch) for s in built.nest.statements())
 
 
 def test_hints_change_nothing_that_is_computed() -> None:

@@ -18,7 +18,6 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.space.analytic import (
     Model,
     best_of,
-    conflicting_lines,
     estimate,
     every_candidate,
     kernel_cycles,
@@ -28,6 +27,7 @@ from modelc.space.analytic import (
     random_candidates,
     registers,
 )
+from modelc.space.apart import conflicting_lines
 from modelc.space.build import build_nest
 from modelc.space.construct import tiled_of
 from modelc.space.derivation import derive
@@ -135,7 +135,7 @@ def test_rows_a_power_of_two_apart_conflict() -> None:
     for channels, wanted in ((1024, [0, 5, 19]), (1040, [0, 0, 0])):
         tiled = tiled_of(conv((1, channels, 14, 14), (32, channels, 1, 1)), TARGET)
         assert tiled is not None and tiled.inside == ["hw"]
-        assert conflicting_lines(model_of(tiled), rows).tolist() == wanted
+        assert conflicting_lines(tiled, rows).tolist() == wanted
 
 
 def test_a_cache_that_holds_the_operands_is_filled_once() -> None:

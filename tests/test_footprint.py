@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op
 from modelc.ir.layout import Layout, reordered
+from modelc.space.apart import crowding
 from modelc.space.footprint import footprint, reach, reaches, traffic
+from modelc.target import Cache
 
 ITERS = ("i", "j", "k")
 
@@ -70,6 +72,19 @@ def test_lines_are_what_enumeration_finds(order: list[int], tiles: list[tuple[in
         wanted = len({x // 16 for x in flat})
         assert runs <= lines <= len(flat)
         assert lines == pytest.approx(wanted, rel=0.35, abs=0.5)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([6, 7, 8, 16, 24, 32, 49, 64]))
+def test_rows_apart_take_the_sets_that_they_fall_into(times: int, lines: int, step: int) -> None:
+    """Rows of whole lines, `step` lines apart, in a cache of 8 sets."""
+    rows = 8 * times
+    task, block = task_of([index_of([1, 0, 0]), index_of([0, 1, 0])], (rows, 16 * step))
+    (read,), _ = reaches(task, block)
+    found = footprint(read, np.array([(rows, 16 * lines, 1)]), 64)
+    used = len({(row * step + line) % 8 for row in range(rows) for line in range(lines)})
+    wanted = rows * lines * (8 / used - 1)  # if all sets had as many lines as those have
+    assert crowding(found, Cache("L2", 2048, 64, 4, 100.0, False))[0] == pytest.approx(64 * wanted)
 
 
 def test_lines_of_aligned_rows_are_exact() -> None:

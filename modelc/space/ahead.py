@@ -2,10 +2,11 @@
 sums up, what its results will be written to.
 
 A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
-buffer that a copy placed in that loop reads for the Block, a box, whose rows lie apart. The first pass over a part
-would wait for memory at every line; the passes before, over the part before it, have the time to fetch it. Each
-iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the requests
-are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more of it.
+computed buffer that is read as it lies, or through a copy placed in that loop, a box, whose rows lie apart. The first
+pass over a part would wait for memory at every line; the passes before, over the part before it, have the time to fetch
+it. Each iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the
+requests are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more
+of it.
 """
 
 from __future__ import annotations
@@ -87,9 +88,11 @@ class Box:
         return Load(self.start.buffer, (*outer, op("add", last, op("add", op("mul", part, line), line - 1))))
 
 
-def copied(task: Task, block: Block) -> dict[str, Load]:
-    """The buffers that `block` reads through a copy, and which element of each at a point of its iteration space."""
-    result: dict[str, Load] = {}
+def computed(task: Task, block: Block) -> dict[str, Load]:
+    """The buffers with no order of ours that `block` reads, as they lie or through a copy, and which element of each at
+    a point of its iteration space."""
+    ours = {*task.constants, *(b.name for b in task.locals)}
+    result = {read.buffer: read for read in block.reads if read.buffer not in ours}
     for read in block.reads:
         for copy in task.blocks:
             if isinstance(copy, Block) and not copy.reduction and [w.buffer for w in copy.writes] == [read.buffer]:
@@ -118,10 +121,10 @@ def written(task: Task, block: Block) -> dict[str, Load]:
     return result
 
 
-def far_copied(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
-    """The buffers that `block` reads through copies, from beyond a cache of `near_bytes`, in rows that lie far apart.
-    `extents`: how many values of its iterators are copied at a time."""
-    found = copied(task, block)
+def far_computed(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
+    """The buffers with no order of ours that `block` reads, from beyond a cache of `near_bytes`, in rows that lie far
+    apart. `extents`: how many values of its iterators are read, or copied, at a time."""
+    found = computed(task, block)
     return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
 
 
@@ -165,15 +168,15 @@ class Ahead:
         self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
         self.panels: dict[str, Panel] = {}  # the next one of each operand
-        self.boxes: dict[str, Box] = {}  # the next one of each buffer that is copied
+        self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours
         self.results: dict[str, Box] = {}  # what is to be written
-        self.reads = {r.buffer: r for r in block.reads if r.buffer in self.prefetch}
-        self.copied = {name: read for name, read in copied(task, block).items() if name in self.prefetch}
+        self.computed = {name: read for name, read in computed(task, block).items() if name in self.prefetch}
+        self.packed = {r.buffer: r for r in block.reads if r.buffer in self.prefetch.keys() - self.computed.keys()}
         self.written = {name: write for name, write in written(task, block).items() if name in self.prefetch}
-        operands = self.reads.keys() | self.copied.keys() | self.written.keys()
+        operands = self.packed.keys() | self.computed.keys() | self.written.keys()
         self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
-            last = self.tile if buffer in self.copied else self.step
+            last = self.tile if buffer in self.computed else self.step
             if buffer not in operands or loop not in self.order[:last]:
                 raise InvalidIR(
                     f"block {block.name} cannot fetch {buffer!r} ahead for loop {loop!r}: it has no such operand, or "
@@ -181,7 +184,7 @@ class Ahead:
                 )
 
     def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
-        """Those of `operands` (reads, copied or written) of which an iteration of `loop` reads or writes one part."""
+        """Those of `operands` (packed, computed, written) of which an iteration of `loop` reads or writes one part."""
         return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
 
     def panel(self, now: Load, then: Load, region: Region, elements: int) -> None:
@@ -196,9 +199,9 @@ class Ahead:
         self.panels[now.buffer] = Panel(then, min(elements, form.constant))
 
     def box(self, start: Load, extents: Sequence[int]) -> None:
-        """The next box that is copied, or the one that is to be written, begins at `start`; it has so many elements
-        along the dimensions of its storage."""
-        boxes = self.boxes if start.buffer in self.copied else self.results
+        """The next box that is read, or the one that is to be written, begins at `start`; it has so many elements along
+        the dimensions of its storage."""
+        boxes = self.boxes if start.buffer in self.computed else self.results
         boxes[start.buffer] = Box(start, tuple(extents))
 
     def lines(self, parts: Mapping[str, Panel] | Mapping[str, Box]) -> list[Load]:

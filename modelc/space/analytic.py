@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.ir.expr import Op, variables, walk
 from modelc.space.access import accesses, pieces
+from modelc.space.apart import conflicting_lines, crowding, waiting_cycles
 from modelc.space.follow import iterators
 from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
 from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
@@ -34,6 +35,7 @@ STEP_CYCLES = 0.25  # loop control of one reduction step
 CONFLICT_CYCLES = 0.2  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
 SCATTER_CYCLES = 2.0  # of one element of a vector that is stored element by element, far apart
 COPY_CYCLES = 1.0  # of one vector that is copied
+FAR_CYCLES = 2.5  # of one whose row has few lines, beyond that: it waits for them
 TRANSPOSE_CYCLES = 5.0  # of one vector that is copied into another order: loads, shuffles on one port, stores
 SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
 WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
@@ -77,6 +79,7 @@ class Operand:
     reach: Reach
     times: float
     packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
+    straight: bool = False  # computed, and its vectors are read where they lie
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,10 @@ def model_of(tiled: Tiled) -> Model:
     iters = tuple(i.name for i in anchor.iters)
     operands = []
     for read in tiled.reads:
-        packed = read.load.buffer in tiled.task.constants and read.strides[tiled.vector] != 0
-        operands.append(Operand(reach(tiled.task, read.load, iters, dense=packed), 1.0, packed))
+        wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
+        straight = wide and tiled.straight and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
+        found = reach(tiled.task, read.load, iters, dense=wide and constant)
+        operands.append(Operand(found, 1.0, wide and constant, straight and not constant))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     operations = 0
     later = afterwards(tiled.task, tiled.result)
@@ -264,7 +269,7 @@ def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
     busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / 2)
     spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
     waiting = WIDE_CYCLES * wide + NARROW_CYCLES * narrow + SPILL_CYCLES * spilled
-    conflicts = CONFLICT_CYCLES * conflicting_lines(model, rows)
+    conflicts = CONFLICT_CYCLES * conflicting_lines(model.tiled, rows)
     ahead = 1 + WINDOW / tile_instructions(model, rows, vectors)  # register tiles in flight
     return np.asarray(np.maximum(busy + waiting + conflicts + STEP_CYCLES, target.fma_latency / ahead), np.float64)
 
@@ -274,28 +279,6 @@ def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
     steps = prod(i.extent for i in model.tiled.anchor.reduction)
     wide, narrow = loads(model, rows, vectors)
     return np.asarray(steps * (np.prod(rows, axis=1) * vectors + wide + narrow), np.float64)
-
-
-def conflicting_lines(model: Model, rows: Ints) -> Floats:
-    """Lines of the rows of a register tile that their sets in L1 have no way for: rows that lie a large power of two
-    apart fall into few sets (4096 bytes: into one), and every step reads a line of each."""
-    tiled, cache = model.tiled, model.target.caches[0]
-    sets = max(1, cache.bytes // cache.line // cache.ways)
-    tiles, back = np.unique(rows, axis=0, return_inverse=True)
-    total = np.zeros(len(tiles))
-    for read in tiled.reads:
-        strides = [read.strides[n] for n in tiled.inside]
-        if read.load.buffer in tiled.task.constants or None in strides or not any(strides):
-            continue
-        itemsize = DTYPES[tiled.task.buffer(read.load.buffer).dtype].itemsize
-        for p, tile in enumerate(tiles):
-            at = np.zeros(1, np.int64)
-            for count, step in zip(tile, strides, strict=True):
-                at = (at[:, None] + np.arange(count if step else 1) * (step or 0)).reshape(-1)
-            lines = np.unique(at * itemsize // cache.line)
-            held = np.bincount(lines % sets, minlength=sets)
-            total[p] += np.maximum(0, held - cache.ways - 1).sum()
-    return np.asarray(total[back.reshape(-1)], np.float64)
 
 
 def kernel_cycles(model: Model, population: Population) -> Floats:
@@ -355,6 +338,7 @@ def _estimate(model: Model, population: Population) -> Estimate:
     line = target.caches[0].line
     found = [[footprint(o.reach, b, line) for b in boxes] for o in model.operands]
     inside = [[np.maximum(f.bytes, f.lines * line) for f in fs] for fs in found]
+    straight, nothing = [k for k, o in enumerate(model.operands) if o.straight], np.zeros(len(population))
     depth = len(loops) - 1 - loops.index(f"{tiled.vector}0")  # of the loop over panels, from the innermost
     passes = np.prod(np.stack([np.ones(len(population)), *trips[len(tiled.reduction) : depth]]), axis=0)
     fetched = (passes > 1) & (trips[depth] > 1)  # panels, ahead: see ahead.py
@@ -364,6 +348,10 @@ def _estimate(model: Model, population: Population) -> Estimate:
     for cache in target.caches:
         copies = own if cache.shared else [1] * len(own)
         held = [reduce_sum([c * f[k] for c, f in zip(copies, inside, strict=True)]) for k in range(len(boxes))]
+        if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
+            held = [
+                h + reduce_sum([nothing, *(crowding(found[s][k], cache) for s in straight)]) for k, h in enumerate(held)
+            ]
         if cache is not target.caches[0]:  # what is fetched ahead goes past the first
             held = [h + (reduce_sum(ahead) if k >= depth else 0.0) for k, h in enumerate(held)]
         room = cache.bytes * (SECOND_SHARE if len(moved) == 1 else 1.0)
@@ -387,6 +375,9 @@ def _estimate(model: Model, population: Population) -> Estimate:
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
     waited = reduce_sum([o.packed * ~fetched * m for o, m in zip(model.operands, moved[near], strict=True)])
     waiting = waited / (1e9 * bandwidths[near] * DEMANDED)
+    tiles = np.prod(np.stack([nothing + 1, *trips[len(tiled.reduction) :]]), axis=0)
+    for s in straight:
+        waiting = waiting + waiting_cycles(found[s][len(tiled.reduction)], tiles, moved[0][s] / line) / hertz
     memory = np.column_stack(seconds)
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
@@ -479,14 +470,17 @@ def _copies(model: Model, population: Population, loops: list[str], boxes: list[
     for block in (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result)):
         assert isinstance(block, Block)
         points = block.points() / model.target.cores
-        copied = np.full(len(population), points)
+        cycles = copy_cycles(task, block, tiled.lanes)
+        copied = np.full(len(population), points * cycles)
         read = next((r for r in tiled.reads if r.load.buffer == block.writes[0].buffer), None)
         for loop in [] if read is None else tiled.moving(read, loops[: -len(tiled.reduction) or None]):
             depth = len(loops) - 1 - loops.index(loop)  # from the innermost
             operand = next(o for o in model.operands if o.reach.buffer == block.writes[0].buffer)
-            again = np.prod(np.stack(trips[depth:]), axis=0) * footprint(operand.reach, boxes[depth], 1).elements
-            copied = np.where((again <= MOST_COPIES * points) | tiled.sliding, again, copied)
-        total = total + copy_cycles(task, block, tiled.lanes) * copied
+            found = footprint(operand.reach, boxes[depth], model.target.caches[0].line)
+            again = np.prod(np.stack(trips[depth:]), axis=0) * found.elements
+            there = again * (cycles + FAR_CYCLES / tiled.lanes * found.apart)
+            copied = np.where((again <= MOST_COPIES * points) | tiled.sliding, there, copied)
+        total = total + copied
     return total
 
 

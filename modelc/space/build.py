@@ -219,13 +219,13 @@ class _Builder:
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}
         ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
-        for read in ahead.begins(loop, ahead.reads):
+        for read in ahead.begins(loop, ahead.packed):
             now, then = (self.physical(substitute(read, v), site.storage, ranges) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
             elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
             ahead.panel(now, then, site.storage[read.buffer].region, elements)
-        for access in (*ahead.begins(loop, ahead.copied), *ahead.begins(loop, ahead.written)):
-            place, bases = site.storage[access.buffer], later if access.buffer in ahead.copied else here
+        for access in (*ahead.begins(loop, ahead.computed), *ahead.begins(loop, ahead.written)):
+            place, bases = site.storage[access.buffer], later if access.buffer in ahead.computed else here
             spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
             start = self.physical(Load(access.buffer, tuple(s.base for s in spans)), site.storage, ranges)
             order = place.layout.permutation

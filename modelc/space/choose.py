@@ -88,8 +88,8 @@ def _unlike(ways: Sequence[Tiled]) -> list[Tiled]:
     choices, or slower ones."""
     kept: list[Tiled] = []
     for way in ways:
-        like = [w for w in kept if w.plain and way.plain and (w.vector, w.rows) == (way.vector, way.rows)]
-        if not any(w.lanes >= way.lanes for w in like):
+        like = [w for w in kept if w.plain and way.plain and w.straight == way.straight]
+        if not any((w.vector, w.rows) == (way.vector, way.rows) and w.lanes >= way.lanes for w in like):
             kept.append(way)
     return kept
 

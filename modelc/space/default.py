@@ -12,6 +12,7 @@ Shapes, told apart by what the Blocks do, not by operator names:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modelc.ir.block import Block, Task
@@ -75,9 +76,22 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
     orders = len(stages) > len(unstaged)
     found = filtering_candidates(task, target, stages) if winograd else []
     taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if tensorize else []
+    loose, noted = task, (*stages,)
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
     units = [unit for tiled in (*taken, direct) if tiled is not None and tensorize for unit in tensorized(tiled)]
-    others = [tiled_space(plain, target, unstaged)[1]] if orders else []
-    return Ways((*units, direct, *(o for o in others if o is not None)), tuple(found))
+    others = straight(loose, target, noted, direct)
+    if orders:
+        _, other = tiled_space(plain, target, [*unstaged])
+        others += [] if other is None else [other, *straight(plain, target, unstaged, other)]
+    return Ways((*units, direct, *others), tuple(found))
+
+
+def straight(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
+    """The choices of a Task that reads vectors where they lie; none where `copying`, its choices otherwise, copies only
+    what has to be."""
+    if not any(s.rule == "cache_read" for s in copying.stages[len(stages) :]):
+        return []
+    _, way = tiled_space(task, target, [*stages], straight=True)
+    return [way] if way is not None and way.stages != copying.stages else []

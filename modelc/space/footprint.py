@@ -50,18 +50,25 @@ class Reach:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one access touches over each tile: elements, bytes, cache lines, and runs of consecutive lines. All [P]."""
+    """What one access touches over each tile: elements, bytes, cache lines, and runs of consecutive lines; `step` bytes
+    divide all distances between these (0: there is one). All [P]."""
 
     elements: Floats
     bytes: Floats
     lines: Floats
     runs: Floats
+    step: Ints
 
     @property
     def misses(self) -> Floats:
         """Lines that a prefetcher which brings PREFETCHED_LINES at a time does not hide (ALT, table 2): a contiguous
         block of L lines costs L / 4; the same block in short runs costs at least one for each run."""
         return np.maximum(self.runs, self.lines / PREFETCHED_LINES)
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """Whether it is rows of so few lines that no prefetcher sees them coming."""
+        return np.asarray((self.runs > 1) & (self.lines <= PREFETCHED_LINES * self.runs))
 
 
 def reach(
@@ -95,9 +102,9 @@ def footprint(access: Reach, tiles: Ints, line_bytes: int) -> Footprint:
     found = _elements(access, tiles)
     if access.dense:
         lines = np.maximum(1.0, found * access.itemsize / line_bytes)
-        return Footprint(found, found * access.itemsize, lines, np.ones_like(lines))
-    lines, runs = _lines(access, tiles, line_bytes / access.itemsize)
-    return Footprint(found, found * access.itemsize, lines, runs)
+        return Footprint(found, found * access.itemsize, lines, np.ones_like(lines), np.zeros(len(lines), np.int64))
+    lines, runs, step = _lines(access, tiles, line_bytes / access.itemsize)
+    return Footprint(found, found * access.itemsize, lines, runs, step * access.itemsize)
 
 
 # --- elements -----------------------------------------------------------------------------------------------------
@@ -234,13 +241,14 @@ def _count_points(dims: Sequence[Dim], used: Sequence[int], extents: Ints) -> fl
 # --- cache lines --------------------------------------------------------------------------------------------------
 
 
-def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats]:
-    """(cache lines, runs of consecutive lines) for lines of `line` elements, from the innermost stride outwards.
+def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats, Ints]:
+    """(cache lines, runs of consecutive lines, what divides the distances between runs) for lines of `line` elements,
+    from the innermost stride outwards.
 
     Exact where every run starts at a line; else the mean over where it may start, (n - 1) / line + 1."""
     p = len(tiles)
     run, copies = np.ones(p), np.ones(p)  # elements from the first to the last of one run, and how many runs
-    aligned = np.ones(p, np.bool_)
+    aligned, step = np.ones(p, np.bool_), np.zeros(p, np.int64)
     for dim in sorted((d for d in access.dims if d.stride), key=lambda d: d.stride):
         count, span = (x.astype(np.float64) for x in distinct(dim, tiles, access.columns))
         gap = dim.stride * np.where(count > 1, (span - 1) / np.maximum(count - 1, 1), 1.0)
@@ -248,8 +256,9 @@ def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats]:
         copies = np.where(joins, copies, copies * count)
         run = np.where(joins, run + gap * (count - 1), run)
         aligned &= joins | (gap % line == 0)
+        step = np.gcd(step, np.where(joins, 0, gap).astype(np.int64))
     exact = np.ceil(run / line)
-    return copies * np.where(aligned, exact, (run - 1) / line + 1), copies
+    return copies * np.where(aligned, exact, (run - 1) / line + 1), copies, step
 
 
 # --- traffic ------------------------------------------------------------------------------------------------------

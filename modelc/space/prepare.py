@@ -124,16 +124,18 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
     return prod(i.extent for i in anchor.iters if read.strides[i.name] == 0) >= 8
 
 
-def packed_operands(task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage]) -> Task:
+def packed_operands(
+    task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], straight: bool = False
+) -> Task:
     """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads a line far from the last, where many rows read them. Copies end where the
-    last vector does, if it is read whole."""
+    those of which every reduction step reads a line far from the last, where many rows read them (`straight`: not
+    these). Copies end where the last vector does, if it is read whole."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         if buffer in task.constants:
             continue
         apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
-        if apart or scattered(task, anchor, read, vector):
+        if apart or (not straight and scattered(task, anchor, read, vector)):
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
         elif near(read.strides[vector]) and readers(anchor, read) >= LEAST_SHUFFLES:
             task = deinterleaved(task, anchor, read, vector, stages)

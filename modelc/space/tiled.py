@@ -17,7 +17,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.access import Access, accesses, pieces, stored_lanes
-from modelc.space.ahead import far_copied, far_results
+from modelc.space.ahead import far_computed, far_results
 from modelc.space.follow import followed
 from modelc.space.loops import copies, covered, trips
 from modelc.space.maps import (
@@ -72,8 +72,9 @@ class TiledKnobs:
     parallel: str | None  # one of the macro loops over whole iterators ("h0"): it goes outermost
 
 
-def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, Tiled | None]:
-    """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled."""
+def tiled_space(task: Task, target: Target, stages: list[Stage], straight: bool = False) -> tuple[Task, Tiled | None]:
+    """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
+    `straight`: vectors are read where they lie, though each lies far from the last."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)
@@ -95,9 +96,9 @@ def tiled_space(task: Task, target: Target, stages: list[Stage]) -> tuple[Task, 
     ):
         return task, None
     lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
-    task = packed_operands(task, anchor, vector, lanes, stages)
+    task = packed_operands(task, anchor, vector, lanes, stages, straight)
     anchor = reduction_of(task)
-    return task, Tiled(task, target, tuple(stages), anchor, vector, consumers_of(task, anchor))
+    return task, Tiled(task, target, tuple(stages), anchor, vector, consumers_of(task, anchor), straight)
 
 
 class Tiled:
@@ -111,9 +112,10 @@ class Tiled:
         anchor: Block,
         vector: str,
         consumers: list[Block],
+        straight: bool = False,
     ):
         self.task, self.target, self.stages = task, target, stages
-        self.anchor, self.vector, self.consumers = anchor, vector, consumers
+        self.anchor, self.vector, self.consumers, self.straight = anchor, vector, consumers, straight
         self.reads, _ = accesses(task, anchor)
         self.lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
         self.ranges = anchor.ranges
@@ -275,8 +277,7 @@ class Tiled:
         tags |= dict.fromkeys(steps, "unroll")
         if self.sliding and prod(i.extent for i in self.anchor.reduction) <= MAX_TAPS:
             tags |= dict.fromkeys(reduction, "unroll")
-        written = (*anchor.writes, *self.result.writes)
-        layouts = {w.buffer: tile for w in written if (tile := self.tile_layout(w)) is not None}
+        layouts = {w.buffer: x for w in (*anchor.writes, *self.result.writes) if (x := self.tile_layout(w)) is not None}
         free, ahead = True, {}
         for read in self.reads:
             if read.strides[v] != 0 and read.load.buffer in self.task.constants:
@@ -289,6 +290,9 @@ class Tiled:
             end = vectors_end(self.task, anchor, read, v, self.lanes)
             room = end is not None and end[1] <= self.task.buffer(read.load.buffer).shape[end[0]]
             free = free and (read.strides[v] == 0 or room)
+            moving = self.moving(read, macro) if self.straight and read.strides[v] != 0 else []
+            if moving and self.fetches_rows(read.load.buffer, moving[-1], macro, tiles):
+                ahead[read.load.buffer] = moving[-1]
         pad = (v,) if free else ()
         order = (*macro, *reduction, *steps, *micro, *unit)
         schedules: dict[str, BlockSchedule] = {}
@@ -308,7 +312,7 @@ class Tiled:
             if layout is not None:
                 layouts[producer.writes[0].buffer] = layout
             _, placed, loop = schedules[producer.name].at.partition(".")
-            if placed and self.fetches_copied(producer, loop, macro, tiles):
+            if placed and self.fetches_rows(producer.reads[0].buffer, loop, macro, tiles):
                 ahead[producer.reads[0].buffer] = loop
         ahead |= {name: macro[-1] for name in self.fetched_results(knobs, tags)}
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
@@ -336,15 +340,13 @@ class Tiled:
         inside = [*macro[macro.index(loop) + 1 :], *(f"{n}{len(tiles[n]) - len(self.unit(n))}" for n in self.inside)]
         return prod(trips(x, self.ranges, tiles) for x in inside)
 
-    def fetches_copied(
-        self, copy: Block, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
-    ) -> bool:
-        """Whether what `copy` reads in the next iteration of `loop` is fetched in this one."""
+    def fetches_rows(self, buffer: str, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether what is read, or copied, of `buffer` in the next iteration of `loop` is fetched in this one."""
         if self.sliding or not self.plain or trips(loop, self.ranges, tiles) == 1:
             return False
         extents = covered(self.ranges, macro[: macro.index(loop) + 1], tiles)
-        far = far_copied(self.task, self.anchor, extents, self.target.second.bytes)
-        return copy.reads[0].buffer in far and self.passes(loop, macro, tiles) >= FETCHING_ROWS
+        far = far_computed(self.task, self.anchor, extents, self.target.second.bytes)
+        return buffer in far and self.passes(loop, macro, tiles) >= FETCHING_ROWS
 
     def fetched_results(self, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
         """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
