@@ -1,8 +1,9 @@
 """For every intrinsic, on every architecture: the innermost loop of a kernel holds the instruction that the kernel is
-said to be made of, and multiplies no single numbers."""
+said to be made of, and multiplies no single numbers. Accumulators are not spilled."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,19 @@ import modelc
 from modelc.codegen.kernels import compile_nest
 from modelc.package import read_package
 from modelc.space.build import build_nest
+from modelc.space.choose import chosen
 from modelc.target import Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
 DEEP: dict[str, Case] = {  # reductions that LLVM does not unroll whole
     "matmul": ("MatMul", {}, (64, 4096), (4096, 64)),
     "conv": ("Conv", {"pads": [1] * 4}, (1, 1024, 6, 8), (64, 1024, 3, 3)),
+}
+LARGE: dict[str, Case] = {  # whose register tiles fill the registers; the first is filtered (Winograd)
+    "conv": ("Conv", {"pads": [1] * 4}, (1, 256, 14, 14), (256, 256, 3, 3)),
+    "deep conv": ("Conv", {"pads": [1] * 4}, (1, 512, 7, 7), (512, 512, 3, 3)),
+    "pointwise": ("Conv", {}, (1, 64, 56, 56), (64, 64, 1, 1)),
+    "matmul": ("MatMul", {}, (512, 512), (512, 512)),
 }
 MACHINES = {
     "x86_64": (
@@ -58,6 +66,19 @@ def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) 
     assert loops
     for loop in loops:
         assert not scalar_multiplies(loop, target.triple), "\n".join(loop)
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_accumulators_stay_in_registers(case: str, tmp_path: Path) -> None:
+    target = load_target("x86-64-v4")
+    task = contraction(LARGE[case], kinds_of(SHIPPED["avx512-f32"]))
+    kernel = compile_nest(chosen(task, target).nest, "kernel", target)
+    assert kernel.object is not None
+    (tmp_path / "kernel.o").write_bytes(kernel.object)
+    loops = innermost(disassembled(tmp_path / "kernel.o", target.triple), "vfmadd")
+    assert loops
+    for loop in loops:
+        assert not [x for x in loop if re.match(r"vmov\w+ %[xyz]mm\d+,.*\(%r[sb]p", x)], "\n".join(loop)
 
 
 def test_a_multiplication_of_single_numbers_is_seen() -> None:

@@ -210,7 +210,7 @@ class _Schedule:
         if at == "root":
             tags[macro[0]] = "parallel"
         reduction = [f"{n}0" for n in self.gemm.reduction]
-        steps = self.gemm.unrolled_steps(tiles)
+        steps = self.gemm.unrolled_steps(self.knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
         order = (*macro, *reduction, *steps, *micro)
         return BlockSchedule(at, "register", tiles, order, tags, (v,), self.fetched(macro, tiles)), macro

@@ -50,6 +50,7 @@ FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next
 OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
 UNROLLED = 2  # reduction steps in one iteration of the innermost loop
+CLUSTERED = 4  # vectors at most that LLVM loads together
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class Tiled:
         if parallel:
             tags[parallel] = "parallel"
         reduction = [f"{n}0" for n in self.reduction]
-        steps = self.unrolled_steps(tiles)
+        steps = self.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
         if self.sliding and prod(i.extent for i in self.anchor.reduction) <= MAX_TAPS:
             tags |= dict.fromkeys(reduction, "unroll")
@@ -318,11 +319,15 @@ class Tiled:
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
-    def unrolled_steps(self, tiles: dict[str, tuple[int, ...]]) -> list[str]:
+    def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[str]:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
-        steps are few, or a unit's own."""
+        steps are few, or a unit's own, or where LLVM would spill accumulators: it loads vectors of the next step with
+        those of the first."""
         name = self.reduction[-1] if self.reduction else None
         if name is None or self.sliding or self.unit(name) or self.ranges[name] < 2 * UNROLLED:
+            return []
+        accumulators, loaded = prod(c for _, c in knobs.rows) * knobs.vectors, min(UNROLLED * knobs.vectors, CLUSTERED)
+        if accumulators + loaded + 2 > self.target.vector.registers:
             return []
         tiles[name] = (UNROLLED,)
         return [f"{name}1"]
