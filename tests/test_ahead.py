@@ -175,6 +175,15 @@ def test_rows_far_apart_are_copied_where_they_would_crowd_in_caches(n: int, k: i
     assert any(stage.rule == "cache_read" for stage in found.stages) != straight
 
 
+@pytest.mark.parametrize("bandwidth", [5.0, 20.0])
+def test_register_tiles_are_large_where_what_they_would_wait_for_is_fetched(bandwidth: float) -> None:
+    target = replace(load_target("x86-64-v4"), memory_bandwidth_gbs=bandwidth)
+    found = chosen(transposed(64, 6272000, 64), target).candidate
+    schedule = found.blocks["s0"]
+    assert {"x", "y"} <= schedule.prefetch.keys()
+    assert schedule.tiles["m"][-1] * schedule.tiles["n"][0] // LINE >= 20
+
+
 @pytest.mark.parametrize("n", [528, 530])
 def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
     """Vectors at lines and across them; the next panel is fetched ahead, the one after the last as well."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Op, variables, walk
 from modelc.space.access import accesses, pieces
-from modelc.space.apart import conflicting_lines, crowding, waiting_cycles
+from modelc.space.apart import all_fetched, conflicting_lines, crowding, waiting_cycles
 from modelc.space.follow import iterators
 from modelc.space.footprint import Floats, Ints, Reach, footprint, reach, traffic
 from modelc.space.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
@@ -376,17 +376,18 @@ def _estimate(model: Model, population: Population) -> Estimate:
     waited = reduce_sum([o.packed * ~fetched * m for o, m in zip(model.operands, moved[near], strict=True)])
     waiting = waited / (1e9 * bandwidths[near] * DEMANDED)
     tiles = np.prod(np.stack([nothing + 1, *trips[len(tiled.reduction) :]]), axis=0)
-    for s in straight:
-        waiting = waiting + waiting_cycles(found[s][len(tiled.reduction)], tiles, moved[0][s] / line) / hertz
+    near_by = [waiting_cycles(found[s][len(tiled.reduction)], tiles, moved[0][s] / line) for s in straight]
     memory = np.column_stack(seconds)
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
-    compute = cycles * share / hertz
+    compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     prologue = _copies(model, population, loops, boxes, trips) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
     exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, population.rows, population.vectors))
+    if all_fetched(tiled):
+        exposed = exposed * (registers(model, population.rows, population.vectors) >= target.vector.registers)
     waiting = waiting + EXPOSED * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
     forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
     accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)

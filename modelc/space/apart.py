@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from modelc.ir.expr import DTYPES
+from modelc.space.ahead import far_computed, far_results
 from modelc.space.footprint import Floats, Footprint, Ints
 from modelc.space.tiled import Tiled
 from modelc.target import Cache
@@ -57,6 +58,16 @@ def waiting_cycles(found: Footprint, times: Floats, lines: Floats) -> Floats:
     so many times, and `lines` in all come into L1."""
     pages = found.runs * np.minimum(1.0, found.step / PAGE_BYTES)
     return np.asarray(ROW_CYCLES * found.apart * lines + PAGE_CYCLES * (pages > PAGES) * times * found.runs)
+
+
+def all_fetched(tiled: Tiled) -> bool:
+    """Whether what lies beyond the second-level cache is fetched ahead (ahead.py): rows that are read, or copied, and
+    results, while registers are left over."""
+    extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
+    around = extents | {i.name: i.extent for i in tiled.anchor.reduction}
+    near = tiled.target.second.bytes
+    rows, results = (f(tiled.task, tiled.anchor, e, near) for f, e in ((far_computed, around), (far_results, extents)))
+    return bool(rows) and bool(results)
 
 
 def sets(cache: Cache) -> int:
