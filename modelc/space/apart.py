@@ -11,9 +11,8 @@ from modelc.space.footprint import Floats, Footprint, Ints
 from modelc.space.tiled import Tiled
 from modelc.target import Cache
 
-ROW_CYCLES = (
-    0.3  # of one line of such rows that comes into L1 while it is multiplied: arithmetic hides most of the wait
-)
+# Cycles of one line of such rows that comes into L1 while it is multiplied: arithmetic hides most of the wait.
+ROW_CYCLES = 0.3
 PAGE_CYCLES = 0.4  # of a row in a page whose address is not known at once
 PAGE_BYTES, PAGES = 4096, 64  # pages whose addresses are
 
