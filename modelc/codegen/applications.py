@@ -19,8 +19,8 @@ from tvm import tirx as tx
 from modelc.codegen import intrinsics as code
 from modelc.codegen.intrinsics import Place
 from modelc.errors import InvalidIR
-from modelc.ir.affine import simplify
-from modelc.ir.expr import DTYPES, Const, Expr, Load, op, substitute, variables
+from modelc.ir.affine import linear, simplify
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.space.match import bindings
 from modelc.target import Intrinsic
@@ -128,7 +128,9 @@ def steps(operand: Operand, flat: Expr, names: Mapping[str, str]) -> tuple[Expr,
             raise InvalidIR(f"operand {operand.name} does not move evenly: {flat}")
         return int(found.value)
 
-    base = at({})
+    base, form, moving = at({}), linear(flat), set(names.values())
+    if form is not None and all(isinstance(atom, Var) or not variables(atom) & moving for atom, _ in form.terms):
+        return base, tuple(d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits)
     strides = tuple(distance({d.iterator: d.step}) for d in operand.digits)
     last = {n: sum(d.step * (d.extent - 1) for d in operand.digits if d.iterator == n) for n in names}
     if distance(last) != sum(s * (d.extent - 1) for s, d in zip(strides, operand.digits, strict=True)):

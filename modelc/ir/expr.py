@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -197,26 +198,29 @@ OPERATIONS: dict[str, Operation] = {
 INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
 
 
+ZERO, ONE = Const(0), Const(1)
+FOLDS: dict[str, Callable[[int, int], int]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod")},
+    **{"max": max, "min": min},
+}
+
+
 def op(name: str, *args: Any) -> Expr:
     """An Op with its numbers made constants and integer index arithmetic folded (`x + 0`, `2 * 3`, `x * 1`)."""
     typed = next((a.dtype for a in args if isinstance(a, Const)), "int64")
     exprs = tuple(a if isinstance(a, (Var, Const, Load, Op)) else Const(a, typed) for a in args)
-    if len(exprs) == 2 and all(isinstance(e, Const) and e.dtype == "int64" for e in exprs):
-        a, b = (e.value for e in exprs)  # type: ignore[union-attr]
-        fold = {"add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b}
-        fold |= {"floordiv": lambda: a // b, "mod": lambda: a % b} if b != 0 else {}
-        fold |= {"max": lambda: max(a, b), "min": lambda: min(a, b)}
-        if name in fold:
-            return Const(fold[name]())
+    if name in FOLDS and len(exprs) == 2 and all(isinstance(e, Const) and e.dtype == "int64" for e in exprs):
+        left, right = (int(e.value) for e in exprs if isinstance(e, Const))
+        if right != 0 or name not in ("floordiv", "mod"):
+            return Const(FOLDS[name](left, right))
     if len(exprs) == 2:
         a, b = exprs
-        zero, one = Const(0), Const(1)
-        if (name == "add" and a == zero) or (name == "mul" and a == one):
+        if (name == "add" and a == ZERO) or (name == "mul" and a == ONE):
             return b
-        if (name in ("add", "sub") and b == zero) or (name in ("mul", "floordiv") and b == one):
+        if (name in ("add", "sub") and b == ZERO) or (name in ("mul", "floordiv") and b == ONE):
             return a
-        if (name == "mul" and zero in (a, b)) or (name == "mod" and b == one):
-            return zero
+        if (name == "mul" and ZERO in (a, b)) or (name == "mod" and b == ONE):
+            return ZERO
     return Op(name, exprs)
 
 
