@@ -76,19 +76,19 @@ def ways_of(task: Task, target: Target, winograd: bool = True, tensorize: bool =
     orders = len(stages) > len(unstaged)
     found = filtering_candidates(task, target, stages) if winograd else []
     taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if tensorize else []
-    loose, noted = task, (*stages,)
+    uncopied, before = task, tuple(stages)
     task, direct = tiled_space(task, target, stages)
     if direct is None:
         return rows_candidate(task, target, stages)
     units = [unit for tiled in (*taken, direct) if tiled is not None and tensorize for unit in tensorized(tiled)]
-    others = straight(loose, target, noted, direct)
+    others = read_straight(uncopied, target, before, direct)
     if orders:
         _, other = tiled_space(plain, target, [*unstaged])
-        others += [] if other is None else [other, *straight(plain, target, unstaged, other)]
+        others += [] if other is None else [other, *read_straight(plain, target, unstaged, other)]
     return Ways((*units, direct, *others), tuple(found))
 
 
-def straight(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
+def read_straight(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
     """The choices of a Task that reads vectors where they lie; none where `copying`, its choices otherwise, copies only
     what has to be."""
     if not any(s.rule == "cache_read" for s in copying.stages[len(stages) :]):

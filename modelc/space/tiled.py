@@ -223,12 +223,16 @@ class Tiled:
         return MicroKernel(rows, vectors, cycles)
 
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
-        """Cycles of one reduction step."""
+        """Cycles of one reduction step on a register tile: arithmetic, loads of vectors and scalars (two a cycle), or
+        the latency of dependent accumulation."""
         wide, narrow = float(self.vector_loads(rows, vectors)), self.broadcasts(rows)
         if self.sliding:
             wide /= 2  # half of what a tap needs was loaded for the one before
         steps = prod(i.extent for i in self.anchor.reduction)
-        return step_cycles(self.target, prod(c for _, c in rows) * vectors, wide, narrow, steps)
+        arithmetic = prod(c for _, c in rows) * vectors / self.target.fma_ports
+        overhead = 0.5 + 2.0 / steps  # loop control, write-back
+        busy = max(arithmetic, (wide + narrow) / 2, 1.15 * self.target.fma_latency)
+        return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
 
     # --- the loops around it --------------------------------------------------------------------------------------
 
@@ -327,7 +331,7 @@ class Tiled:
         if name is None or self.sliding or self.unit(name) or self.ranges[name] < 2 * UNROLLED:
             return []
         accumulators, loaded = prod(c for _, c in knobs.rows) * knobs.vectors, min(UNROLLED * knobs.vectors, CLUSTERED)
-        if accumulators + loaded + 2 > self.target.vector.registers:
+        if accumulators + loaded + 2 > self.target.vector.registers:  # and two for broadcasts
             return []
         tiles[name] = (UNROLLED,)
         return [f"{name}1"]
@@ -469,15 +473,6 @@ class Tiled:
         """The outer loops over whole iterators that all move through what is read, from the outermost."""
         outer = list(takewhile(lambda loop: read.strides[loop[:-1]] != 0, macro))
         return [loop for loop in outer if loop.endswith("0")]
-
-
-def step_cycles(target: Target, accumulators: int, wide: float, narrow: float, steps: int) -> float:
-    """Cycles of one of `steps` reduction steps on a register tile: arithmetic, loads of vectors and of scalars (two a
-    cycle), and the latency of dependent accumulation."""
-    arithmetic = accumulators / target.fma_ports
-    overhead = 0.5 + 2.0 / steps  # loop control, write-back
-    busy = max(arithmetic, (wide + narrow) / 2, 1.15 * target.fma_latency)
-    return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
 
 
 def tile_epilogue(
