@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from modelc.errors import blaming
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.surgery import summary
 from modelc.package import read_package
@@ -18,7 +19,9 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators, and
     each node that cannot be compiled with the reason."""
     place = Path(path)
-    return _package(place) if place.is_dir() or (place / MANIFEST).exists() else _model(place)
+    folder = place.is_dir() or (place / MANIFEST).exists()
+    with blaming(f"{'package' if folder else 'model'} {place}"):
+        return _package(place) if folder else _model(place)
 
 
 def _package(path: Path) -> dict[str, Any]:

@@ -1,10 +1,15 @@
-"""The errors that modelc raises for a user's mistakes.
+"""The errors that modelc raises for a user's mistakes, and what becomes of its own.
 
 Each is a sentence: what was expected, what was found, where, and what to do about it. The command line prints it
-without a traceback and exits with `exit_code`; anything else that escapes is a bug of modelc.
+without a traceback and exits with `exit_code`. Anything else that escapes is a bug of modelc: `blaming` makes it an
+InternalError, which says where it happened.
 """
 
 from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ModelcError(Exception):
@@ -45,3 +50,68 @@ class VerificationError(ModelcError):
 
 class InvalidIR(Exception):
     """A pass left an invalid Graph, Block, Task or Nest: a bug of modelc that names the pass and the place."""
+
+
+class Escaped(ModelcError):
+    """Something that no stage foresaw. `places` are what it came through, the innermost first; its cause is the
+    exception itself."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+        self.places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = ", ".join(dict.fromkeys(reversed(self.places)))
+        return f"{where}: {self._sentence()}" if where else self._sentence()
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
+
+
+class InternalError(Escaped):
+    """A mistake of modelc's own."""
+
+    exit_code = 3
+
+    def _sentence(self) -> str:
+        kind, first = type(self.error).__name__, next(iter(str(self.error).strip().splitlines()), "")
+        return (
+            f"internal error ({kind}{f': {first}' if first else ''}); this is a mistake of modelc; "
+            "please report it with the model; --debug shows the traceback"
+        )
+
+
+class ExhaustedError(Escaped):
+    """Memory, disk space or open files ran out."""
+
+    def _sentence(self) -> str:
+        if isinstance(self.error, OSError):
+            return f"{self.error.strerror}: free some, and try again"
+        return "this needs more memory than there is"
+
+
+EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def escaped(error: Exception) -> Escaped:
+    """What the user is told of an exception that is no ModelcError."""
+    if isinstance(error, Escaped):
+        return error
+    ran_out = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)
+    return ExhaustedError(error) if ran_out else InternalError(error)
+
+
+@contextmanager
+def blaming(place: str) -> Iterator[None]:
+    """Lets ModelcErrors through; makes an Escaped of everything else. It is told `place` in both cases."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ModelcError) and not isinstance(error, Escaped):
+            raise
+        known = escaped(error)
+        known.places += (place,)
+        if known is error:
+            raise
+        raise known from error

@@ -18,7 +18,7 @@ from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.codegen.pack import pack_constant
 from modelc.codegen.plan import Compiled, Parameters, plan_program
 from modelc.config import Config, check_precision, load_config
-from modelc.errors import ConfigError, InvalidIR, ToolchainError, VerificationError
+from modelc.errors import ConfigError, InvalidIR, ToolchainError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -55,6 +55,7 @@ from modelc.verify.precision import Arrays, Kept
 
 MOST_THREADS = 4
 DOUBT = 0.15  # of the estimated seconds of a Task, where they decide a layout against the rule
+NAMED = 4  # nodes of a task that an error names
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
 # What becomes of data that is a Candidate by its schema, and of no such Task, in rules and in building a Nest.
@@ -149,7 +150,14 @@ def compile(
             progress=progress or (lambda stage, text: None),
         ),
     )
-    return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
+    with blaming(f"model {path}"):
+        return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
+
+
+def place_of(task: Task) -> str:
+    """The task and the nodes that it covers, for an error."""
+    more = f" and {len(task.nodes) - NAMED} more" if len(task.nodes) > NAMED else ""
+    return f"task {task.name} ({', '.join(map(repr, task.nodes[:NAMED]))}{more})"
 
 
 def default_threads() -> int:
@@ -300,11 +308,12 @@ class Run:
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             scheduled = {}
             for key, task in tasks.items():
-                scheduled[key] = one = self.schedule(key, task)
+                with blaming(place_of(task)):
+                    scheduled[key] = one = self.schedule(key, task)
                 if self.stages.dumping:
                     dump(f"{key} {task.name}\n{one[1]}\n{one[3]}\n")
         with self.stages.stage("codegen", f"{len(tasks)} kernels, {self.threads} threads") as dump:
-            kernels = self.compile_all({key: nest for key, (_, _, _, nest) in scheduled.items()})
+            kernels = self.compile_all(tasks, {key: nest for key, (_, _, _, nest) in scheduled.items()})
             if self.stages.dumping:
                 dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
         self.done |= {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
@@ -328,13 +337,14 @@ class Run:
             raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
         return canonical, found.candidate, found.task, found.nest
 
-    def compile_all(self, nests: Mapping[str, Nest]) -> dict[str, Kernel]:
+    def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
         """Machine code in parallel: LLVM releases the interpreter."""
         done = 0
 
         def one(key: str) -> Kernel:
             nonlocal done
-            kernel = compile_nest(nests[key], f"k_{key}", self.target)
+            with blaming(place_of(tasks[key])):
+                kernel = compile_nest(nests[key], f"k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
             return kernel
@@ -391,7 +401,8 @@ class Run:
         self.stages.progress("package", str(output))
         start = time.perf_counter()
         try:
-            package = write_package(spec, output, check if verify else None)
+            with blaming("stage package"):
+                package = write_package(spec, output, check if verify else None)
         except (ToolchainError, EngineError) as error:
             if not written:
                 raise

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, blaming
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
 
@@ -37,12 +37,13 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, text: str = "") -> Iterator[Callable[[str], None]]:
-        """Times a stage; yields what takes the text of the IR after it. Raises Stopped where nothing follows that is
-        asked for; a package that is begun is finished."""
+        """Times a stage; yields what takes the text of the IR after it. An error that escapes
+        names the stage. Raises Stopped where nothing follows that is asked for; a package that is begun is finished."""
         self.progress(name, text)
         dumped: list[str] = []
         start = time.perf_counter()
-        yield dumped.append
+        with blaming(f"stage {name}"):
+            yield dumped.append
         self.took(name, time.perf_counter() - start)
         if dumped:
             self._dump(name, "\n".join(dumped))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.choices import check_choices, digest_of, parse_choices
+from modelc.errors import blaming
 from modelc.ir.program import Program
 from modelc.package import Package, read_choices, read_package, write_package
 from modelc.passes.precision import rounded_values
@@ -36,6 +37,21 @@ def verify(
     """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant; what is computed
     through bfloat16 has to be as near as `bf16` says, everything else as `rtol` and `atol` say. `per_layer` also builds
     the package again from its choices with every kernel's result as an output, and compares these."""
+    with blaming(f"package {package}, model {model}"):
+        return _verify(package, model, inputs, seed, samples, rtol, atol, per_layer, bf16)
+
+
+def _verify(
+    package: str | Path,
+    model: str | Path,
+    inputs: Mapping[str, NDArray[Any]] | None,
+    seed: int,
+    samples: int,
+    rtol: float,
+    atol: float,
+    per_layer: bool,
+    bf16: Rounded,
+) -> Report:
     report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16)
     if not per_layer:
         return report

@@ -269,3 +269,52 @@ def test_the_command_line_starts_without_tvm_and_onnx() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
     assert done.stdout == "set()\n", done.stderr
+
+
+# --- what nobody foresaw --------------------------------------------------------------------------------------------
+
+
+def _broken(*_: object, **options: object) -> None:
+    raise IndexError("tuple index out of range")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "places"),
+    [
+        ("modelc.frontend.onnx.Importer", "_operator", ("stage import", "node 'Sigmoid_0' (Sigmoid)")),
+        ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
+        ("modelc.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
+        ("modelc.pipeline", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
+        ("modelc.pipeline", "write_package", ("stage package",)),
+        ("modelc.pipeline", "verify_outputs", ("stage verify",)),
+        ("modelc.pipeline", "digest_of", ()),
+    ],
+)
+def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, where, name, places) -> None:
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
+    monkeypatch.setattr(f"{where}.{name}", _broken)
+    code, _, err = cli("compile", path, "-o", tmp_path / "p")
+    sentence = err.splitlines()[-1]
+    assert code == 3 and sentence.startswith("modelc: ") and "internal error (IndexError: tuple index" in sentence
+    assert all(place in sentence for place in (*places, "--debug" if not places else f"model {path}"))
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx"]
+
+
+def test_debug_shows_the_traceback(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("modelc.describe.summary", _broken)
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
+    for arguments in (["--debug", "inspect", str(path)], ["inspect", str(path), "--debug"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        said = capsys.readouterr().err
+        assert stop.value.code == 3 and "Traceback" in said and "in _broken" in said and f"model {path}" in said
+
+
+def test_memory_that_ran_out_is_no_mistake_of_ours(cli, tmp_path, monkeypatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("modelc.describe.summary", exhausted)
+    path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
+    code, _, err = cli("inspect", path)
+    assert code == 2 and "needs more memory than there is" in err

@@ -10,12 +10,12 @@ import click
 from modelc import __version__
 from modelc.cli.bench import bench
 from modelc.cli.compile import compile_
+from modelc.cli.debug import add_debug_option, show_error
 from modelc.cli.inspect import inspect
 from modelc.cli.profile import profile
 from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.verify import verify
-from modelc.errors import ModelcError
 
 VERBS = (compile_, verify, bench, profile, run, inspect, targets)
 
@@ -28,21 +28,22 @@ def group() -> None:
 
 for verb in VERBS:
     group.add_command(verb)
+add_debug_option(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point: a user's mistake is a sentence on stderr and an exit code, never a traceback. Whatever ends the
-    process by a signal, nothing half-written is left."""
+    """The entry point: a user's mistake and our own are a sentence on stderr and an exit code; a traceback only with
+    --debug. Whatever ends the process by a signal, nothing half-written is left."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    settings = {"debug": False}
     try:
-        code = group.main(arguments, prog_name="modelc", standalone_mode=False)
-    except ModelcError as error:
-        click.echo(f"modelc: {error}", err=True)
-        sys.exit(error.exit_code)
+        code = group.main(arguments, prog_name="modelc", standalone_mode=False, obj=settings)
     except click.exceptions.Abort:
         click.echo("modelc: interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except Exception as error:
+        sys.exit(show_error(error, settings["debug"]))
     sys.exit(code if isinstance(code, int) else 0)

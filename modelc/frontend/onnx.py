@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from modelc.errors import ModelError
+from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import KEPT, run_node, worth_folding
@@ -148,12 +148,8 @@ class Importer:
 
     def visit(self, proto: onnx.NodeProto, name: str, source: str, scope: Scope) -> None:
         """Imports one node; `source` is the node of the model's graph that it belongs to."""
-        try:
+        with blaming(f"node {name!r} ({proto.op_type})"):
             self._visit(proto, name, source, scope)
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            if sentence := malformed(proto, scope.versions):
-                raise ModelError(f"node {name!r} ({proto.op_type}): {sentence}") from error
-            raise
 
     def _visit(self, proto: onnx.NodeProto, name: str, source: str, scope: Scope) -> None:
         proto = resolved(proto, scope.attrs)
@@ -311,17 +307,6 @@ class Importer:
                 b.emit(node, "Identity", (held,), outputs=(name,))
         graph = Graph(proto.name or path.stem, tuple(v.name for v in inputs), outputs, b.values, ())
         return graph.with_nodes(b.nodes)
-
-
-def malformed(proto: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """What ONNX's own checker says against a node, in one line; empty if it has nothing to say."""
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = onnx.IR_VERSION, dict(versions)
-    try:
-        onnx.checker.check_node(proto, context)
-    except onnx.checker.ValidationError as error:
-        return str(error).strip().splitlines()[0]
-    return ""
 
 
 def scope_names(scope: Scope) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from modelc.errors import ConfigError, InvalidIR
+from modelc.errors import ConfigError, blaming
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.verify_graph import verify_graph
 from modelc.ops import operator_of
@@ -85,14 +85,13 @@ def run_passes(
 ) -> Graph:
     """`graph` after the passes, verified after each; `on_pass` is told each pass's name and result.
 
-    Raises ConfigError for unknown passes before any is run, and InvalidIR, which names the pass, for a broken result.
+    Raises ConfigError for unknown passes before any is run, InternalError, which names the pass, for one that
+    fails, and InvalidIR for a broken result.
     """
     made = [make_pass(spec) for spec in specs]
     for name, apply in made:
-        try:
+        with blaming(f"pass {name}"):
             graph = apply(graph)
-        except AssertionError as error:
-            raise InvalidIR(f"pass {name}: {error}") from error
         verify_graph(graph, f"pass {name}", infer)
         if on_pass is not None:
             on_pass(name, graph)
