@@ -18,13 +18,13 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DoesNotApply": ("modelc.space.rule", "DoesNotApply"),
-    "Rule": ("modelc.space.rule", "Rule"),
+    "DoesNotApply": ("modelc.space.rules.rule", "DoesNotApply"),
+    "Rule": ("modelc.space.rules.rule", "Rule"),
     "bench": ("modelc.verify", "bench"),
     "compile": ("modelc.pipeline", "compile"),
     "inspect": ("modelc.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
-    "register_rule": ("modelc.space.derivation", "register_rule"),
+    "register_rule": ("modelc.space.rules.derivation", "register_rule"),
     "profile": ("modelc.verify", "profile"),
     "verify_package": ("modelc.verification", "verify"),
 }

@@ -12,7 +12,7 @@ from typing import Any
 from modelc.config import Config, parse_config
 from modelc.errors import ConfigError, ModelError
 from modelc.ir.candidate import Candidate
-from modelc.passes.convert import LayoutChoice
+from modelc.layout.convert import LayoutChoice
 from modelc.target import Target, parse_target
 
 Shapes = Mapping[str, tuple[int, ...]]

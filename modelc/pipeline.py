@@ -16,7 +16,6 @@ from modelc import __version__
 from modelc.choices import Choices, Shapes, check_choices, digest_of, read_choices_file
 from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.codegen.pack import pack_constant
-from modelc.codegen.plan import Compiled, Parameters, plan_program
 from modelc.config import Config, check_precision, load_config
 from modelc.errors import ConfigError, InvalidIR, ToolchainError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
@@ -26,6 +25,9 @@ from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ir.nest import Nest
 from modelc.ir.program import Program
+from modelc.layout.choice import LayoutPolicy
+from modelc.layout.convert import LayoutChoice
+from modelc.layout.program import choose_layouts, partition
 from modelc.package import (
     Package,
     PackageSpec,
@@ -35,16 +37,14 @@ from modelc.package import (
     find_toolchain,
     write_package,
 )
+from modelc.partition.precision import require_bfloat16
 from modelc.passes import run_passes
-from modelc.passes.convert import LayoutChoice
-from modelc.passes.layout_choice import LayoutPolicy
-from modelc.passes.partition import choose_layouts, partition
-from modelc.passes.precision import require_bfloat16
+from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
 from modelc.space.choose import accepted, chosen
-from modelc.space.default import default_candidate
-from modelc.space.rule import DoesNotApply
-from modelc.space.seconds import costed
+from modelc.space.cost.seconds import costed
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.default import default_candidate
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import Report

@@ -10,7 +10,7 @@ from pathlib import Path
 from modelc.errors import ConfigError
 from modelc.ir.program import Program
 from modelc.package import Package
-from modelc.passes.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
+from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
 from modelc.target import Target
 from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
 

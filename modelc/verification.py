@@ -15,7 +15,7 @@ from modelc.choices import check_choices, digest_of, parse_choices
 from modelc.errors import blaming
 from modelc.ir.program import Program
 from modelc.package import Package, read_choices, read_package, write_package
-from modelc.passes.precision import rounded_values
+from modelc.partition.precision import rounded_values
 from modelc.pipeline import Run
 from modelc.verify import Probe, Report, compare_layers
 from modelc.verify.check import ATOL, RTOL, drawn, variant_of

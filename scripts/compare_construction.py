@@ -28,6 +28,7 @@ from pathlib import Path
 
 from candidate_times import compile_all, processors, times_of
 from construction_tables import WAYS, Row, ratios, tables
+from greedy import greedy_knobs
 
 from modelc import __version__
 from modelc.codegen.kernels import Kernel
@@ -36,7 +37,9 @@ from modelc.errors import InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.nest import Nest
 from modelc.pipeline import Run
-from modelc.space.analytic import (
+from modelc.space.choose import accepted
+from modelc.space.construct import constructed
+from modelc.space.cost.analytic import (
     best_of,
     estimate,
     every_candidate,
@@ -45,11 +48,8 @@ from modelc.space.analytic import (
     population_of,
     random_candidates,
 )
-from modelc.space.choose import accepted
-from modelc.space.construct import constructed
-from modelc.space.default import Ways, ways_of
-from modelc.space.greedy import greedy_knobs
-from modelc.space.tiled import Tiled, TiledKnobs
+from modelc.space.sketches.default import Ways, ways_of
+from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
 MODELS = Path(__file__).parent.parent / "models"

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from modelc.frontend.onnx import import_model
 from modelc.ir.program import Program, run_program
+from modelc.layout.program import partition
 from modelc.ops import MEANINGS
-from modelc.passes.partition import partition
 
 TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 

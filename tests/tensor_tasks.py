@@ -12,11 +12,11 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.expr import DTYPES
 from modelc.ir.nest import INTRINSIC
-from modelc.passes.precision import in_bfloat16
-from modelc.space.maps import inlined
-from modelc.space.staging import staged
-from modelc.space.tensorized import Tensorized, tensorized
-from modelc.space.tiled import tiled_space
+from modelc.partition.precision import in_bfloat16
+from modelc.space.sketches.maps import inlined
+from modelc.space.sketches.staging import staged
+from modelc.space.sketches.tensorized import Tensorized, tensorized
+from modelc.space.sketches.tiled import tiled_space
 from modelc.target import Intrinsic, Target
 
 Case = tuple[str, Mapping[str, Any], tuple[int, ...], tuple[int, ...]]

@@ -18,9 +18,9 @@ from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
-from modelc.space.build import build_nest
 from modelc.space.choose import chosen
-from modelc.space.default import Ways, ways_of
+from modelc.space.nest.build import build_nest
+from modelc.space.sketches.default import Ways, ways_of
 from modelc.target import load_target
 
 LINE = 16  # floats of a cache line

@@ -15,7 +15,8 @@ from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.analytic import (
+from modelc.space.construct import tiled_of
+from modelc.space.cost.analytic import (
     Model,
     best_of,
     estimate,
@@ -27,11 +28,10 @@ from modelc.space.analytic import (
     random_candidates,
     registers,
 )
-from modelc.space.apart import conflicting_lines
-from modelc.space.build import build_nest
-from modelc.space.construct import tiled_of
-from modelc.space.derivation import derive
-from modelc.space.tiled import MicroKernel, TiledKnobs
+from modelc.space.cost.apart import conflicting_lines
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive
+from modelc.space.sketches.tiled import MicroKernel, TiledKnobs
 from modelc.target import Target, load_target
 
 TARGET = load_target("x86-64-v4")

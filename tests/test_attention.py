@@ -17,11 +17,11 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
-from modelc.passes.precision import in_bfloat16
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.derivation import derived
-from modelc.space.rule import DoesNotApply
+from modelc.partition.precision import in_bfloat16
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derived
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.default import default_candidate
 from modelc.target import load_target
 
 CACHE = 1 << 20

@@ -12,17 +12,17 @@ from test_attention import CASES, FUSED, MAPS, attention, fused_task
 from test_tensorized import SERVER
 from three_ways import Example, check, random_inputs, run_task, tensor_target
 
-from modelc.codegen.lower import lower_nest
+from modelc.codegen.lower.nest import lower_nest
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.passes.precision import in_bfloat16, products, to_bfloat16
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.derivation import derive, derived
-from modelc.space.rule import DoesNotApply
+from modelc.partition.precision import in_bfloat16, products, to_bfloat16
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive, derived
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.default import default_candidate
 from modelc.target import Target
 
 EVEN = {

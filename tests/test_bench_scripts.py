@@ -10,16 +10,13 @@ from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-import onnx
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
 import ansor_ops
 import bench_networks
 import bench_ops
 import make_networks
+import numpy as np
+import onnx
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL_FLOPS = 0.3e9

@@ -10,8 +10,8 @@ from ir_strategies import quasi_affine
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op
 from modelc.ir.interpret import evaluate
 from modelc.ir.text import parse_task
-from modelc.space.boxes import Span, box, placed_domains, whole
-from modelc.space.conditions import clipped, decided, inside, simplified
+from modelc.space.analysis.boxes import Span, box, placed_domains, whole
+from modelc.space.analysis.conditions import clipped, decided, inside, simplified
 
 quick = settings(max_examples=250, deadline=None)
 RANGES = {"p0": 3, "q0": 2}  # loops around

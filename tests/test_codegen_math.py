@@ -14,7 +14,7 @@ from scipy import special
 from tvm import tirx as tx
 from tvm.target import codegen as llvm
 
-from modelc.codegen.math import ROUNDED, lower_cast, lower_op
+from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.errors import InvalidIR
 from modelc.ir.expr import DTYPES, OPERATIONS
 
@@ -250,7 +250,7 @@ def test_float32_operations(tmp_path, lanes):
 
 
 def test_rounding_where_vectors_have_no_such_instruction(tmp_path, monkeypatch):
-    monkeypatch.setattr("modelc.codegen.math_select.is_arm32", lambda: True)
+    monkeypatch.setattr("modelc.codegen.math.select.is_arm32", lambda: True)
     halves = np.arange(-20, 20) / 2
     large = np.exp2(np.arange(18, 40))[:, None] + [0, 0.5, 1, 1.5]
     numbers = np.concatenate([SPECIALS, halves, np.nextafter(halves, 99), large.ravel(), -large.ravel()])
@@ -386,7 +386,7 @@ def test_casts(tmp_path, lanes):
 
 def test_halves_by_their_bits(tmp_path, monkeypatch):
     """As on RISC-V: every float16, every boundary between two of them and its neighbours, and bits at random."""
-    monkeypatch.setattr("modelc.codegen.math_casts.is_risc_v", lambda: True)
+    monkeypatch.setattr("modelc.codegen.math.casts.is_risc_v", lambda: True)
     functions = {
         "wide": function("wide", lambda v: lower_cast("float32", v, "float16", 8), ["float16"], "float32", 8, NATIVE),
         "half": function("half", lambda v: lower_cast("float16", v, "float32", 8), ["float32"], "float16", 8, NATIVE),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from itertools import pairwise
 from pathlib import Path
-
-import pytest
-from test_bench_scripts import script
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import compare_construction as compare
 import construction_tables as tables
 import make_networks
+import pytest
 import run_kernels
+from test_bench_scripts import script
 
 
 def test_slow_kernels_drop_out_and_close_ones_run_twice() -> None:

@@ -8,8 +8,8 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, walk
 from modelc.ir.nest import Branch, Leaf
 from modelc.ir.nest import walk as statements
 from modelc.ir.text import parse_task
-from modelc.space.boxes import Span
-from modelc.space.conditions import less_than, segments, settled
+from modelc.space.analysis.boxes import Span
+from modelc.space.analysis.conditions import less_than, segments, settled
 
 PAD = """\
 task pad(x0) -> (y0) anchor pad

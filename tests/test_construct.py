@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from greedy import greedy
 from test_analytic import TARGET, TASKS, model
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.analytic import estimate, every_candidate, registers
-from modelc.space.build import build_nest
 from modelc.space.construct import (
     CACHE,
     REGISTERS,
@@ -26,8 +25,9 @@ from modelc.space.construct import (
     trajectory,
     walks,
 )
-from modelc.space.derivation import derive
-from modelc.space.greedy import greedy
+from modelc.space.cost.analytic import estimate, every_candidate, registers
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive
 
 
 def one(*values: float) -> list[np.ndarray]:

@@ -11,8 +11,8 @@ from three_ways import check, host_target, task_of
 from modelc.ir.block import Task
 from modelc.ir.nest import Leaf, walk
 from modelc.space.choose import chosen
-from modelc.space.default import Ways, ways_of
-from modelc.space.tiled import Tiled
+from modelc.space.sketches.default import Ways, ways_of
+from modelc.space.sketches.tiled import Tiled
 
 STRIDED = """\
 task conv(x0, x1) -> (y0) anchor conv

@@ -18,8 +18,8 @@ from tensor_tasks import Case, contraction, kinds_of, ways_of
 import modelc
 from modelc.codegen.kernels import compile_nest
 from modelc.package import read_package
-from modelc.space.build import build_nest
 from modelc.space.choose import chosen
+from modelc.space.nest.build import build_nest
 from modelc.target import Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}

@@ -5,10 +5,10 @@ import pytest
 from three_ways import Example, check, random_inputs, task_of
 
 from modelc.ir.block import Block
+from modelc.space.analysis.loops import covered
 from modelc.space.choose import _knobs
-from modelc.space.default import Ways, ways_of
-from modelc.space.follow import iterators
-from modelc.space.loops import covered
+from modelc.space.sketches.default import Ways, ways_of
+from modelc.space.sketches.follow import iterators
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")

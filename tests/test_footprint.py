@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op
 from modelc.ir.layout import Layout, reordered
-from modelc.space.apart import crowding
-from modelc.space.footprint import footprint, reach, reaches, traffic
+from modelc.space.analysis.footprint import footprint, reach, reaches, traffic
+from modelc.space.cost.apart import crowding
 from modelc.target import Cache
 
 ITERS = ("i", "j", "k")

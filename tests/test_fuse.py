@@ -17,13 +17,13 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Stage
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.passes.precision import in_bfloat16
-from modelc.space.default import default_candidate, ways_of
-from modelc.space.derivation import constant_data, derive
-from modelc.space.fuse import fuse_rule
-from modelc.space.fusing import fused, taps_of
-from modelc.space.rule import DoesNotApply
-from modelc.space.tensorized import Tensorized
+from modelc.partition.precision import in_bfloat16
+from modelc.space.rules.derivation import constant_data, derive
+from modelc.space.rules.fuse import fuse_rule
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.default import default_candidate, ways_of
+from modelc.space.sketches.fusing import fused, taps_of
+from modelc.space.sketches.tensorized import Tensorized
 from modelc.target import load_target
 
 SERVER = replace(

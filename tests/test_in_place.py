@@ -14,10 +14,10 @@ from test_package_model import NATIVE_TRIPLE, skip_without_tools
 from test_plan import LIVES
 
 import modelc
-from modelc.codegen.in_place import in_place
-from modelc.codegen.plan import Lifetime, plan_memory
+from modelc.codegen.lower.in_place import in_place
 from modelc.ir.text import parse_nest
 from modelc.package import read_package
+from modelc.plan.program import Lifetime, plan_memory
 
 HEAD = "nest t(A: float32[8, 4]; B: float32[8, 4]; Y: float32[8, 4]) -> (Y)\n  phase\n    for i:8\n      for j:4\n"
 MAP = "        assign s[i=i, j=j] assign\n          Y[i, j] = A[{a}] + B[{b}]\n"

@@ -21,7 +21,7 @@ from onnx import helper
 from tvm import tirx as tx
 
 from modelc.cli import main
-from modelc.codegen.intrinsic_check import (
+from modelc.codegen.intrinsics.check import (
     Outcome,
     check_intrinsic,
     check_intrinsics,
@@ -29,7 +29,7 @@ from modelc.codegen.intrinsic_check import (
     difference,
     random_operands,
 )
-from modelc.codegen.intrinsics import Place, emit, imported, load, store, table_bytes
+from modelc.codegen.intrinsics.lowering import Place, emit, imported, load, store, table_bytes
 from modelc.codegen.kernels import build_module
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides

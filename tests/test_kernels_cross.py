@@ -16,8 +16,8 @@ from modelc.errors import ToolchainError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.package.toolchain import emulator, find_toolchain
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
+from modelc.space.nest.build import build_nest
+from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, load_target
 
 TASKS = {

@@ -18,18 +18,18 @@ from three_ways import check, host_target, task_of
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.graph import Graph
-from modelc.ir.layout import Layout, reordered
+from modelc.ir.layout import Layout, channels_last, reordered
 from modelc.ir.program import Program, run_program
+from modelc.layout import elimination
+from modelc.layout.choice import LayoutPolicy
+from modelc.layout.convert import Conversion, LayoutChoice
+from modelc.layout.elimination import Factor, cost_of, least
+from modelc.layout.program import choose_layouts, partition
+from modelc.layout.rules import linked
 from modelc.ops import MEANINGS
-from modelc.passes import elimination
-from modelc.passes.convert import Conversion, LayoutChoice
-from modelc.passes.elimination import Factor, cost_of, least
-from modelc.passes.layout import channels_last, linked
-from modelc.passes.layout_choice import LayoutPolicy
-from modelc.passes.partition import choose_layouts, partition
-from modelc.passes.pieces import pieces_of
-from modelc.space.default import default_candidate
-from modelc.space.seconds import costed
+from modelc.partition.pieces import pieces_of
+from modelc.space.cost.seconds import costed
+from modelc.space.sketches.default import default_candidate
 
 LAST = reordered(0, 2, 3, 1)
 BLOCKED = Layout().then("split", 1, 16).then("reorder", 0, 1, 3, 4, 2)

@@ -19,7 +19,7 @@ from modelc.ir.expr import DTYPES, Expr, conjunction
 from modelc.ir.interpret import evaluate, run_block
 from modelc.ir.layout import Layout
 from modelc.ir.text import parse_block
-from modelc.space.match import CannotPack, Match, match, matches
+from modelc.space.analysis.match import CannotPack, Match, match, matches
 from modelc.target import Intrinsic, parse_intrinsics, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}

@@ -12,12 +12,12 @@ from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, kinds_of, w
 from test_tensorized import SERVER, SHIPPED
 from three_ways import check, tensor_target
 
-from modelc.codegen.overlap import overlapped
+from modelc.codegen.lower.overlap import overlapped
 from modelc.ir.interpret import run_nest
 from modelc.ir.nest import Loop, Nest, Stmt
 from modelc.ir.text import parse_nest
-from modelc.space.build import build_nest
-from modelc.space.tiled import TiledKnobs
+from modelc.space.nest.build import build_nest
+from modelc.space.sketches.tiled import TiledKnobs
 
 
 def pipelined(rows: int, columns: int, steps: tuple[int, int]) -> Nest:

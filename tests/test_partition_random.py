@@ -9,8 +9,8 @@ import pytest
 
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.program import run_program
+from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_node, operator_of
-from modelc.passes.partition import partition
 
 
 class Random:

@@ -16,7 +16,7 @@ from modelc.ir.layout import Layout, reordered
 from modelc.ir.program import Placed, Program, region
 from modelc.ops.move import reshaped
 from modelc.ops.operator import names
-from modelc.passes.views import Place, region_of, stored
+from modelc.partition.views import Place, region_of, stored
 
 LAST = reordered(0, 2, 3, 1)
 

@@ -16,10 +16,10 @@ from modelc.ir.block import Block, Task
 from modelc.ir.nest import Alloc, Leaf, Loop
 from modelc.ir.nest import walk as statements
 from modelc.ir.text import parse_task
-from modelc.space.access import accesses
-from modelc.space.default import default_candidate
-from modelc.space.phases import read_once
-from modelc.space.rfactor import rfactor_rule
+from modelc.space.analysis.access import accesses
+from modelc.space.rules.rfactor import rfactor_rule
+from modelc.space.sketches.default import default_candidate
+from modelc.space.sketches.phases import read_once
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")

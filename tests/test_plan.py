@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelc.codegen.plan import Lifetime, Parameters, aligned, plan_memory
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
+from modelc.plan.program import Lifetime, Parameters, aligned, plan_memory
 
 LIVES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 20), st.integers(0, 6)), max_size=24).map(
     lambda rows: [Lifetime(f"v{k}", size, first, first + length) for k, (size, first, length) in enumerate(rows)]

@@ -20,7 +20,7 @@ from three_ways import Example, check, host_target, random_inputs, task_of
 import modelc
 from modelc import pipeline
 from modelc.choices import read_choices_file
-from modelc.codegen.lower import lower_nest
+from modelc.codegen.lower.nest import lower_nest
 from modelc.config import load_config
 from modelc.errors import ConfigError, TargetError, VerificationError
 from modelc.ir.block import Block, Task
@@ -28,7 +28,7 @@ from modelc.ir.expr import Load, Op
 from modelc.ir.program import Program, run_program
 from modelc.ops import MEANINGS
 from modelc.package import read_package
-from modelc.passes.precision import (
+from modelc.partition.precision import (
     contracting_tasks,
     in_bfloat16,
     multiplies_bfloat16,
@@ -38,10 +38,10 @@ from modelc.passes.precision import (
     to_bfloat16,
     with_roundings,
 )
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.match import match
-from modelc.space.winograd import windows
+from modelc.space.analysis.match import match
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.winograd import windows
+from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Rounded, rounded_distance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.codegen.leaves import slot_width, vectors_along
+from modelc.codegen.lower.leaves import slot_width, vectors_along
 from modelc.ir.nest import Alloc
 from modelc.ir.text import parse_nest
 

@@ -24,11 +24,11 @@ from modelc.ir import candidate as candidate_module
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.text import parse_task
-from modelc.space.build import build_nest
 from modelc.space.choose import chosen
-from modelc.space.default import default_candidate
-from modelc.space.derivation import derive
-from modelc.space.rule import DoesNotApply
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.default import default_candidate
 from modelc.target import load_target
 
 # --- derivation rules -----------------------------------------------------------------------------------------------

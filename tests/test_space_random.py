@@ -16,10 +16,10 @@ from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.derivation import derive
-from modelc.space.maps import reads_plainly
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive
+from modelc.space.sketches.default import default_candidate
+from modelc.space.sketches.maps import reads_plainly
 from modelc.target import Target, VectorUnit
 
 T = TypeVar("T")

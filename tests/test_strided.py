@@ -4,8 +4,8 @@ import pytest
 from three_ways import check, host_target, task_of
 
 from modelc.ir.text import parse_task
-from modelc.space.access import MOST_STEP, near, pieces
-from modelc.space.default import Ways, ways_of
+from modelc.space.analysis.access import MOST_STEP, near, pieces
+from modelc.space.sketches.default import Ways, ways_of
 
 EVERY = """\
 task every(x0) -> (y0) anchor every

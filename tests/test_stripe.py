@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from stripe import autotile, tile_costs
 
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
@@ -11,9 +12,8 @@ from modelc.ir.expr import Load, Var, op
 from modelc.ir.interpret import run_block, run_nest
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.build import build_nest
-from modelc.space.derivation import derive
-from modelc.space.stripe import autotile, tile_costs
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive
 
 LINE, MOST = 8, 512  # bytes of a cache line, elements in memory
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from tensor_tasks import EVEN, PLAIN, RAGGED, Case, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
 from three_ways import check, tensor_target
 
-from modelc.codegen.lower import lower_nest
+from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Loop, Nest
 from modelc.ir.text import parse_nest
-from modelc.passes.precision import in_bfloat16
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.tiled import TiledKnobs
+from modelc.partition.precision import in_bfloat16
+from modelc.space.nest.build import build_nest
+from modelc.space.sketches.default import default_candidate
+from modelc.space.sketches.tiled import TiledKnobs
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 from modelc.target.isa import architecture
 

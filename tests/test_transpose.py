@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from three_ways import check, host_target
 
-from modelc.codegen import lower
-from modelc.codegen.transpose import MOST_BITS, crossed
+from modelc.codegen.lower import nest as lower
+from modelc.codegen.lower.transpose import MOST_BITS, crossed
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.text import parse_task

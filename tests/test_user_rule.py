@@ -20,9 +20,9 @@ from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.text import parse_task
-from modelc.space import derivation
 from modelc.space.choose import chosen
-from modelc.space.rule import Args, Rule, fresh, replaced
+from modelc.space.rules import derivation
+from modelc.space.rules.rule import Args, Rule, fresh, replaced
 from modelc.target import Target, load_target
 
 

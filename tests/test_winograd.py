@@ -9,11 +9,11 @@ from three_ways import Example, build, check, random_inputs, run_kernel, run_tas
 
 from modelc.config import load_config
 from modelc.ir.verify import verify_task
-from modelc.space.default import default_candidate
-from modelc.space.derivation import constant_data, derive, rounding_error
-from modelc.space.filtering import filtering_candidates
-from modelc.space.rule import DoesNotApply
-from modelc.space.winograd import TRANSFORMS, winograd_rule
+from modelc.space.rules.derivation import constant_data, derive, rounding_error
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.winograd import TRANSFORMS, winograd_rule
+from modelc.space.sketches.default import default_candidate
+from modelc.space.sketches.filtering import filtering_candidates
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")

@@ -37,9 +37,9 @@ from modelc.ir.layout import Layout, reordered
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.ops import OPERATORS, run_blocks
-from modelc.space.build import build_nest
-from modelc.space.default import default_candidate
-from modelc.space.derivation import constant_data, derive
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import constant_data, derive
+from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]

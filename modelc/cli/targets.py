@@ -58,7 +58,7 @@ def probe_(output: Path | None, as_json: bool) -> None:
 @json_option
 def check(file: Path, as_json: bool) -> None:
     """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""
-    from modelc.codegen.intrinsic_check import check_file
+    from modelc.codegen.intrinsics.check import check_file
 
     outcomes = []
     for outcome in check_file(file):

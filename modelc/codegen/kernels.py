@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target.codegen import llvm_is_valid_cpu
 
-from modelc.codegen.lower import lower_nest
+from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
 from modelc.ir.nest import Call, Nest

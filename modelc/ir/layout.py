@@ -15,7 +15,7 @@ A tensor access in logical space becomes `layout.apply(indices, shape)` in physi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -192,9 +192,17 @@ class Layout:
         return Layout(tuple(Primitive(name, tuple(int(a) for a in re.findall(r"\d+", args))) for name, args in found))
 
 
+Layouts = Mapping[str, Layout]  # of values by name; what is not listed is row-major
+
+
 def reordered(*permutation: int) -> Layout:
     """The layout that stores dimensions in another order, e.g. reordered(0, 2, 3, 1) for channels-last."""
     return Layout((Primitive("reorder", permutation),))
+
+
+def channels_last(rank: int) -> Layout:
+    """The layout that stores dimension 1 innermost."""
+    return reordered(0, *range(2, rank), 1)
 
 
 def logical_variables(rank: int) -> tuple[Var, ...]:

@@ -1,0 +1,10 @@
+"""Task -> Candidates -> Nest: every way to compute a Task, what it costs, and the loops that it becomes.
+
+rules/        Task -> Task: the derivation rules (Ansor, table 1), and the registry for users' own
+analysis/     closed forms on Blocks: accesses, footprints, boxes, conditions, loops, matching of intrinsics
+sketches/     the ways to compute each kind of Task: contractions, Winograd, attention, rows, reductions, maps
+cost/         seconds of schedules, from footprints, micro-kernel and Target
+construct.py  Gensor's walks: good schedules without measuring
+choose.py     candidates by estimated time; the first that its Nest's verifier accepts
+nest/         Candidate -> Nest; software prefetch
+"""

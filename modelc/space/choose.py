@@ -14,12 +14,12 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.build import build_nest
 from modelc.space.construct import constructed
-from modelc.space.default import ways_of
-from modelc.space.derivation import derive, proposals
-from modelc.space.seconds import task_seconds
-from modelc.space.tiled import Tiled, TiledKnobs
+from modelc.space.cost.seconds import task_seconds
+from modelc.space.nest.build import build_nest
+from modelc.space.rules.derivation import derive, proposals
+from modelc.space.sketches.default import ways_of
+from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
 KEPT = 3  # of what is constructed: the second is for when the first is rejected

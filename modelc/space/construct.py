@@ -32,7 +32,8 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.space.analytic import (
+from modelc.space.analysis.footprint import Floats, Ints, footprint
+from modelc.space.cost.analytic import (
     Model,
     Population,
     chunks,
@@ -43,9 +44,8 @@ from modelc.space.analytic import (
     model_of,
     registers,
 )
-from modelc.space.footprint import Floats, Ints, footprint
-from modelc.space.maps import CHUNKS_PER_CORE, inlined
-from modelc.space.tiled import MAX_VECTORS, Tiled, TiledKnobs, tiled_space
+from modelc.space.sketches.maps import CHUNKS_PER_CORE, inlined
+from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs, tiled_space
 from modelc.target import Target
 
 WALKS = 96

@@ -1,0 +1,321 @@
+"""Intrinsics tested against their own semantics: a kernel of one application, on random operands, here or under qemu.
+
+LLVM ends the process where it cannot select an instruction, so `check_intrinsics` compiles in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import tirx as tx
+
+from modelc.codegen.intrinsics import lowering as code
+from modelc.codegen.intrinsics.lowering import Place
+from modelc.codegen.kernels import build_module, llvm_machine
+from modelc.errors import TargetError, ToolchainError
+from modelc.ir.block import compact_strides
+from modelc.ir.expr import DTYPES, FLOATS
+from modelc.ir.interpret import run_block
+from modelc.package.toolchain import emulator, find_toolchain
+from modelc.target import Intrinsic, read_intrinsics, read_target
+from modelc.target.host import read_host
+from modelc.target.isa import architecture
+from modelc.target.section import parse_yaml, read_text
+
+TRIALS = 32
+SECONDS = 60  # to run them under emulation
+_TRIPLES = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "armv7": "armv7l-linux-gnueabihf",
+    "riscv64": "riscv64-linux-gnu",
+}
+_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64"}
+_RIGHT, _WRONG, _NOT_RUN = "right", "wrong", "not run"
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of checking one intrinsic: `right`, `wrong` or `not run`, and why, or how."""
+
+    name: str
+    status: str
+    reason: str
+
+
+def check_file(path: Path) -> Iterator[Outcome]:
+    """Validates a target, or a file of intrinsics, and checks every intrinsic that it has. Raises TargetError."""
+    tree = parse_yaml(read_text(path, "a target file or a file of intrinsics"), str(path))
+    if isinstance(tree, dict) and "intrinsics" in tree and "triple" not in tree:
+        return check_intrinsics(read_intrinsics(path))
+    target = read_target(path)
+    llvm_machine(target)
+    return check_intrinsics(target.available_intrinsics)
+
+
+def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:
+    """Checks intrinsics in processes of their own."""
+    left = list(intrinsics)
+    while left:
+        command = [sys.executable, "-m", "modelc.codegen.intrinsics.check"]
+        done = subprocess.run(command, input=pickle.dumps(left), capture_output=True)
+        for line in done.stdout.splitlines():
+            yield Outcome(**json.loads(line))
+            left.pop(0)
+        if not left:
+            return
+        text = done.stderr.decode(errors="replace")
+        said = [line for line in text.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        words = next((line for line in said if "LLVM ERROR" in line), said[-1])
+        yield Outcome(left.pop(0).name, _WRONG, f"LLVM cannot compile it: {words.strip()}")
+
+
+def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
+    """Compiles one application here, and runs it where that is possible."""
+    try:
+        obj, assembly = compile_application(intrinsic)
+    except (TargetError, tvm.error.InternalError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Outcome(intrinsic.name, _WRONG, f"it cannot be compiled: {' '.join(lines[:4])}")
+    if f"\t{intrinsic.instruction}" not in assembly.replace("{vex}\t", "\t"):
+        return Outcome(intrinsic.name, _WRONG, f"its code has no {intrinsic.instruction}")
+    try:
+        program = _program(intrinsic)
+    except ToolchainError as error:
+        return Outcome(intrinsic.name, _NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
+    try:
+        applications = _run(intrinsic, obj, program, [random_operands(intrinsic, seed) for seed in range(TRIALS)])
+    except ToolchainError as error:
+        return Outcome(intrinsic.name, _NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
+    for operands, found in applications:
+        if said := difference(intrinsic, operands, found):
+            return Outcome(intrinsic.name, _WRONG, said)
+    place = Path(program[0]).name if program else "this machine"
+    return Outcome(intrinsic.name, _RIGHT, f"{intrinsic.instruction} on {place} computes its semantics")
+
+
+def random_operands(intrinsic: Intrinsic, seed: int) -> dict[str, Array]:
+    """Values for every operand: whole numbers from end to end, floats around one."""
+    rng = np.random.default_rng(seed)
+    result = {}
+    for operand in intrinsic.operands:
+        dtype = DTYPES[operand.dtype]
+        if operand.dtype in FLOATS:
+            result[operand.name] = rng.standard_normal(operand.shape).astype(dtype)
+        else:
+            info = np.iinfo(dtype)
+            values = rng.integers(info.min, info.max, operand.shape, dtype, endpoint=True)
+            ends = rng.choice(np.array([info.min, info.max], dtype), operand.shape)
+            result[operand.name] = np.where(rng.random(operand.shape) < 0.25, ends, values).astype(dtype)
+    return result
+
+
+def difference(intrinsic: Intrinsic, operands: dict[str, Array], found: Array) -> str | None:
+    """The first element that is not what the semantics give; None if there is none."""
+    name = intrinsic.accumulator.name
+    exact = intrinsic.accumulator.dtype not in FLOATS
+    wide = {
+        k: v if exact or DTYPES[intrinsic.operand(k).dtype].itemsize < 4 else v.astype(np.float64)
+        for k, v in operands.items()
+    }
+    added = {**wide, name: np.zeros(found.shape, found.dtype if exact else np.float64)}
+    run_block(intrinsic.semantics, added)
+    with np.errstate(over="ignore"):
+        expected = wide[name] + added[name]
+    if exact and intrinsic.roundings == 0:
+        wrong = found != expected
+    else:
+        sizes = {k: np.abs(v) for k, v in wide.items()} | {name: np.zeros(found.shape, added[name].dtype)}
+        run_block(intrinsic.semantics, sizes)
+        ulp = 2.0 ** -{"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}.get(intrinsic.accumulator.dtype, 0)
+        room = intrinsic.roundings * ulp * (np.abs(wide[name]) + sizes[name])
+        wrong = ~(np.abs(found.astype(np.float64) - expected) <= room)
+    if not np.any(wrong):
+        return None
+    at = tuple(int(k) for k in np.argwhere(wrong)[0])
+    place = f"[{', '.join(map(str, at))}]" if at else ""
+    return f"{name}{place} is {found[at]}; its semantics give {expected[at]}"
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+
+def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
+    """Object file and assembly of `void apply(T* operand...)`: one application. With tiles there is one more
+    argument, which receives the accumulator after an application on zeros."""
+    params, declared, places = [], [], {}
+    names = [(o.name, o) for o in intrinsic.operands]
+    if intrinsic.tiles is not None:
+        names.append(("zeros", intrinsic.accumulator))
+    for name, operand in names:
+        dtype = "uint16" if operand.dtype == "bfloat16" else operand.dtype
+        pointer = tx.Var(name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
+        buffer = tx.decl_buffer(
+            (prod(operand.shape),), dtype, f"{name}_", data_alignment=DTYPES[operand.dtype].itemsize
+        )
+        declared.append(tx.DeclBuffer(buffer, data=pointer))
+        params.append(pointer)
+        places[name] = Place(buffer, 0, compact_strides(operand.shape))
+    body = _on_tiles(intrinsic, places) if intrinsic.tiles else _on_vectors(intrinsic, places)
+    arch = architecture(_TRIPLES[intrinsic.architecture])
+    assert arch is not None
+    machine = tvm.target.Target(
+        {
+            "kind": "llvm",
+            "mtriple": _TRIPLES[intrinsic.architecture],
+            "mcpu": _CPUS[intrinsic.architecture],
+            "mattr": [f"+{feature}" for feature in (*arch.baseline, *intrinsic.features)],
+            **({"mfloat-abi": "hard"} if arch.float_abis else {}),
+            **({"mabi": arch.c_abi} if arch.c_abi else {}),
+        }
+    )
+    function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
+    function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
+    module = build_module(tvm.IRModule({"apply": function}), machine)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "apply.o"
+        module.write_to_file(str(path), "o")
+        return path.read_bytes(), module.inspect_source("s")
+
+
+def _on_vectors(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
+    accumulator = intrinsic.accumulator
+    return code.store(accumulator, places[accumulator.name], code.emit(intrinsic, places))
+
+
+def _on_tiles(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
+    """The accumulator is tile 0, or 1 for the application on zeros; the other operands are the tiles from 2 on, loaded
+    once more for it."""
+    accumulator = intrinsic.accumulator
+    others = [o for o in intrinsic.operands if o != accumulator]
+    tiles = {accumulator.name: 0} | {o.name: 2 + k for k, o in enumerate(others)}
+    shapes = {}
+    for operand in intrinsic.operands:
+        row_bytes = prod(operand.shape[1:]) * DTYPES[operand.dtype].itemsize
+        shapes[tiles[operand.name]] = (operand.shape[0], row_bytes)
+    shapes[1] = shapes[0]
+    return [
+        *code.set_up(intrinsic, shapes),
+        *(code.load_tile(intrinsic, o, tiles[o.name], places[o.name]) for o in intrinsic.operands),
+        code.multiply(intrinsic, tiles),
+        code.zero(intrinsic, 1),
+        *(code.load_tile(intrinsic, o, tiles[o.name], places[o.name], once=True) for o in others),
+        code.multiply(intrinsic, {**tiles, accumulator.name: 1}),
+        code.store_tile(intrinsic, accumulator, 0, places[accumulator.name]),
+        code.store_tile(intrinsic, accumulator, 1, places["zeros"]),
+        code.release(intrinsic),
+    ]
+
+
+# --- running it -----------------------------------------------------------------------------------------------------
+
+_DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+void apply(%(types)s);
+int main(int argc, char** argv) {
+  static const size_t sizes[] = {%(sizes)s};
+  void* data[%(count)d];
+  FILE *in = fopen(argv[1], "rb"), *out = fopen(argv[2], "wb");
+  if (!in || !out || argc != 3) return 2;
+  if (%(permission)d >= 0 && syscall(158, 0x1023, %(permission)d)) return 3;
+  for (int k = 0; k < %(count)d; ++k) data[k] = aligned_alloc(64, (sizes[k] + 63) / 64 * 64);
+  for (int trial = 0; trial < %(trials)d; ++trial) {
+    for (int k = 0; k < %(given)d; ++k)
+      if (fread(data[k], 1, sizes[k], in) != sizes[k]) return 4;
+    apply(%(args)s);
+    fwrite(data[%(result)d], 1, sizes[%(result)d], out);
+    for (int k = %(given)d; k < %(count)d; ++k) fwrite(data[k], 1, sizes[k], out);
+  }
+  return fclose(out) ? 5 : 0;
+}
+"""
+
+
+def _program(intrinsic: Intrinsic) -> tuple[str, ...]:
+    """What to put before a program that applies the intrinsic. Raises ToolchainError if nothing here runs it."""
+    arch = architecture(platform.machine())
+    if arch is None or arch.name != intrinsic.architecture:
+        return emulator(_TRIPLES[intrinsic.architecture])
+    lacking = [feature for feature in intrinsic.features if feature not in _host_features()]
+    if lacking:
+        raise ToolchainError(f"this machine lacks {lacking[0]}")
+    return ()
+
+
+@cache
+def _host_features() -> tuple[str, ...]:
+    return read_host().features
+
+
+def _run(
+    intrinsic: Intrinsic, obj: bytes, program: Sequence[str], trials: Sequence[dict[str, Array]]
+) -> list[tuple[dict[str, Array], Array]]:
+    """Operands and what the accumulator was after them, for each application."""
+    operands, accumulator = intrinsic.operands, intrinsic.accumulator
+    sizes = [o.type.bits // 8 for o in operands]
+    if intrinsic.tiles is not None:
+        sizes.append(accumulator.type.bits // 8)
+    permission = -1 if intrinsic.tiles is None or intrinsic.tiles.permission is None else intrinsic.tiles.permission
+    driver = _DRIVER % {
+        "types": ", ".join(["void*"] * len(sizes)),
+        "sizes": ", ".join(map(str, sizes)),
+        "count": len(sizes),
+        "given": len(operands),
+        "permission": permission if intrinsic.architecture == "x86_64" else -1,
+        "trials": len(trials),
+        "args": ", ".join(f"data[{k}]" for k in range(len(sizes))),
+        "result": operands.index(accumulator),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "driver.c").write_text(driver)
+        (folder / "apply.o").write_bytes(obj)
+        (folder / "given").write_bytes(b"".join(trial[o.name].tobytes() for trial in trials for o in operands))
+        flags = ["-std=gnu11", "-O1", "driver.c", "apply.o", "-o", "driver", "-lm"]
+        find_toolchain(_TRIPLES[intrinsic.architecture]).compile(flags, folder)
+        try:
+            command = [*program, str(folder / "driver"), str(folder / "given"), str(folder / "taken")]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise ToolchainError(f"it did not end within {SECONDS} s") from None
+        if done.returncode in (-signal.SIGILL, 128 + signal.SIGILL):
+            raise ToolchainError(f"{Path(command[0]).name} does not know {intrinsic.instruction}")
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+            raise ToolchainError(f"it ended with {said}")
+        data = (folder / "taken").read_bytes()
+    size = accumulator.type.bits // 8
+    results = [
+        np.frombuffer(data[at : at + size], DTYPES[accumulator.dtype]).reshape(accumulator.shape)
+        for at in range(0, len(data), size)
+    ]
+    applied = [trials]
+    if intrinsic.tiles is not None:
+        zeros = np.zeros(accumulator.shape, DTYPES[accumulator.dtype])
+        applied.append([{**trial, accumulator.name: zeros} for trial in trials])
+    return list(zip([one for group in zip(*applied, strict=True) for one in group], results, strict=True))
+
+
+if __name__ == "__main__":  # the process that compiles: a line of JSON for every intrinsic, as it is done
+    for one in pickle.load(sys.stdin.buffer):
+        print(json.dumps(asdict(check_intrinsic(one))), flush=True)

@@ -1,0 +1,202 @@
+"""Expressions and accesses of a Nest -> TIR, on scalars and on the lanes of a vector loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx as tx
+
+from modelc.codegen.lower.leaves import flattened, lane_step
+from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, store_slots
+from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
+from modelc.codegen.math.operations import lower_cast, lower_op
+from modelc.ir.affine import Linear, linear, simplify
+from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, walk
+from modelc.space.analysis.access import MOST_STEP
+
+
+class Expressions:
+    """Lowers expressions. `bindings` are statements that name values used twice, before the current store; None where
+    there is no place for any."""
+
+    def __init__(self, dtypes: dict[str, str]):
+        self.dtypes = dtypes
+        self.loop_vars: dict[str, Any] = {}
+        self.bindings: list[Any] | None = None
+        self.rounded = False  # whether what is lowered is rounded to bfloat16 in the end
+
+    def value(self, e: Expr, scope: Scope) -> tuple[Any, int]:
+        """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
+        if isinstance(e, Const):
+            return constant(e), 1
+        if isinstance(e, Var):
+            index = self.index(e, scope)
+            if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
+                return tx.IntImm("int64", int(index.value)), 1
+            return lower_cast("int64", index, "int32", lanes_of(index)), lanes_of(index)
+        if isinstance(e, Load):
+            return self.load(e, scope)
+        if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
+            sides = [self.index(a, scope) for a in e.args]
+            lanes = max(map(lanes_of, sides))
+            return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
+        if e.name == "select":
+            return self.select(e, scope)
+        outer, self.rounded = self.rounded, self.rounded or (e.name == "cast" and e.dtype == "bfloat16")
+        parts = [self.value(a, scope) for a in e.args]
+        self.rounded = outer
+        lanes = max(n for _, n in parts)
+        args = [widen(v, n, lanes) for v, n in parts]
+        dtype = dtype_of(e.args[0], self.dtypes)
+        if e.name == "cast":
+            assert e.dtype is not None
+            return self.named(lower_cast(e.dtype, args[0], dtype, lanes)), lanes
+        return self.operate(e.name, args, dtype, lanes), lanes
+
+    def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
+        return self.named(lower_op(name, args, dtype, lanes, rounded=self.rounded))
+
+    def named(self, value: Any) -> Any:
+        """`value` with its Lets as statements before the current store, where that is a place to compute them."""
+        while self.bindings is not None and isinstance(value, tx.Let):
+            self.bindings += held(value.var, value.value)
+            value = value.body
+        return value
+
+    def bound(self, value: Any) -> Any:
+        """`value` under a name, so that using it twice does not compute it twice."""
+        dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
+        if self.bindings is None or isinstance(value, tx.Var) or dtype.startswith("bool"):
+            return value
+        var = tx.Var("part", dtype)
+        self.bindings += held(var, value)
+        return var
+
+    def with_bindings(self, stores: Callable[[], list[Any]]) -> list[Any]:
+        """The statements of `stores`, after the values that they name."""
+        outer, self.bindings = self.bindings, []
+        made = stores()
+        found, self.bindings = self.bindings, outer
+        return [*found, *made]
+
+    def is_index(self, e: Expr) -> bool:
+        return linear(e) is not None
+
+    def select(self, e: Op, scope: Scope) -> tuple[Any, int]:
+        """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
+        condition = self.value(e.args[0], scope)
+        outer, loaded = self.bindings, any(isinstance(x, Load) for a in e.args[1:] for x in walk(a))
+        if loaded:
+            self.bindings = None  # a side that is not taken must not be computed: it may load from outside
+        parts = [condition, *(self.value(a, scope) for a in e.args[1:])]
+        self.bindings = outer
+        lanes = max(n for _, n in parts)
+        condition, then, otherwise = (v for v, _ in parts)
+        if parts[0][1] == 1:
+            then, otherwise = widen(then, parts[1][1], lanes), widen(otherwise, parts[2][1], lanes)
+            if loaded:
+                return tx.if_then_else(condition, then, otherwise), lanes
+            return tx.Select(widen(condition, 1, lanes), then, otherwise), lanes
+        wide = [widen(v, n, lanes) for v, n in parts]
+        return tx.Select(*wide), lanes
+
+    def flat(self, access: Load, scope: Scope) -> Expr:
+        """The element offset of an access within its Region."""
+        region = scope.storage[access.buffer].region
+        flat, form = flattened(access, region.stride)
+        if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
+            return simplify(substitute(flat, scope.values), scope.ranges)
+        terms: dict[Expr, int] = {}
+        constant = form.constant
+        for atom, c in form.terms:
+            assert isinstance(atom, Var)
+            value = scope.values.get(atom.name, atom)
+            if isinstance(value, Const):
+                constant += c * int(value.value)
+            elif isinstance(value, Var):
+                terms[value] = terms.get(value, 0) + c
+            else:
+                return simplify(substitute(flat, scope.values), scope.ranges)
+        return Linear(tuple((x, c) for x, c in terms.items() if c and scope.ranges.get(str(x)) != 1), constant).expr()
+
+    def is_linear(self, access: Load, scope: Scope) -> bool:
+        assert scope.vector is not None
+        return lane_step(self.flat(access, scope), scope.vector[0]) is not None
+
+    def load(self, access: Load, scope: Scope) -> tuple[Any, int]:
+        flat = self.flat(access, scope)
+        place = scope.storage[access.buffer]
+        step = 0 if scope.vector is None else lane_step(flat, scope.vector[0])
+        if step is None:  # every lane has an address of its own
+            assert scope.vector is not None
+            var, lanes = scope.vector
+            single = [bind(scope, var, Const(k), 1) for k in range(lanes)]
+            found = [self.load(access, Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
+            return tx.Shuffle(found, [int32(k) for k in range(lanes)]), lanes
+        lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
+        if lanes > 1:
+            assert scope.vector is not None
+            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+        if isinstance(place, Registers):
+            loaded = load_slots(place, flat, step, lanes)
+        else:
+            assert isinstance(place, Memory)
+            base = self.index_of(op("add", flat, place.offset), scope)
+            if lanes > 1 and 1 < step <= MOST_STEP:
+                loaded = self.spread(place.buffer, base, step, lanes)
+            else:
+                loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
+        if place.region.dtype == "bool":
+            loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
+        return loaded, lanes
+
+    def spread(self, buffer: Any, base: Any, step: int, lanes: int) -> Any:
+        """Every `step`-th element from `base` on, out of whole vectors: the last begins where it ends with what is
+        wanted, so that nothing is read beyond."""
+        starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
+        vectors = [tx.BufferLoad(buffer, [tx.Ramp(base + int32(s), int32(1), lanes)]) for s in starts]
+        places = [(k * step, min(k * step // lanes, step - 1)) for k in range(lanes)]
+        return tx.Shuffle(vectors, [int32(piece * lanes + at - starts[piece]) for at, piece in places])
+
+    def store(self, access: Load, value: Any, scope: Scope, lanes: int) -> Any:
+        flat = self.flat(access, scope)
+        place = scope.storage[access.buffer]
+        if place.region.dtype == "bool":
+            value = tx.Select(value, widen(tx.IntImm("uint8", 1), 1, lanes), widen(tx.IntImm("uint8", 0), 1, lanes))
+        step = 0
+        if lanes > 1:
+            assert scope.vector is not None
+            step = lane_step(flat, scope.vector[0]) or 0
+            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+        if isinstance(place, Registers):
+            return store_slots(place, flat, step, value, lanes)
+        assert isinstance(place, Memory)
+        base = self.index_of(op("add", flat, place.offset), scope)
+        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
+
+    def index(self, e: Expr, scope: Scope) -> Any:
+        """The TIR of an index expression, int32; the vector variable becomes a ramp."""
+        e = simplify(substitute(e, scope.values), scope.ranges)
+        return self.index_of(e, scope)
+
+    def index_of(self, e: Expr, scope: Scope) -> Any:
+        if isinstance(e, Const):
+            return int32(int(e.value))
+        if isinstance(e, Var):
+            if scope.vector is not None and e.name == scope.vector[0]:
+                return tx.Ramp(int32(0), int32(1), scope.vector[1])
+            return self.loop_vars[e.name]
+        if isinstance(e, Load):
+            loaded, _ = self.load(e, scope)
+            return tx.Cast("int32", loaded)
+        if e.name in ("select", "cast") or OPERATIONS[e.name].result == "bool":
+            value, _ = self.value(e, scope)
+            return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
+        if any(isinstance(x, Load) for x in walk(e)):
+            value, _ = self.value(e, scope)
+            return tx.Cast("int32", value)
+        args = [self.index_of(a, scope) for a in e.args]
+        lanes = max(map(lanes_of, args))
+        wide = [widen(a, lanes_of(a), lanes) for a in args]
+        return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, "int32", lanes)

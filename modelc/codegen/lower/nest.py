@@ -1,0 +1,477 @@
+"""Nest -> TIR: one plain C function per phase.
+
+    void NAME(T* param..., uint8_t* scratch, int32_t begin, int32_t end)
+
+runs iterations [begin, end) of the phase's parallel loop. Unrolled loops are expanded here and vector loops become
+vector expressions, so that TVM only simplifies and generates code: what the Nest says is what runs. Register storage
+becomes one stack slot per vector, which LLVM promotes to registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx as tx
+
+from modelc.codegen.intrinsics.applications import (
+    Application,
+    Slots,
+    TileFile,
+    accumulating,
+    application_of,
+    common_shapes,
+    drained,
+    on_tiles,
+    slots_of,
+    steps,
+    tile_file,
+)
+from modelc.codegen.intrinsics.lowering import Place, emit, imported, release, set_up, store
+from modelc.codegen.lower.expressions import Expressions
+from modelc.codegen.lower.in_place import in_place
+from modelc.codegen.lower.leaves import (
+    accesses,
+    casts,
+    depends,
+    first_sides,
+    guarded_value,
+    indexed_by_constants,
+    one_condition_each,
+    slot_width,
+    vector_guards,
+)
+from modelc.codegen.lower.overlap import overlapped
+from modelc.codegen.lower.places import Memory, Registers, Scope, Storage, bind, load_slots, store_slots, stored_dtype
+from modelc.codegen.lower.transpose import crossed
+from modelc.codegen.lower.vectors import (
+    constant,
+    int32,
+    lanes_at,
+    sequence,
+    widen,
+)
+from modelc.codegen.math.rounding import with_rounding
+from modelc.errors import InvalidIR
+from modelc.ir.affine import bounds, simplify
+from modelc.ir.block import AGGREGATIONS
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
+from modelc.ir.nest import walk as statements
+from modelc.target import Intrinsic
+from modelc.target.intrinsics import Operand
+
+STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread; rows of tiles too: TVM aligns the
+# stack to 16 bytes, and each would lie across two lines
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs, the
+    intrinsics in it."""
+
+    function: tx.PrimFunc
+    symbol: str
+    args: tuple[str, ...]
+    extent: int
+    scratch_bytes: int
+    intrinsics: tuple[Intrinsic, ...]
+
+
+def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = ()) -> list[Phase]:
+    """The functions of `nest`, one per phase, named `symbol` and `symbol_1`, ...; `intrinsics` are what its loops may
+    be tagged with."""
+    names = [symbol if k == 0 else f"{symbol}_{k}" for k in range(len(nest.phases))]
+    return [_lowered(nest, phase, name, intrinsics) for phase, name in zip(nest.phases, names, strict=True)]
+
+
+def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequence[Intrinsic]) -> Phase:
+    first = _Lowering(nest, body, symbol, intrinsics)
+    phase = first.phase()
+    return _Lowering(nest, body, symbol, intrinsics, first.files).phase() if first.files else phase
+
+
+class _Lowering(Expressions):
+    def __init__(
+        self,
+        nest: Nest,
+        body: tuple[Stmt, ...],
+        symbol: str,
+        intrinsics: Sequence[Intrinsic],
+        shaped: Mapping[int, TileFile] | None = None,
+    ):
+        self.nest, self.body, self.symbol, self.intrinsics = nest, body, symbol, intrinsics
+        self.shaped = shaped or {}  # what is known of `files` before they are lowered
+        self.shapes: Mapping[int, tuple[int, int]] = {}  # of the tile registers, where lowering is
+        self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
+        self.open: TileFile | None = None  # the last of them
+        self.applied: dict[str, Intrinsic] = {}
+        regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
+        super().__init__({r.name: r.dtype for r in regions})
+        self.scratch_bytes = 0
+        self.declared: list[Any] = []
+        self.scratch_buffers: dict[str, Any] = {}
+        self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
+
+    def phase(self) -> Phase:
+        used = {x.buffer for s in statements(self.body) if isinstance(s, Leaf) for x in accesses(s)}
+        regions = [r for r in (*self.nest.params, *self.nest.temporaries) if r.name in used]
+        params, storage = [], {}
+        for region in regions:
+            dtype = stored_dtype(region.dtype)
+            pointer = tx.Var(region.name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
+            size = region.bytes // DTYPES[region.dtype].itemsize
+            buffer = tx.decl_buffer(
+                (max(size, 1),), dtype, f"{region.name}_", data_alignment=DTYPES[region.dtype].itemsize
+            )
+            self.declared.append(tx.DeclBuffer(buffer, data=pointer))
+            params.append(pointer)
+            storage[region.name] = Memory(region, buffer)
+        begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
+        scope = Scope(storage=storage)
+        first = self.body[0] if len(self.body) == 1 else None
+        before = self.shaping(self.body)
+        if isinstance(first, Loop) and first.tag == "parallel":
+            extent = first.extent
+            self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
+            inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
+            code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
+        else:
+            extent, code = 1, self.block(self.body, scope)
+        if self.open is not None:
+            code = [*before, *code, release(self.open.intrinsic)]
+        body = imported(self.applied.values(), sequence([*self.declared, *code]))
+        if "bfloat16" in {*self.dtypes.values(), *casts(self.body)}:
+            body = with_rounding(body)
+        function = tx.PrimFunc([*params, self.scratch, begin, end], body)
+        function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
+        args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
+        return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
+
+    def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
+        """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a
+        write, for which the line has to be ours."""
+        place = scope.storage[stmt.access.buffer]
+        assert isinstance(place, Memory)
+        at = self.index_of(op("add", self.flat(stmt.access, scope), place.offset), scope)
+        address = tx.address_of(tx.BufferLoad(place.buffer, [at]))
+        kind = (int32(1), int32(3)) if stmt.write else (int32(0), int32(2))
+        return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, *kind, int32(1)))
+
+    def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
+        """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
+        self.loop_vars[name] = var = tx.Var(name, "int32")
+        self.forget()
+        inside = sequence(body())
+        self.forget()
+        return tx.For(var, int32(0), int32(extent), tx.ForKind.SERIAL, inside)
+
+    def forget(self) -> None:
+        """The end of a straight line of code: what tile registers hold is not known any more."""
+        if self.open is not None:
+            self.open.forget()
+
+    def shaping(self, body: tuple[Stmt, ...]) -> list[Any]:
+        """Statements that shape the tile registers for all of `body`, if that is possible and they are not so."""
+        files = [self.shaped[id(s)] for s in statements(body) if isinstance(s, Alloc) and id(s) in self.shaped]
+        if not files:
+            return []
+        shapes = common_shapes(files)
+        if shapes is None:
+            self.shapes = {}
+            return []
+        if shapes.items() <= self.shapes.items():
+            return []
+        self.shapes = shapes
+        return set_up(files[0].intrinsic, shapes)
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def block(self, body: tuple[Stmt, ...], scope: Scope) -> list[Any]:
+        result: list[Any] = []
+        for k, stmt in enumerate(body):
+            result += self.shaping((stmt,))
+            if isinstance(stmt, Alloc):
+                scope, allocs = self.allocate(stmt, body[k + 1 :], scope)
+                result += allocs
+            elif isinstance(stmt, Loop):
+                result += self.loop(stmt, scope)
+            elif isinstance(stmt, Branch):
+                condition = self.value(stmt.condition, scope)[0]
+                shapes = self.shapes
+                self.forget()
+                then = sequence(self.block(stmt.then, scope))
+                self.forget()
+                then_shapes, self.shapes = self.shapes, shapes
+                otherwise = sequence(self.block(stmt.otherwise, scope)) if stmt.otherwise else None
+                self.forget()
+                self.shapes = self.shapes if self.shapes == then_shapes else {}
+                result.append(tx.IfThenElse(condition, then, otherwise))
+            elif isinstance(stmt, Leaf):
+                self.forget()
+                result += self.leaf(stmt, scope)
+            elif isinstance(stmt, Prefetch):
+                result.append(self.prefetch(stmt, scope))
+            else:
+                assert isinstance(stmt, Call)
+                raise InvalidIR(f"opaque block {stmt.block} inside a loop of {self.nest.name}")
+        return result
+
+    def loop(self, loop: Loop, scope: Scope) -> list[Any]:
+        if loop.tag == "unroll":
+            if (moved := crossed(self, loop, scope)) is not None:
+                return moved
+            return [s for k in range(loop.extent) for s in self.block(loop.body, bind(scope, loop.var, Const(k), 1))]
+        if loop.intrinsic is not None:
+            return self.application(application_of(loop, self.intrinsics), scope)
+        if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
+            inner = bind(scope, loop.var, Var(loop.var), loop.extent)
+            vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
+            return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
+        if loop.tag == "pipeline":
+            return self.block(overlapped(loop), scope)
+        bound = bind(scope, loop.var, Var(loop.var), loop.extent)
+        return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
+
+    def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
+        region = alloc.region
+        found = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
+        if found and found[0].intrinsic.tiles is not None:
+            file = tile_file(region, found)
+            self.files[id(alloc)] = self.open = file
+            return replace(scope, storage={**scope.storage, region.name: file}), []
+        if found and len(found[0].intrinsic.accumulator.shape) > 1:
+            blocks = slots_of(region, found[0].intrinsic)
+            storage = {**scope.storage, region.name: blocks}
+            return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
+        dtype = stored_dtype(region.dtype)
+        size = prod(region.shape)
+        itemsize = DTYPES[region.dtype].itemsize
+        place: Memory | Registers
+        stmts: list[Any] = []
+        used = scope.scratch
+        if alloc.scope == "register" and indexed_by_constants(region.name, after):
+            width = slot_width(region, after, ALIGN // itemsize)
+            slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
+            stmts = [tx.AllocBuffer(s) for s in slots]
+            place = Registers(region, slots, width)
+        elif size * itemsize <= STACK_BYTES and not drained(region, after, self.intrinsics):
+            buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
+            stmts = [tx.AllocBuffer(buffer)]
+            place = Memory(region, buffer)
+        else:
+            place = Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
+            used = scope.scratch + -(-size * itemsize // ALIGN) * ALIGN
+            self.scratch_bytes = max(self.scratch_bytes, used)
+        storage = {**scope.storage, region.name: place}
+        return Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
+
+    def scratch_buffer(self, dtype: str) -> Any:
+        """The scratch pointer as a buffer of `dtype`."""
+        if dtype not in self.scratch_buffers:
+            buffer = tx.decl_buffer((1 << 30,), dtype, f"scratch_{dtype}")
+            data = tx.reinterpret(tvm.ir.PointerType(tvm.ir.PrimType(dtype)), self.scratch)
+            self.declared.append(tx.DeclBuffer(buffer, data=data))
+            self.scratch_buffers[dtype] = buffer
+        return self.scratch_buffers[dtype]
+
+    # --- intrinsics -----------------------------------------------------------------------------------------------
+
+    def application(self, application: Application, scope: Scope) -> list[Any]:
+        """One application of an intrinsic."""
+        intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
+        self.applied[intrinsic.name] = intrinsic
+        inner = scope
+        for loop in application.loops:
+            inner = bind(inner, loop.var, Var(loop.var), loop.extent)
+
+        def offset(access: Load) -> Expr:
+            return self.flat(access, inner)
+
+        def locate(operand: Operand, access: Load) -> tuple[Place, Expr]:
+            place = scope.storage[access.buffer]
+            assert isinstance(place, Memory)
+            first, strides = steps(operand, offset(access), names)
+            base = simplify(op("add", first, place.offset), scope.ranges)
+            return Place(place.buffer, self.index_of(base, scope), strides), base
+
+        held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
+        assert isinstance(held, Load)
+        place = scope.storage[held.buffer]
+        if isinstance(place, TileFile):
+            return on_tiles(application, place, offset, locate, self.dtypes)
+        accumulator = intrinsic.accumulator
+        first, _ = steps(accumulator, offset(held), names)
+        lanes = accumulator.type.lanes
+        if leaf.part == "assign":
+            there, _ = locate(accumulator, leaf.writes[0])
+            return store(accumulator, there, self.load_accumulator(place, first, lanes))
+        if leaf.part == "init":
+            value = widen(constant(Const(0, accumulator.dtype)), 1, lanes)
+        else:
+            operands: dict[str, Any] = {accumulator.name: self.load_accumulator(place, first, lanes)}
+            for name, access in application.accesses(self.dtypes).items():
+                if name != accumulator.name:
+                    operands[name], _ = locate(intrinsic.operand(name), access)
+            value = emit(intrinsic, operands)
+        return [self.store_accumulator(place, first, value, lanes)]
+
+    def load_accumulator(self, place: Storage, first: Expr, lanes: int) -> Any:
+        if isinstance(place, Slots):
+            return tx.BufferLoad(place.at(first), [tx.Ramp(int32(0), int32(1), lanes)])
+        assert isinstance(place, Registers)
+        return load_slots(place, first, 1, lanes)
+
+    def store_accumulator(self, place: Storage, first: Expr, value: Any, lanes: int) -> Any:
+        if isinstance(place, Slots):
+            return tx.BufferStore(place.at(first), value, [tx.Ramp(int32(0), int32(1), lanes)])
+        assert isinstance(place, Registers)
+        return store_slots(place, first, 1, value, lanes)
+
+    # --- leaves ---------------------------------------------------------------------------------------------------
+
+    def leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        """One execution of a leaf on scalars."""
+        return self.guarded(leaf, self.with_bindings(lambda: self.scalar_stores(leaf, scope)), scope)
+
+    def scalar_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        values = [self.value(b, scope)[0] for b in leaf.body]
+        if leaf.part == "update":
+            values = self.combined(leaf, values, scope)
+        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
+
+    def guarded(self, leaf: Leaf, stores: list[Any], scope: Scope) -> list[Any]:
+        if not leaf.where:
+            return stores
+        condition = self.value(leaf.where[0], scope)[0]
+        for c in leaf.where[1:]:
+            condition = tx.And(condition, self.value(c, scope)[0])
+        return [tx.IfThenElse(condition, sequence(stores), None)]
+
+    def combined(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
+        """What is stored already, combined with `values`."""
+        held = [self.load(w, scope) for w in leaf.writes]
+        current = [widen(v, n, lanes) for v, n in held]
+        names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
+        known = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
+        combined = AGGREGATIONS[leaf.aggregation].combine(
+            tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
+        )
+        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
+        kinds = dict(zip((*names[0], *names[1]), (*dtypes, *dtypes), strict=True))
+        return [self.known_value(c, known, kinds, lanes) for c in combined]
+
+    def known_value(self, e: Expr, known: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
+        if isinstance(e, Load):
+            return known[e.buffer]
+        assert isinstance(e, Op)
+        args = [self.known_value(a, known, kinds, lanes) for a in e.args]
+        return self.operate(e.name, args, dtype_of(e.args[-1], kinds), lanes)
+
+    def vector_leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        """A leaf executed for all lanes of the vector loop around it."""
+        assert scope.vector is not None
+        var, _ = scope.vector
+        if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
+            return self.lane_by_lane(leaf, scope)
+        leaf = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
+        guards = [g for b in leaf.body for g in vector_guards(b, var)]
+        if guards:
+            return self.split_guards(leaf, guards, scope)
+        if any(self.is_guarding(x, scope) for b in leaf.body for x in walk(b)):
+            return self.lane_by_lane(leaf, scope)
+        if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
+            return self.lane_by_lane(leaf, scope)
+        if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
+            return self.branch(leaf, *guarded, scope)
+        return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
+
+    def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
+        """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
+        condition = self.value(conditions[0], scope)[0]
+        for c in conditions[1:]:
+            condition = tx.And(condition, self.value(c, scope)[0])
+        sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
+        return [tx.IfThenElse(condition, *sides)]
+
+    def vector_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        values = [self.value(b, scope) for b in leaf.body]
+        if leaf.part == "update" and not any(depends(w, var) for w in leaf.writes):
+            return self.across_lanes(leaf, values, scope)
+        wide = [widen(v, n, lanes) for v, n in values]
+        if leaf.part == "update":
+            wide = self.combined(leaf, wide, scope, lanes)
+        return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
+
+    def lane_by_lane(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        if lanes > 4:  # a loop, not copies: this is not the hot path
+            flat = Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
+            if not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
+                return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
+        scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
+        return [s for one in scalar for s in self.leaf(leaf, replace(one, vector=None))]
+
+    def split_guards(self, leaf: Leaf, guards: list[Expr], scope: Scope) -> list[Any]:
+        """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are
+        inequalities in the lane, so the first and the last lane decide."""
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        ends = [self.value(substitute(g, {var: Const(k)}), scope)[0] for g in guards for k in (0, lanes - 1)]
+        inside = ends[0]
+        for e in ends[1:]:
+            inside = tx.And(inside, e)
+        body = tuple(first_sides(b, guards) for b in leaf.body)
+        then = self.vector_leaf(replace(leaf, body=body), scope)
+        return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
+
+    def is_guarding(self, e: Expr, scope: Scope) -> bool:
+        """Whether `e` is a select, by lanes, with a load that only its condition keeps inside its Region."""
+        assert scope.vector is not None
+        if not (isinstance(e, Op) and e.name == "select" and depends(e.args[0], scope.vector[0])):
+            return False
+        for access in (x for arm in e.args[1:] for x in walk(arm) if isinstance(x, Load)):
+            for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
+                limits = bounds(simplify(substitute(index, scope.values), scope.ranges), scope.ranges)
+                if limits is None or limits[0] < 0 or limits[1] >= extent:
+                    return True
+        return False
+
+    def across_lanes(self, leaf: Leaf, values: list[tuple[Any, int]], scope: Scope) -> list[Any]:
+        """Lanes combined by halving, then with what is stored."""
+        assert scope.vector is not None
+        lanes = scope.vector[1]
+        combine = AGGREGATIONS[leaf.aggregation].combine
+        wide = [widen(v, n, lanes) for v, n in values]
+        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
+        rest: list[list[Any]] = []
+        while lanes > 1:
+            wide = [self.bound(v) for v in wide]
+            if lanes % 2:
+                rest.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in wide])
+                wide = [lanes_at(v, range(lanes - 1), lanes) for v in wide]
+                lanes -= 1
+                continue
+            half = lanes // 2
+            low, high = ([lanes_at(v, part, lanes) for v in wide] for part in (range(half), range(half, lanes)))
+            wide, lanes = self.combine_values(combine, low, high, dtypes, half), half
+        for extra in rest:
+            wide = self.combine_values(combine, wide, extra, dtypes, 1)
+        wide = self.combined(leaf, wide, scope)
+        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)]
+
+    def combine_values(
+        self, combine: Callable[..., tuple[Expr, ...]], a: list[Any], b: list[Any], dtypes: list[str], lanes: int
+    ) -> list[Any]:
+        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
+        exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
+        known = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
+        kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
+        return [self.known_value(e, known, kinds, lanes) for e in exprs]

@@ -1,0 +1,12 @@
+"""Scalar operations (ir/expr.py's table) as TIR, on scalars and on vectors.
+
+code.py         how operations are written in TIR
+integers.py     bools and whole numbers
+select.py       floats: selection, comparison, rounding
+polynomials.py  functions of float32 by polynomials
+rounded.py      functions of what is rounded to bfloat16: half the instructions
+rounding.py     float32 to bfloat16 by the CPU's own instruction
+casts.py        conversions between dtypes
+floats.py       operations on floats
+operations.py   the table of all of them
+"""

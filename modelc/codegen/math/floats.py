@@ -1,0 +1,98 @@
+"""Operations on floats: polynomials for float32 in hot loops, LLVM's intrinsics, libm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import tirx as tx
+
+from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
+from modelc.codegen.math.integers import COMPARISONS, power_by_squaring
+from modelc.codegen.math.polynomials import erf, exp, log, shifted_sine, sigmoid, softplus, tanh
+from modelc.codegen.math.select import (
+    absolute,
+    ceil_,
+    differ,
+    equal,
+    floor_,
+    floor_and_modulus,
+    isnan,
+    maximum,
+    minimum,
+    round_,
+    sign,
+)
+
+
+@let_operands
+def _power(code: Code, base: Expr, exponent: Expr) -> Expr:
+    """A constant exponent that is a small multiple of 1/4 becomes products and square roots; others are libm's."""
+    known = constant_value(exponent)
+    if known is None or known * 4 != int(known * 4) or abs(known) > 16:
+        return code.intrinsic("pow", base, exponent)
+    whole, quarters = divmod(int(abs(known) * 4), 4)
+    result = power_by_squaring(code, base, whole)
+    if quarters:
+        half = code.let(code.intrinsic("sqrt", base))
+        root = half if quarters == 2 else code.let(code.intrinsic("sqrt", half))
+        root = root * half if quarters == 3 else root
+        result = result * root if whole else root
+    return code.const(1) / result if known < 0 else result
+
+
+@let_operands
+def _float64_softplus(code: Code, x: Expr) -> Expr:
+    tail = code.libm("log1p", code.intrinsic("exp", code.const(0) - absolute(code, x)))
+    return tx.Select(code.const(0) > x, code.const(0), x) + tail
+
+
+def _by_width(polynomial: Callable[..., Expr], exact: Callable[..., Expr]) -> Callable[..., Expr]:
+    return lambda code, *args: (polynomial if code.dtype == "float32" else exact)(code, *args)
+
+
+def _intrinsic(name: str) -> Callable[..., Expr]:
+    return lambda code, *args: code.intrinsic(name, *args)
+
+
+def _libm(name: str) -> Callable[..., Expr]:
+    return lambda code, *args: code.libm(name, *args)
+
+
+FLOATS: dict[str, Callable[..., Expr]] = {
+    **COMPARISONS,
+    "eq": equal,
+    "ne": differ,
+    "add": lambda code, a, b: a + b,
+    "sub": lambda code, a, b: a - b,
+    "mul": lambda code, a, b: a * b,
+    "div": lambda code, a, b: a / b,
+    "floordiv": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[0]),
+    "mod": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[1]),
+    "truncdiv": lambda code, a, b: code.intrinsic("trunc", a / b),
+    "fmod": _libm("fmod"),
+    "pow": _power,
+    "max": maximum,
+    "min": minimum,
+    "neg": lambda code, a: a * code.const(-1),
+    "abs": absolute,
+    "sign": sign,
+    "floor": floor_,
+    "ceil": ceil_,
+    "round": round_,
+    "sqrt": _intrinsic("sqrt"),
+    "exp": _by_width(exp, _intrinsic("exp")),
+    "log": _by_width(log, _intrinsic("log")),
+    "erf": _by_width(erf, _libm("erf")),
+    "tanh": _by_width(tanh, _intrinsic("tanh")),
+    "sigmoid": _by_width(
+        sigmoid, lambda code, x: code.const(1) / (code.const(1) + code.intrinsic("exp", code.const(0) - x))
+    ),
+    "softplus": _by_width(softplus, _float64_softplus),
+    "sin": _by_width(let_operands(lambda code, x: shifted_sine(code, x, 0)), _intrinsic("sin")),
+    "cos": _by_width(let_operands(lambda code, x: shifted_sine(code, x, 1)), _intrinsic("cos")),
+    **{name: _intrinsic(name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
+    **{name: _libm(name) for name in ("asinh", "acosh", "atanh")},
+    "isnan": isnan,
+    "isinf": lambda code, x: tx.EQ(absolute(code, x), code.const(math.inf)),
+}

@@ -1,0 +1,140 @@
+"""Functions of float32 by polynomials, for hot loops: no call is left in the machine code.
+
+exp, log, tanh, sin, cos after S. Moshier's Cephes (expf.c, logf.c, tanhf.c, sinf.c); erf after N. Juffa's erff. Nothing
+depends on whether a*b+c is contracted to one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx as tx
+
+from modelc.codegen.math.code import Code, Expr, let_operands
+from modelc.codegen.math.select import absolute, at_least, at_most
+
+
+def _scaled_exp(code: Code, x: Expr) -> Expr:
+    """e**x for x in [-87.33, 88.72], garbage elsewhere: 2**n * e**r, n = round(x / ln 2), |r| <= ln(2)/2.
+
+    Adding 1.5 * 2**23 rounds, and leaves n in the low bits of the sum: shifted to the exponent's place, it is added to
+    the exponent of e**r.
+    """
+    shifter = code.const(1.5 * 2**23)
+    shifted = code.let(x * code.const(math.log2(math.e)) + shifter)
+    n = code.let(shifted - shifter)
+    r = code.let(x - n * code.const(0.693359375) - n * code.const(-2.12194440e-4))
+    p = code.polynomial(
+        r,
+        (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+    )
+    power = p * (r * r) + r + code.const(1)
+    return code.as_float(code.as_int(power) + (code.as_int(shifted) << code.int(23)))
+
+
+@let_operands
+def exp(code: Code, x: Expr) -> Expr:
+    """Results below 2**-126 are 0."""
+    scaled = tx.Select(x < code.const(-87.33654), code.const(0), _scaled_exp(code, x))
+    return tx.Select(x <= code.const(88.72283), scaled, x + code.const(math.inf))
+
+
+def _log1p_fraction(code: Code, f: Expr, e: Expr) -> Expr:
+    """e * ln 2 + log(1 + f), for sqrt(1/2) - 1 <= f < sqrt(2) - 1."""
+    z = code.let(f * f)
+    p = code.polynomial(
+        f,
+        (
+            7.0376836292e-2,
+            -1.1514610310e-1,
+            1.1676998740e-1,
+            -1.2420140846e-1,
+            1.4249322787e-1,
+            -1.6668057665e-1,
+            2.0000714765e-1,
+            -2.4999993993e-1,
+            3.3333331174e-1,
+        ),
+    )
+    y = f * z * p + e * code.const(-2.12194440e-4) - z * code.const(0.5)
+    return f + y + e * code.const(0.693359375)
+
+
+@let_operands
+def log(code: Code, x: Expr) -> Expr:
+    """x = 2**e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), taken from the bits; subnormals are scaled first."""
+    small = code.let(x < code.const(2.0**-126))
+    bits = code.as_int(tx.Select(small, x * code.const(2.0**23), x))
+    root = code.int(0x3F3504F3)  # the bits of sqrt(1/2)
+    offset = code.let(bits - root)
+    e = tx.Cast(code.type(), offset >> code.int(23)) - tx.Select(small, code.const(23), code.const(0))
+    f = code.let(code.as_float(tx.bitwise_and(offset, code.int(0x7FFFFF)) + root) - code.const(1))
+    result = _log1p_fraction(code, f, code.let(e))
+    result = tx.Select(x < code.const(math.inf), result, x)  # +inf, NaN
+    result = tx.Select(x > code.const(0), result, tx.Select(tx.isnan(x), x, code.const(math.nan)))
+    return tx.Select(tx.EQ(x, code.const(0)), code.const(-math.inf), result)
+
+
+@let_operands
+def sigmoid(code: Code, x: Expr) -> Expr:
+    return code.const(1) / (code.const(1) + exp(code, code.let(-x)))
+
+
+@let_operands
+def tanh(code: Code, x: Expr) -> Expr:
+    """An odd polynomial near 0, 1 - 2 / (e**2|x| + 1) elsewhere; a NaN takes the first."""
+    magnitude, square = code.let(absolute(code, x)), code.let(x * x)
+    near = code.polynomial(
+        square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+    )
+    power = _scaled_exp(code, at_most(code, magnitude * code.const(2), 60.0))
+    far = code.const(1) - code.const(2) / (power + code.const(1))
+    return tx.Select(magnitude > code.const(0.625), code.intrinsic("copysign", far, x), near * code.let(square * x) + x)
+
+
+@let_operands
+def erf(code: Code, x: Expr) -> Expr:
+    """An odd polynomial near 0, 1 - e**-p(|x|) elsewhere; a NaN takes the first."""
+    magnitude, square = code.let(absolute(code, x)), code.let(x * x)
+    near = code.polynomial(
+        square,
+        (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1),
+    )
+    exponent = code.polynomial(
+        magnitude,
+        (-1.7285347e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1),
+    )
+    far = code.const(1) - _scaled_exp(code, at_least(code, code.let(exponent * magnitude - magnitude), -20.0))
+    return tx.Select(magnitude > code.const(0.927734375), code.intrinsic("copysign", far, x), near * x + x)
+
+
+@let_operands
+def softplus(code: Code, x: Expr) -> Expr:
+    """max(x, 0) + log(1 + u), u = e**-|x| in [0, 1]. 1 + u is halved above sqrt(2), exactly, without forming it."""
+    u = code.let(exp(code, code.let(code.const(0) - absolute(code, x))))
+    large = code.let(u > code.const(math.sqrt(2) - 1))
+    f = code.let(tx.Select(large, u * code.const(0.5) - code.const(0.5), u))
+    e = code.let(tx.Select(large, code.const(1), code.const(0)))
+    return tx.Select(code.const(0) > x, code.const(0), x) + _log1p_fraction(code, f, e)
+
+
+def shifted_sine(code: Code, x: Expr, quarter: int) -> Expr:
+    """sin(x + quarter * pi/2): x = n pi/2 + r in three steps (Cody and Waite), then sin r or cos r by n's parity.
+
+    Absolute errors: 8e-8 for |x| <= 1e4; with FMA also up to 1e6, without it 1e-6 up to 1e5. Beyond, the result is a
+    number of [-1, 1] that means less and less.
+    """
+    shifter = code.const(1.5 * 2**23)
+    shifted = code.let(x * code.const(2 / math.pi) + shifter)
+    n = code.let(shifted - shifter)
+    r = x - n * code.const(1.5703125) - n * code.const(4.837512969970703125e-4) - n * code.const(7.54978995489e-8)
+    r = at_most(code, at_least(code, code.let(r), -1.0), 1.0)
+    quadrant = code.let(code.as_int(shifted) + code.int(quarter))
+    z = code.let(r * r)
+    sine = code.polynomial(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)) * (z * r) + r
+    cosine = code.polynomial(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)) * (z * z)
+    cosine = cosine - z * code.const(0.5) + code.const(1)
+    odd = tx.NE(tx.bitwise_and(quadrant, code.int(1)), code.int(0))
+    value = code.as_int(tx.Select(odd, cosine, sine))
+    sign = tx.bitwise_and(quadrant, code.int(2)) << code.int(30)
+    return code.as_float(tx.bitwise_xor(value, sign))

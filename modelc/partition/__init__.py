@@ -1,0 +1,12 @@
+"""Graph -> Tasks.
+
+pieces.py     the meaning of every node as Blocks over the Graph's value names
+sink.py       moves go below the maps that read them
+views.py      which values are Regions of others, and need no Task
+groups.py     groups of Pieces that become Tasks, and an order in which they can run
+attention.py  attention as one Task
+fuse.py       which Pieces make one Task
+tasks.py      groups -> Tasks and the Program: names, buffers, storage
+draft.py      all of it: Graph -> Draft
+precision.py  Program -> Program: contractions in bfloat16 with sums in float32
+"""

@@ -1,0 +1,152 @@
+"""Attention: scores, the reductions of their rows, and what is summed up by them, in one Task.
+
+    S = Q K       a contraction and its maps (scale, mask)
+    P = f(S)      reductions over one iterator of S, and maps: softmax
+    Y = P V       a contraction that reduces over that iterator (without it: Ansor's TBS)
+
+Told by structure: S is read by P's Pieces alone, and P by Y's alone. The Task computes a tile of whole rows of S at a
+time, so S and P never go through memory; rows that are too long for the cache are left to Tasks of their own.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from modelc.ir.block import Block
+from modelc.ir.expr import DTYPES, Expr, Load, Var, variables
+from modelc.ir.program import is_contraction
+from modelc.partition.groups import Groups
+
+LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
+KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
+TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
+
+
+def fuse_attention(groups: Groups, cache_bytes: int) -> None:
+    """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time."""
+    for g in sorted(groups.members):
+        if g not in groups.members:
+            continue
+        rows = _Rows.of(groups, g)
+        if rows is None or (scores := _scores(groups, g, rows, cache_bytes)) is None:
+            continue
+        values = _values(groups, g, rows)
+        groups.merge([scores, g, *([values] if values is not None else [])])
+
+
+class _Rows:
+    """A group that reduces along dimension `dim` of what it reads, and writes `result`, of the same shape."""
+
+    def __init__(self, result: str, shape: tuple[int, ...], dim: int, blocks: tuple[Block, ...]) -> None:
+        self.result, self.shape, self.dim, self.blocks = result, shape, dim, blocks
+
+    @staticmethod
+    def of(groups: Groups, g: int) -> _Rows | None:
+        pieces = [groups.pieces[k] for k in groups.members[g]]
+        leaving = groups.leaving(groups.members[g])
+        blocks = tuple(b for p in pieces for b in p.blocks if isinstance(b, Block))
+        if len(leaving) != 1 or any(p.opaque for p in pieces) or any(b.where or len(b.writes) > 1 for b in blocks):
+            return None
+        reducing = [b for b in blocks if b.reduction]
+        if not reducing or any(is_contraction(b) or len(b.reduction) > 1 for b in reducing):
+            return None
+        shape = groups.work.shapes[leaving[0]]
+        dims = set()
+        for b in reducing:
+            (over,) = b.reduction
+            whole = [r for r in b.reads if Var(over.name) in r.indices]
+            dims |= {r.indices.index(Var(over.name)) for r in whole}
+            if not whole or any(len(r.indices) != len(shape) for r in whole):
+                return None
+        if len(dims) != 1:
+            return None
+        return _Rows(leaving[0], shape, dims.pop(), blocks)
+
+    def takes(self, name: str) -> bool:
+        """Whether every Block reads `name` row by row: plainly, the reduced dimension in its place."""
+        for b in self.blocks:
+            reduced = {i.name for i in b.reduction}
+            for read in b.reads:
+                if read.buffer != name:
+                    continue
+                if not _plain(read, b, self.shape) or reduced - {str(read.indices[self.dim])}:
+                    return False
+                if not reduced and (_row(read, self.dim) != _row(b.writes[0], self.dim)):
+                    return False
+        return True
+
+
+def _row(load: Load, dim: int) -> tuple[Expr, ...]:
+    return tuple(i for d, i in enumerate(load.indices) if d != dim)
+
+
+def _plain(load: Load, block: Block, shape: tuple[int, ...]) -> bool:
+    """Whether every dimension is read by an iterator of its own, whole."""
+    long = [(i, n) for i, n in zip(load.indices, shape, strict=True) if n > 1]
+    names = [i.name for i, _ in long if isinstance(i, Var)]
+    return len(set(names)) == len(long) and all(block.ranges[v] == n for v, (_, n) in zip(names, long, strict=True))
+
+
+def _contraction(groups: Groups, g: int) -> Block | None:
+    """The one Block of the group that reduces, if it is a contraction in float32 without conditions."""
+    blocks = [b for k in groups.members[g] for b in groups.pieces[k].blocks]
+    reducing = [b for b in blocks if not isinstance(b, Block) or b.reduction]
+    if len(reducing) != 1:
+        return None
+    (block,) = reducing
+    if not isinstance(block, Block) or not is_contraction(block) or block.where or len(block.writes) > 1:
+        return None
+    return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
+
+
+def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None:
+    """The group of the contraction whose result the rows are of."""
+    work, members = groups.work, set(groups.members[g])
+    for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
+        writer = groups.writer.get(name)
+        if writer is None or name in work.kept or work.shapes[name] != rows.shape or work.dtypes[name] != "float32":
+            continue
+        other = groups.group[writer]
+        block = None if other == g else _contraction(groups, other)
+        if block is None or groups.leaving(groups.members[other]) != [name]:
+            continue
+        if groups.readers[name] - members - set(groups.members[other]) or not rows.takes(name):
+            continue
+        key = block.writes[0].indices[rows.dim]
+        beside = [r for r in block.reads if not variables(r) & variables(key)]
+        keyed = [r for r in block.reads if variables(r) & variables(key)]
+        queries = [i for i in block.spatial if not any(i.name in variables(r) for r in keyed)]
+        sample = [i.extent for i in block.iters if any(i.name in variables(r) for r in keyed)]
+        batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
+        keys = prod(sample) // prod(batch) * DTYPES["float32"].itemsize
+        if keys > KEYS_SHARE * cache_bytes:
+            continue
+        fits = 2 * TILE_ROWS * rows.shape[rows.dim] * DTYPES["float32"].itemsize <= cache_bytes
+        enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
+        if beside and len(keyed) == 1 and enough and fits:
+            return other
+    return None
+
+
+def _values(groups: Groups, g: int, rows: _Rows) -> int | None:
+    """The group of the contraction that alone reads the rows, and reduces over what they are long in."""
+    readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
+    found = {groups.group[k] for k in readers}
+    if len(found) != 1 or rows.result in groups.work.kept:
+        return None
+    other = found.pop()
+    block = _contraction(groups, other)
+    reading = [b for k in readers for b in groups.pieces[k].blocks if isinstance(b, Block)]
+    reading = [b for b in reading if rows.result in {r.buffer for r in b.reads}]
+    if block is None or reading != [block] or len(block.reduction) != 1:
+        return None
+    reads = [r for r in block.reads if r.buffer == rows.result]
+    if len(reads) != 1 or not _plain(reads[0], block, rows.shape):
+        return None
+    (over,) = block.reduction
+    width = [i for i in block.spatial if i.name not in variables(reads[0])]
+    wide = prod(i.extent for i in width) >= LEAST_ROWS
+    return other if wide and reads[0].indices[rows.dim] == Var(over.name) else None
+
+
+__all__ = ["fuse_attention"]

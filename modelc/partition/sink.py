@@ -1,0 +1,167 @@
+"""Sinking moves below maps: `map(move(x))` becomes `move(map(x))`, so that the map can join what computes x.
+
+    Y = Gemm(...)  [128, 768]            Y = Gemm(...)  [128, 768]
+    R = Reshape(Y) [1, 128, 768]         A' = Y + Z[0, m, n]
+    A = R + Z      [1, 128, 768]         A = Reshape(A')
+
+Done where the move is a reshape or a transposition of a computed value that nothing else reads, and all that the map
+reads stays affine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modelc.ir.affine import linear, simplify
+from modelc.ir.block import Block, Iter, compact_strides
+from modelc.ir.expr import Expr, Load, Var, rewrite, substitute, walk
+from modelc.ir.graph import Graph, Value
+from modelc.ops.move import reshaped
+from modelc.ops.operator import grid, names
+from modelc.partition.pieces import Piece, identity, moved, plain_write
+from modelc.partition.views import Place, is_compact, region_of
+
+
+def sink_moves(graph: Graph, pieces: list[Piece]) -> tuple[Graph, list[Piece]]:
+    """The Graph with the values that appear in between, and the Pieces with moves sunk as far as they go."""
+    values = dict(graph.values)
+    again = True
+    while again:
+        again, pieces = _sunk(graph, pieces, values)
+    return replace(graph, values=values), pieces
+
+
+def _sunk(graph: Graph, pieces: list[Piece], values: dict[str, Value]) -> tuple[bool, list[Piece]]:
+    """One round: every map below a move is looked at once."""
+    writers = {name: k for k, p in enumerate(pieces) for name in p.writes}
+    readers: dict[str, int] = {}
+    for p in pieces:
+        for name in p.reads:
+            readers[name] = readers.get(name, 0) + 1
+    kept = {*graph.inputs, *graph.outputs}
+    result: list[Piece | None] = list(pieces)
+    changed: set[int] = set()
+    after: dict[int, Piece] = {}
+    for k, piece in enumerate(pieces):
+        if len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None or moved(piece.blocks[0]) is not None:
+            continue
+        for name in piece.reads:
+            m = writers.get(name)
+            if m is None or {m, k} & changed or name in kept or readers[name] > 1:
+                continue
+            source = _bijection(pieces[m], values)
+            if source is None or source.name in kept or readers[source.name] > 1 or source.data is not None:
+                continue
+            origin = writers.get(source.name)
+            if origin is None or origin in changed or not _computed(source.name, pieces, writers):
+                continue
+            swapped = _swapped(pieces[m], piece, name, source, values)
+            if swapped is not None:
+                result[m], after[k] = None, swapped[1]
+                result[k] = swapped[0]
+                changed |= {m, k}
+                break
+    every = [x for k, p in enumerate(result) for x in ((p, after[k]) if k in after and p is not None else (p,))]
+    return bool(changed), [p for p in every if p is not None]
+
+
+def _computed(name: str, pieces: list[Piece], writers: dict[str, int]) -> bool:
+    """Whether the value comes, through moves, from a Piece that a map can join."""
+    while name in writers:
+        piece = pieces[writers[name]]
+        if len(piece.writes) > 1 or not isinstance(piece.blocks[0], Block):
+            return False
+        read = moved(piece.blocks[0])
+        if read is None:
+            return True
+        name = read.buffer
+    return False
+
+
+def _bijection(move: Piece, values: dict[str, Value]) -> Value | None:
+    """The source, if the Piece reorders all of its elements: a reshape, or a transposition."""
+    if len(move.blocks) != 1 or not isinstance(move.blocks[0], Block):
+        return None
+    block, read = move.blocks[0], moved(move.blocks[0])
+    if read is None or read.buffer not in values or block.points() != _size(values[read.buffer].shape):
+        return None
+    source = values[read.buffer]
+    return source if _is_reshape(block, read, source.shape) or _order(block, read) is not None else None
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _is_reshape(block: Block, read: Load, shape: tuple[int, ...]) -> bool:
+    at = region_of(block, read, Place("", 0, compact_strides(shape)))
+    target = tuple(block.ranges[i.name] if isinstance(i, Var) else 1 for i in block.writes[0].indices)
+    return at is not None and not at.offset and is_compact(target, at.strides)
+
+
+def _order(block: Block, read: Load) -> dict[str, int] | None:
+    """Iterator -> the dimension of the source that it walks along, for a transposition."""
+    found = {i.name: d for d, i in enumerate(read.indices) if isinstance(i, Var)}
+    return found if len(found) == len(read.indices) == len(block.iters) else None
+
+
+def _swapped(
+    move: Piece, piece: Piece, name: str, source: Value, values: dict[str, Value]
+) -> tuple[Piece, Piece] | None:
+    """The map over the source's shape, and the move of its result."""
+    (block,), (mover,) = piece.blocks, move.blocks
+    assert isinstance(block, Block) and isinstance(mover, Block)
+    read = moved(mover)
+    assert read is not None
+    if not all(identity(r, block) for r in block.reads if r.buffer == name):
+        return None
+    (target,) = piece.writes
+    if values[target].shape != values[name].shape:
+        return None
+    over = tuple(Var(v) for v in names(len(source.shape)))
+    iters = grid(source.shape)
+    at = _inverse(mover, read, source.shape, values[name].shape, over)
+    (write,) = block.writes
+    bound = {w.name: i for w, i in zip(write.indices, at, strict=True) if isinstance(w, Var)}
+    body = substitute(block.body[0], bound)
+    body = rewrite(body, lambda e: _retold(e, name, source.name, over, iters))
+    if not all(_affine(i) for e in walk(body) if isinstance(e, Load) for i in e.indices):
+        return None
+    between = _fresh(f"{target}#moved", values)
+    values[between] = Value(between, values[target].dtype, source.shape)
+    new = replace(block, iters=iters, writes=(Load(between, over),), body=(body,))
+    back = mover.renamed({name: target, source.name: between})
+    return replace(piece, blocks=(new,)), replace(move, blocks=(back,))
+
+
+def _inverse(
+    mover: Block, read: Load, source: tuple[int, ...], target: tuple[int, ...], over: tuple[Var, ...]
+) -> tuple[Expr, ...]:
+    """The move's own point, from the point of the source."""
+    order = _order(mover, read)
+    if order is None:
+        return reshaped(target, source, over)
+    return tuple(over[order[i.name]] for i in mover.writes[0].indices if isinstance(i, Var))
+
+
+def _retold(e: Expr, name: str, source: str, over: tuple[Var, ...], iters: tuple[Iter, ...]) -> Expr | None:
+    if not isinstance(e, Load):
+        return None
+    if e.buffer == name:
+        return Load(source, over)
+    return Load(e.buffer, tuple(simplify(i, {x.name: x.extent for x in iters}) for i in e.indices))
+
+
+def _affine(e: Expr) -> bool:
+    form = linear(e)
+    return form is not None and all(isinstance(atom, Var) for atom, _ in form.terms)
+
+
+def _fresh(base: str, taken: dict[str, Value]) -> str:
+    name = base
+    while name in taken:
+        name += "_"
+    return name

@@ -1,0 +1,339 @@
+"""The plan of a package: every buffer's place, every constant packed once, the kernels in order.
+
+Values and temporaries that live at the same time lie apart in one arena. A constant is stored once for each layout that
+some kernel reads it in, shared by tasks and by variants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.codegen.lower.in_place import in_place
+from modelc.errors import InvalidIR
+from modelc.ir.block import Block, Buffer, Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
+from modelc.ir.layout import Layout
+from modelc.ir.nest import Leaf, Nest, walk
+from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, Step, TensorInfo
+from modelc.partition.precision import rounded_values
+from modelc.space.rules.derivation import constant_data, rounding_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelc.codegen.kernels import Kernel
+    from modelc.ir.program import BoundTask, Placed, Program
+
+    Pack = Callable[[NDArray[Any], Buffer, Layout], NDArray[Any]]
+
+SERIAL_FLOPS, SERIAL_BYTES = 100_000, 65_536  # a step with less of both is over before a second thread has woken up
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer of `bytes` that must keep its contents from step `first` to step `last`, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+def plan_memory(items: Iterable[Lifetime], taken: Mapping[str, str] | None = None) -> tuple[dict[str, int], int]:
+    """(offset of every buffer, size of the arena): buffers whose lives overlap lie apart, all are 64-byte aligned.
+    `taken` says of a buffer in whose place it lies instead, which ends its life as the other's begins.
+
+    Greedy by size: the largest first, each into the smallest gap that fits among those that live with it. The
+    result depends on the set of items alone.
+    """
+    items = list(items)
+    first = {item.name: item.name for item in items}  # buffer -> the first one in its place
+    lives: dict[str, Lifetime] = {}
+    for item in sorted(items, key=lambda i: (i.first, i.last)):
+        first[item.name] = root = first[(taken or {}).get(item.name, item.name)]
+        before = lives.get(root, item)
+        lives[root] = Lifetime(root, max(before.bytes, item.bytes), before.first, max(before.last, item.last))
+    placed: list[tuple[Lifetime, int, int]] = []
+    for item in sorted(lives.values(), key=lambda i: (-i.bytes, i.first, i.last, i.name)):
+        size = aligned(item.bytes)
+        alive = sorted((start, end) for o, start, end in placed if o.first <= item.last and item.first <= o.last)
+        best, end_of_last = None, 0
+        for start, end in alive:
+            gap = start - end_of_last
+            if gap >= size and (best is None or gap < best[0]):
+                best = (gap, end_of_last)
+            end_of_last = max(end_of_last, end)
+        offset = end_of_last if best is None else best[1]
+        placed.append((item, offset, offset + size))
+    starts = {item.name: start for item, start, _ in placed}
+    return {name: starts[root] for name, root in first.items()}, max((end for _, _, end in placed), default=0)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass
+class Parameters:
+    """params.bin while it is filled: equal bytes are stored once."""
+
+    arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
+    end: int = 0
+    _by_content: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
+
+    def place(self, data: NDArray[Any], buffer: Buffer, layout: Layout, pack: Pack) -> int:
+        """The offset of `data` as a kernel reads it: in `layout` over the logical shape of `buffer`."""
+        use = (id(data), f"{buffer.dtype}{buffer.shape}{buffer.strides}", str(layout))
+        if use not in self._by_use:
+            packed = np.ascontiguousarray(pack(data, buffer, layout))
+            self._by_use[use] = (self._store(packed), data)  # holding `data` keeps its id taken
+        return self._by_use[use][0]
+
+    def _store(self, array: NDArray[Any]) -> int:
+        content = (array.nbytes, hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest())
+        if content not in self._by_content:
+            self._by_content[content] = self.end
+            self.arrays.append((self.end, array))
+            self.end += aligned(array.nbytes)
+        return self._by_content[content]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A Task scheduled and compiled, all under its canonical names. `derived` is the task after its stages."""
+
+    task: Task
+    candidate: Candidate
+    derived: Task
+    nest: Nest
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of a kernel before anything has a place: what its arguments are."""
+
+    bound: BoundTask
+    compiled: Compiled
+    step: int  # of the kernel
+    arguments: tuple[str, ...]  # values, or temporaries "TASK NUMBER.NAME"
+    regions: tuple[str, ...]  # the kernel's names of the same
+
+
+def plan_program(
+    program: Program, compiled: Mapping[str, Compiled], parameters: Parameters, pack: Pack, expose: bool = False
+) -> Plan:
+    """The steps of `program` with the kernels `compiled` (by Task.hash). With `expose`, what would lie in the arena is
+    an output, stored as the kernels write it, under its own name: for looking at what every kernel computed."""
+    _check_boundary(program)
+    uses = list(_uses(program, compiled))
+    roots = _arena_roots(program, uses)
+    lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
+    offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
+    places = {name: Argument("input", k) for k, name in enumerate(program.inputs)}
+    places |= {name: Argument("output", k) for k, name in enumerate(program.outputs)}
+    outputs = [_tensor(program.values[name]) for name in program.outputs]
+    if expose:
+        for name, root in roots.items():
+            places[name] = Argument("output", len(outputs))
+            outputs.append(_tensor(root))
+    places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
+    return Plan(
+        inputs=tuple(_tensor(program.values[name]) for name in program.inputs),
+        outputs=tuple(outputs),
+        steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
+        arena_bytes=size,
+        memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
+        rounded=tuple(name for name in program.outputs if name in rounded_values(program)),
+    )
+
+
+def _check_boundary(program: Program) -> None:
+    if both := set(program.inputs) & set(program.outputs):
+        raise InvalidIR(f"{min(both)!r} of program {program.name} is input and output; a task has to copy it")
+
+
+def _tensor(placed: Placed) -> TensorInfo:
+    return TensorInfo(placed.name, placed.dtype, placed.physical_shape)
+
+
+def _uses(program: Program, compiled: Mapping[str, Compiled]) -> Iterator[Use]:
+    for number, bound in enumerate(program.tasks):
+        found = compiled[bound.task.hash]
+        values = {
+            canonical.name: bound.values[own.name]
+            for own, canonical in zip(bound.task.buffers, found.task.buffers, strict=True)
+            if own.name in bound.values
+        }
+        for k, step in enumerate(found.kernel.steps):
+            arguments = tuple(values.get(name) or f"{bound.task.name} {number}.{name}" for name in step.args)
+            yield Use(bound, found, k, arguments, step.args)
+
+
+def _arena_roots(program: Program, uses: Sequence[Use]) -> dict[str, Placed]:
+    """The values that need storage in the arena, in order of first use."""
+    outside = {*program.inputs, *program.outputs, *program.constants}
+    names = [program.values[a].root for use in uses for a in use.arguments if a in program.values]
+    return {name: program.values[name] for name in names if name not in outside}
+
+
+def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
+    steps: dict[str, list[int]] = {name: [] for name in roots}
+    for number, use in enumerate(uses):
+        for argument in use.arguments:
+            if argument in program.values and program.values[argument].root in steps:
+                steps[program.values[argument].root].append(number)
+    for name, at in steps.items():
+        yield Lifetime(name, roots[name].bytes, min(at), max(at))
+
+
+def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
+    found: dict[str, Lifetime] = {}
+    for number, use in enumerate(uses):
+        sizes = dict(use.compiled.kernel.temporaries)
+        for argument, region in zip(use.arguments, use.regions, strict=True):
+            if region in sizes:
+                first = found[argument].first if argument in found else number
+                found[argument] = Lifetime(argument, sizes[region], first, number)
+    return list(found.values())
+
+
+def _places_taken(program: Program, uses: Sequence[Use], lives: Sequence[Lifetime]) -> dict[str, str]:
+    """Values that lie in the place of one that the same step reads for the last time (in_place.py)."""
+    life = {one.name: one for one in lives}
+    taken: dict[str, str] = {}
+    for number, use in enumerate(uses):
+        name = dict(zip(use.regions, use.arguments, strict=True))
+        roots = [program.values[a].root if a in program.values else a for a in use.arguments]
+        for output, inputs in in_place(use.compiled.nest).items():
+            new = life.get(name.get(output, ""))
+            if new is None or new.first != number:
+                continue
+            for old in [life[name[i]] for i in inputs if name.get(i, "") in life]:
+                alone = roots.count(old.name) == 1 and old.name not in taken.values()
+                if alone and old.last == number and old.bytes == new.bytes:
+                    taken[new.name] = old.name
+                    break
+    return taken
+
+
+def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack) -> Step:
+    compiled, kernel = use.compiled, use.compiled.kernel.steps[use.step]
+    arguments = tuple(
+        _argument(name, region, compiled, program, places, parameters, pack)
+        for name, region in zip(use.arguments, use.regions, strict=True)
+    )
+    work = phase_work(compiled, use.step)
+    suffix = f".{use.step}" if len(compiled.kernel.steps) > 1 else ""
+    return Step(
+        name=f"{use.bound.task.name}{suffix}",
+        symbol=kernel.symbol,
+        arguments=arguments,
+        extent=kernel.extent,
+        scratch_bytes=kernel.scratch_bytes,
+        serial=work.flops < SERIAL_FLOPS and work.bytes < SERIAL_BYTES,
+        nodes=use.bound.task.nodes,
+        flops=float(work.flops),
+        bytes=float(work.bytes),
+        dtype=work.dtype,
+        intrinsic=", ".join(one.name for one in kernel.intrinsics),
+        instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
+        layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
+        error_bound=rounding_error(compiled.task, compiled.candidate.stages),
+    )
+
+
+def _argument(
+    name: str,
+    region: str,
+    compiled: Compiled,
+    program: Program,
+    places: Mapping[str, Argument],
+    parameters: Parameters,
+    pack: Pack,
+) -> Argument:
+    if name not in program.values:
+        return places[name]
+    placed = program.values[name]
+    offset = placed.offset * DTYPES[placed.dtype].itemsize
+    if placed.root in program.constants:
+        return _constant_argument(placed, region, compiled, program, parameters, pack)
+    place = places[placed.root]
+    return Argument(place.space, place.index, place.offset + offset)
+
+
+def _constant_argument(
+    placed: Placed, region: str, compiled: Compiled, program: Program, parameters: Parameters, pack: Pack
+) -> Argument:
+    """Packed as the kernel wants it; a strided view of a constant is read where it is in its root."""
+    data, buffer = program.constants[placed.root], compiled.derived.buffer(region)
+    if placed.strides is not None:
+        root = Buffer(placed.root, placed.dtype, data.shape)
+        offset = parameters.place(data, root, Layout(), pack) + placed.offset * data.itemsize
+        return Argument("params", 0, offset)
+    if placed.is_view:
+        data = data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
+    layout = compiled.candidate.layouts.get(region, buffer.layout)
+    data = constant_data(compiled.task, compiled.candidate.stages, region, data)
+    return Argument("params", 0, parameters.place(data, buffer, layout, pack))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step does: scalar operations, bytes of its arguments, the dtype that it computes in."""
+
+    flops: int
+    bytes: int
+    dtype: str
+
+
+def phase_work(compiled: Compiled, step: int) -> Work:
+    """The work of one step of a kernel. Steps are the phases of the Nest; the operations of the Task, as the model
+    states them, count for the phase of its anchor; an opaque Block counts none."""
+    nest, task = compiled.nest, compiled.derived
+    phase = nest.phases[step] if len(nest.phases) == len(compiled.kernel.steps) else ()
+    sizes = {r.name: r.bytes for r in (*nest.params, *nest.temporaries)}
+    moved = sum(sizes[name] for name in dict.fromkeys(compiled.kernel.steps[step].args))
+    names = {s.block for s in walk(phase) if isinstance(s, Leaf)}
+    if task.anchor not in names:
+        return Work(0, moved, task.buffer(task.outputs[0]).dtype)
+    blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
+    heaviest = max(blocks, key=_block_flops)
+    units = compiled.kernel.steps[step].intrinsics
+    dtype = units[0].multiplies if units else _executed_dtype(heaviest, compiled.task.dtypes)
+    return Work(sum(map(_block_flops, blocks)), moved, dtype)
+
+
+_FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
+
+
+def _block_flops(block: Block) -> int:
+    combining = len(block.body) if block.reduction else 0
+    return block.points() * (combining + sum(op.name not in _FREE for e in block.body for op in _operations(e)))
+
+
+def _operations(e: Expr) -> Iterator[Op]:
+    """The operations on values: not those inside indices."""
+    if isinstance(e, Load):
+        return
+    if isinstance(e, Op):
+        yield e
+    for child in children(e):
+        yield from _operations(child)
+
+
+def _executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
+    """The dtype of the multiplications of a contraction in plain vectors, else of the result."""
+    for e in block.body:
+        for operation in _operations(e):
+            if operation.name == "mul" and block.reduction:
+                return dtype_of(operation, dtypes)
+    return dtype_of(block.body[0], dtypes)

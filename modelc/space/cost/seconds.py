@@ -1,0 +1,216 @@
+"""Seconds of a scheduled Task, in closed form: what its Candidate makes each Block cost on one core.
+
+For comparing one Task in several boundary layouts (the layout stage asks thousands of times), so it reads nothing but
+the Candidate and the accesses: register tiles from the unrolled and vector loops, loads and stores of each tile step by
+their strides along the vector, elements one by one where a vector is not contiguous, and the bytes of the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from math import ceil, prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
+from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
+from modelc.space.analysis.loops import copies
+from modelc.space.cost.analytic import TRANSPOSE_CYCLES
+from modelc.space.rules.derivation import derive
+from modelc.space.sketches.maps import moves
+from modelc.space.sketches.tiled import overlapped
+from modelc.target import Target
+
+ELEMENT_CYCLES = 1.0  # of one element of a vector that is gathered or scattered
+GUARDED_CYCLES = 4.0  # of one that is gathered where a condition holds
+STORE_CYCLES = 1.0  # of one vector that is stored
+BROADCASTS = 1.15  # scalars that are loaded and broadcast in a cycle
+WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port
+SPLIT_LOADS = 2.0  # vectors that lie across lines, as much as so many that do not
+STEP_CYCLES = 0.5  # loop control of one step of a register tile
+SLOW_CYCLES = 12.0  # of one vector of a transcendental function
+SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
+FREE = {"select", "cast", "and", "or", "not"}
+PHASE_SECONDS = 5e-7  # of one more phase: a call, and caches that are walked through again
+
+
+def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Task], float]:
+    """The cost of Tasks as `choose` schedules them: seconds of a Task as its boundary is stored. Remembers Tasks."""
+    known: dict[str, float] = {}
+
+    def seconds(task: Task) -> float:
+        key = task.hash
+        if key not in known:
+            canonical = task.canonical()
+            known[key] = task_seconds(canonical, choose(canonical), target)
+        return known[key]
+
+    return seconds
+
+
+def task_seconds(task: Task, candidate: Candidate, target: Target) -> float:
+    """Seconds of `task` scheduled by `candidate`, on one core. Opaque Blocks cost nothing."""
+    task = derive(task, candidate.stages)
+    permuted = {n: x for n, x in candidate.layouts.items() if n not in task.constants}
+    buffers = tuple(replace(b, layout=permuted[b.name]) if b.name in permuted else b for b in task.buffers)
+    task = replace(task, buffers=buffers)
+    hertz = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
+    blocks = [b for b in task.blocks if isinstance(b, Block)]
+    cycles = sum(_again(task, b, candidate) * _block_cycles(task, b, candidate, target) for b in blocks)
+    moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
+    memory = moved / (1e9 * target.caches[-1].bandwidth_gbs)
+    compute = cycles / hertz
+    phases = PHASE_SECONDS * sum(candidate.blocks[b.name].at == "root" for b in blocks)
+    constants = sum(task.buffer(b).bytes for b in task.constants)
+    return phases + overlapped(max(compute, memory) + 0.5 * min(compute, memory), constants, target)
+
+
+def _touched(task: Task, name: str, target: Target) -> int:
+    """Bytes of the cache lines that hold a boundary buffer."""
+    buffer = task.buffer(name)
+    shape, strides = buffer.physical_shape, buffer.physical_strides
+    inner = [n for n, s in zip(shape, strides, strict=True) if s == 1 and n > 1]
+    size = DTYPES[buffer.dtype].itemsize
+    row = inner[-1] * size if inner else size
+    if buffer.strides is None:
+        return buffer.bytes
+    return buffer.bytes // row * max(row, target.caches[0].line)
+
+
+def _again(task: Task, block: Block, candidate: Candidate) -> float:
+    """How often each point of a copy placed in another Block's loop is computed: halos overlap from one iteration to
+    the next."""
+    owner, _, spot = candidate.blocks[block.name].at.partition(".")
+    if not spot or block.reduction:
+        return 1.0
+    reader = task.block(owner)
+    order = candidate.blocks[owner].order
+    if not isinstance(reader, Block) or spot not in order:
+        return 1.0
+    reads = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
+    if len(reads) != 1:
+        return 1.0
+    loops = order[: order.index(spot) + 1]
+    return max(1.0, copies(reads[0], reader.ranges, loops, candidate.blocks[owner].tiles))
+
+
+# --- one Block ----------------------------------------------------------------------------------------------------
+
+
+def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target) -> float:
+    schedule = candidate.blocks[block.name]
+    tile, vector, lanes = _register_tile(block, schedule)
+    reads, writes = accesses(task, block)
+    if vector is None:
+        return block.points() * (1.0 + _operations(block) / target.fma_ports)
+    wide = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
+    lanes = max(1, min(lanes, wide))
+    packed = {r.load.buffer for r in reads if r.load.buffer in task.constants and r.load.buffer in candidate.layouts}
+    ranges = block.ranges
+    parts = []  # for each iterator of the register tile: (times, size), whole tiles and what is left
+    for name, size in tile.items():
+        full, rest = divmod(ranges[name], size)
+        parts.append([(full, size), (1, rest)] if rest else [(full, size)])
+    around = prod(n for name, n in ranges.items() if name not in tile)
+    total = 0.0
+    for choice in product(*parts):
+        sizes = {name: size for name, (_, size) in zip(tile, choice, strict=True)}
+        sizes[vector] = ceil(sizes[vector] / lanes)
+        total += prod(times for times, _ in choice) * _step_cycles(
+            block, schedule, reads, writes, sizes, vector, lanes, packed, target
+        )
+    return total * around
+
+
+def _register_tile(block: Block, schedule: BlockSchedule) -> tuple[dict[str, int], str | None, int]:
+    """(elements of each iterator that the innermost unrolled and vector loops cover, the vector iterator, lanes)."""
+    tile: dict[str, int] = {}
+    vector, lanes = None, 1
+    ranges = block.ranges
+    reduced = {i.name for i in block.reduction}
+    for loop in reversed(schedule.order):
+        tag = schedule.tags.get(loop)
+        if tag not in ("unroll", "vector"):
+            break
+        name, level = loop[:-1], int(loop[-1])
+        sizes = (ranges[name], *schedule.tiles.get(name, ()), 1)
+        size = min(sizes[level], ranges[name])
+        if tag == "vector":
+            vector, lanes = name, size
+        elif name in reduced:
+            continue  # taps that are unrolled are steps all the same
+        tile[name] = max(tile.get(name, 1), size)
+    return tile, vector, lanes
+
+
+def _step_cycles(
+    block: Block,
+    schedule: BlockSchedule,
+    reads: tuple[Access, ...],
+    writes: tuple[Access, ...],
+    sizes: Mapping[str, int],
+    vector: str,
+    lanes: int,
+    packed: set[str],
+    target: Target,
+) -> float:
+    """Cycles of one step of a register tile of `sizes` (vectors along the vector iterator)."""
+    held = prod(sizes.values())
+    shifted = False  # a window slides along the vector: no two taps read the same vector
+    wide = narrow = scattered = crossed = 0.0
+    for read in reads:
+        count = prod(n for name, n in sizes.items() if read.strides.get(name) != 0 and name != vector)
+        step = read.strides.get(vector, 0)
+        if step == 0:
+            narrow += count
+        elif read.load.buffer in packed:
+            wide += count * sizes[vector]
+        elif step == 1:
+            wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else SPLIT_LOADS)
+            shifted |= any(0 < abs(read.strides[i.name] or 0) < lanes for i in block.reduction)
+        elif near(step):
+            wide += count * sizes[vector] * pieces(step) * lanes.bit_count()  # odd lanes are loaded in parts
+        elif moves(block.body[0]) and any(n > 1 and read.strides.get(name) == 1 for name, n in sizes.items()):
+            crossed += count * sizes[vector]
+        else:
+            scattered += count * sizes[vector] * lanes
+    if block.reduction and not shifted and all(r.strides.get(vector) != 0 for r in reads):
+        wide /= 2  # windows: half of what a tap needs was loaded for the one before
+    stored = 0.0
+    if not block.reduction or schedule.scope != "register":
+        for write in writes:
+            if write.strides.get(vector) in (0, 1):
+                stored += held * STORE_CYCLES
+            else:
+                scattered += held * lanes
+    arithmetic = held * _operations(block) / target.fma_ports
+    busy = max(arithmetic, wide / 2 + narrow / BROADCASTS, stored)
+    looped = not block.reduction or any(
+        schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
+    )
+    if block.reduction and looped:
+        busy = max(busy, 1.15 * target.fma_latency)
+    element = GUARDED_CYCLES if any(isinstance(e, Op) and e.name == "select" for e in block.body) else ELEMENT_CYCLES
+    moved = element * scattered + TRANSPOSE_CYCLES * crossed
+    return busy + moved + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES * looped
+
+
+def _aligned(read: Access, vector: str, lanes: int) -> bool:
+    """Whether vectors begin where cache lines do, wherever the other iterators are."""
+    return all(step is not None and step % lanes == 0 for name, step in read.strides.items() if name != vector)
+
+
+def _operations(block: Block) -> float:
+    """Vector operations of one point; a product that is added counts once."""
+    count = sum(_counted(e) for e in block.body)
+    return max(1.0, count) if block.reduction else count
+
+
+def _counted(e: Expr) -> float:
+    """Vector operations on what is loaded: neither indices, nor the conditions of padding, cost a vector anything."""
+    if isinstance(e, Load) or not isinstance(e, Op) or not loads(e):
+        return 0.0
+    own = SLOW_CYCLES if e.name in SLOW else 0.0 if e.name in FREE else 1.0
+    return own + sum(_counted(c) for c in children(e))

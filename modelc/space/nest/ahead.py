@@ -1,0 +1,234 @@
+"""Fetching ahead: while a Block works on one part of an operand, the part that comes next is brought near; and while it
+sums up, what its results will be written to.
+
+A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
+computed buffer that is read as it lies, or through a copy placed in that loop, a box, whose rows lie apart. The first
+pass over a part would wait for memory at every line; the passes before, over the part before it, have the time to fetch
+it. Each iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the
+requests are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from modelc.errors import InvalidIR
+from modelc.ir.affine import bounds, linear, simplify
+from modelc.ir.block import Block, Buffer, Task
+from modelc.ir.candidate import BlockSchedule
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
+from modelc.ir.nest import Region
+from modelc.space.analysis.loops import loop_parts, trips
+from modelc.space.sketches.follow import iterators
+from modelc.space.sketches.maps import LINE_BYTES
+from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
+
+SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where the next panel begins, and its elements."""
+
+    start: Load
+    elements: int
+
+    def share(self, position: Expr, iterations: int, line: int) -> list[Load]:
+        """One element of each line that iteration `position` fetches: as many elements in each, so that an address is a
+        multiple of the position."""
+        share = -(-self.elements // iterations)
+        share = 1 << (share - 1).bit_length() if share <= line else -(-share // line) * line
+        return [self._element(op("add", op("mul", position, share), offset)) for offset in range(0, share, line)]
+
+    def _element(self, number: Expr) -> Load:
+        *outer, last = self.start.indices
+        return Load(self.start.buffer, (*outer, op("add", last, number)))
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where the next box begins, and how many elements it has along each dimension of its storage."""
+
+    start: Load
+    extents: tuple[int, ...]
+
+    def rows_each(self, iterations: int) -> int:
+        """Rows that each of so many iterations fetches."""
+        return -(-prod(self.extents[:-1]) // iterations)
+
+    def row(self, number: Expr, line: int) -> list[Load]:
+        """The last element of each line of a row, by its number: where lines do not begin where rows do, a row's first
+        part came with the box before."""
+        return [self.element(number, Const(k), line) for k in range(-(-self.extents[-1] // line))]
+
+    def share(self, position: Expr, iterations: int, line: int) -> list[Load]:
+        """One element of each line that iteration `position` fetches: whole rows, or where rows are fewer, a part of
+        one: a power of two of iterations for each."""
+        rows, lines = prod(self.extents[:-1]), -(-self.extents[-1] // line)
+        if iterations < rows:
+            share = self.rows_each(iterations)
+            numbers = (op("add", op("mul", position, share), k) for k in range(share))
+            return [x for number in numbers for x in self.row(_within(number, iterations * share, rows), line)]
+        each = 1 << ((iterations // rows).bit_length() - 1)  # iterations for one row
+        row = _within(op("floordiv", position, each), -(-iterations // each), rows)
+        share, slot = -(-lines // each), op("mod", position, each)
+        parts = (op("add", op("mul", slot, share), k) for k in range(share))
+        return [self.element(row, _within(part, each * share, lines), line) for part in parts]
+
+    def element(self, number: Expr, part: Expr, line: int) -> Load:
+        """The last element of line `part` of a row."""
+        *outer, last = self.start.indices
+        for d in reversed(range(len(outer))):
+            digit = op("mod", number, self.extents[d]) if prod(self.extents[:d]) > 1 else number
+            outer[d] = op("add", outer[d], digit if self.extents[d] > 1 else 0)
+            number = op("floordiv", number, self.extents[d])
+        return Load(self.start.buffer, (*outer, op("add", last, op("add", op("mul", part, line), line - 1))))
+
+
+def computed(task: Task, block: Block) -> dict[str, Load]:
+    """The buffers with no order of ours that `block` reads, as they lie or through a copy, and which element of each at
+    a point of its iteration space."""
+    ours = {*task.constants, *(b.name for b in task.locals)}
+    result = {read.buffer: read for read in block.reads if read.buffer not in ours}
+    for read in block.reads:
+        for copy in task.blocks:
+            if isinstance(copy, Block) and not copy.reduction and [w.buffer for w in copy.writes] == [read.buffer]:
+                (write,), sources = copy.writes, copy.reads
+                at = {i.name: index for i, index in zip(write.indices, read.indices, strict=True) if isinstance(i, Var)}
+                if len(sources) == 1 and copy.ranges.keys() <= at.keys():
+                    source = substitute(sources[0], at)
+                    assert isinstance(source, Load)
+                    result[source.buffer] = source
+    return result
+
+
+def written(task: Task, block: Block) -> dict[str, Load]:
+    """The buffers that the consumers of `block` write, and which element of each for a point of its own iteration
+    space."""
+    consumers = consumers_of(task, block)
+    names = iterators(block, consumers)
+    result: dict[str, Load] = {}
+    for consumer in consumers:
+        own = names[consumer.name]
+        if len(consumer.writes) == 1 and all(n in own for n, extent in consumer.ranges.items() if extent > 1):
+            at = {n: Var(own[n]) if n in own else Const(0) for n in consumer.ranges}
+            write = substitute(consumer.writes[0], at)
+            assert isinstance(write, Load)
+            result[write.buffer] = write
+    return result
+
+
+def far_computed(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
+    """The buffers with no order of ours that `block` reads, from beyond a cache of `near_bytes`, in rows that lie far
+    apart. `extents`: how many values of its iterators are read, or copied, at a time."""
+    found = computed(task, block)
+    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+
+
+def far_results(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
+    """The Task's outputs that consumers of `block` write beyond a cache of `near_bytes`, in rows that lie far apart.
+    `extents`: how many values of its iterators a register tile has."""
+    found = {name: access for name, access in written(task, block).items() if name in task.outputs}
+    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+
+
+def _far(buffer: Buffer, access: Load, extents: Mapping[str, int], near_bytes: int) -> bool:
+    """Whether what is accessed of a large buffer are rows so far apart that the CPU's own prefetcher does not see them
+    coming."""
+    if buffer.logical_strides is None or buffer.bytes <= near_bytes:
+        return False
+    limits = [bounds(i, extents) or (0, 0) for i in access.indices]
+    run = 1
+    for stride, (low, high) in sorted(zip(buffer.logical_strides, limits, strict=True)):
+        if high > low and stride > run:
+            return stride * DTYPES[buffer.dtype].itemsize >= FAR_BYTES
+        run += stride * (high - low)
+    return False
+
+
+def _within(number: Expr, count: int, limit: int) -> Expr:
+    """`number`, one of `count`, but less than `limit`."""
+    if limit == 1:
+        return Const(0)
+    return op("min", number, limit - 1) if count > limit else number
+
+
+class Ahead:
+    """Where the loops of one Block are while its Nest is built, and what it fetches there."""
+
+    def __init__(self, task: Task, block: Block, schedule: BlockSchedule):
+        self.order, self.prefetch = schedule.order, schedule.prefetch
+        serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
+        spatial = {i.name for i in block.spatial}
+        self.step = max(serial, default=-1)
+        self.tile = max((k for k in serial if loop_parts(self.order[k])[0] in spatial), default=-1)
+        self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
+        self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
+        self.panels: dict[str, Panel] = {}  # the next one of each operand
+        self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours
+        self.results: dict[str, Box] = {}  # what is to be written
+        self.computed = {name: read for name, read in computed(task, block).items() if name in self.prefetch}
+        self.packed = {r.buffer: r for r in block.reads if r.buffer in self.prefetch.keys() - self.computed.keys()}
+        self.written = {name: write for name, write in written(task, block).items() if name in self.prefetch}
+        operands = self.packed.keys() | self.computed.keys() | self.written.keys()
+        self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
+        for buffer, loop in self.prefetch.items():
+            last = self.tile if buffer in self.computed else self.step
+            if buffer not in operands or loop not in self.order[:last]:
+                raise InvalidIR(
+                    f"block {block.name} cannot fetch {buffer!r} ahead for loop {loop!r}: it has no such operand, or "
+                    "no such loop around the innermost one that is not unrolled"
+                )
+
+    def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
+        """Those of `operands` (packed, computed, written) of which an iteration of `loop` reads or writes one part."""
+        return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
+
+    def panel(self, now: Load, then: Load, region: Region, elements: int) -> None:
+        """The panel of `elements` that begins at `now` is read; the next begins at `then`. Raises InvalidIR where the
+        distance of the two is not the same for all panels."""
+        total: Expr = Const(0)
+        for x, y, stride in zip(now.indices, then.indices, region.stride, strict=True):
+            total = op("add", total, op("mul", op("sub", y, x), stride))
+        form = linear(simplify(total, {}))
+        if form is None or form.terms or form.constant < 1:
+            raise InvalidIR(f"the parts of {now.buffer} that are fetched ahead do not lie one after the other")
+        self.panels[now.buffer] = Panel(then, min(elements, form.constant))
+
+    def box(self, start: Load, extents: Sequence[int]) -> None:
+        """The next box that is read, or the one that is to be written, begins at `start`; it has so many elements along
+        the dimensions of its storage."""
+        boxes = self.boxes if start.buffer in self.computed else self.results
+        boxes[start.buffer] = Box(start, tuple(extents))
+
+    def lines(self, parts: Mapping[str, Panel] | Mapping[str, Box]) -> list[Load]:
+        """One element of each line of `parts` (panels or results) that this iteration of the innermost loop fetches."""
+        result = []
+        for buffer, part in parts.items():
+            position, iterations = self.position(buffer, self.step)
+            result += part.share(position, iterations, self.line[buffer])
+        return result
+
+    def rows(self, var: str) -> list[tuple[int, list[Load]]]:
+        """How many rows of each box this register tile fetches, and an element of each line of row number `var` of
+        these."""
+        result = []
+        for buffer, part in self.boxes.items():
+            position, iterations = self.position(buffer, self.tile)
+            count = part.rows_each(iterations)
+            number = op("add", op("mul", position, count), Var(var) if count > 1 else 0)
+            row = _within(number, iterations * count, prod(part.extents[:-1]))
+            result.append((count, part.row(row, self.line[buffer])))
+        return result
+
+    def position(self, buffer: str, last: int) -> tuple[Expr, int]:
+        """Which iteration it is of the loops up to order[last] in which a part of `buffer` is fetched, and of how
+        many."""
+        inside = self.order[self.order.index(self.prefetch[buffer]) + 1 : last + 1]
+        position: Expr = Const(0)
+        for loop in inside:
+            position = op("add", op("mul", position, self.trips[loop]), self.index[loop])
+        return position, prod(self.trips[loop] for loop in inside)

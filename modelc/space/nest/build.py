@@ -1,0 +1,388 @@
+"""Task + Candidate -> Nest: loops from tiles and order, Blocks at their places, storage from what is read there.
+
+Every Block runs either as a phase of its own (`at` root) or inside a loop of another Block. What a placed producer has
+to compute, and how large its storage is, follows from the boxes that its consumers read there (boxes.py). Tiles that do
+not divide split into interior and boundary (Stripe, section 2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from modelc.errors import InvalidIR
+from modelc.ir.affine import simplify
+from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
+from modelc.ir.layout import Layout
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
+from modelc.space.analysis.conditions import (
+    clipped,
+    decided,
+    existing,
+    inside,
+    less_than,
+    segments,
+    settled,
+    simplified,
+)
+from modelc.space.analysis.loops import loop_parts
+from modelc.space.nest.ahead import Ahead
+from modelc.space.rules.derivation import derive
+
+MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a buffer's elements are: a Region that holds the box starting at `base`, stored by `layout`."""
+
+    region: Region
+    base: tuple[Expr, ...]
+    shape: tuple[int, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where building is: in front of loop order[k] of `block`, with `domain` of its iteration space before it."""
+
+    block: Block
+    domain: Domain
+    storage: Mapping[str, Storage]  # of the buffers that are there
+    where: tuple[Expr, ...]  # the conditions that no loop has decided
+    ranges: Mapping[str, int] = field(default_factory=dict)  # variables of the loops around, and their extents
+    part: str = "assign"  # until the first reduction loop; then "init" or "update"
+    k: int = 0
+
+
+def build_nest(task: Task, candidate: Candidate) -> Nest:
+    """The loop tree of `task` scheduled by `candidate`. Raises InvalidIR if the candidate does not fit the task."""
+    return _Builder(derive(task, candidate.stages), candidate).nest()
+
+
+class _Builder:
+    def __init__(self, task: Task, candidate: Candidate):
+        self.task, self.candidate = task, candidate
+        self.schedules = candidate.blocks
+        self.positions = {b.name: k for k, b in enumerate(task.blocks)}
+        self.writer = {w.buffer: b for b in task.blocks if isinstance(b, Block) for w in b.writes}
+        self.ahead = {
+            b.name: Ahead(task, b, s)
+            for b in task.blocks
+            if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
+        }
+        self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
+        self.attached: dict[str, list[Block]] = {}
+        for block in task.blocks:
+            at = self.schedule(block.name).at
+            if at != "root" and isinstance(block, Block):
+                self.attached.setdefault(at, []).append(block)
+
+    def schedule(self, name: str) -> BlockSchedule:
+        if name not in self.schedules:
+            raise InvalidIR(f"the candidate has no entry for block {name!r} of task {self.task.name}")
+        return self.schedules[name]
+
+    def nest(self) -> Nest:
+        storage: dict[str, Storage] = {}
+        params: list[Region] = []
+        temporaries: list[Region] = []
+        for buffer in self.task.buffers:
+            boundary = buffer.name in self.task.inputs or buffer.name in self.task.outputs
+            layout = self.candidate.layouts.get(buffer.name, buffer.layout)
+            region = Region(buffer.name, buffer.dtype, layout.shape(buffer.shape), buffer.strides)
+            if not boundary and self.scope(buffer.name) != "arena":
+                continue
+            (params if boundary else temporaries).append(region)
+            storage[buffer.name] = Storage(region, (Const(0),) * len(buffer.shape), buffer.shape, layout)
+        phases: list[tuple[Stmt, ...]] = []
+        for block in self.task.blocks:
+            if isinstance(block, OpaqueBlock):
+                phases.append((Call(block.name, block.meaning, block.inputs, block.outputs, block.attrs),))
+            elif self.schedule(block.name).at == "root":
+                phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where))))
+        return Nest(self.task.name, tuple(params), self.task.outputs, tuple(phases), tuple(temporaries))
+
+    def scope(self, buffer: str) -> str:
+        block = self.writer.get(buffer)
+        return "arena" if block is None else self.schedule(block.name).scope
+
+    # --- one block's loops ----------------------------------------------------------------------------------------
+
+    def descend(self, site: Site) -> list[Stmt]:
+        """The site's loop, with everything in it."""
+        block, part = site.block, site.part
+        if not all(site.domain[i.name].extent for i in block.spatial):
+            return []
+        schedule = self.schedule(block.name)
+        if site.k == len(schedule.order):
+            return self.leaf(site)
+        loop = schedule.order[site.k]
+        name = loop_parts(loop)[0]
+        if name not in site.domain:
+            raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop {loop!r}")
+        if part == "init" and is_reduction(block, name):
+            return self.descend(replace(site, k=site.k + 1))
+        unit = bool(block.reduction) and schedule.tags.get(loop, "").startswith(INTRINSIC)
+        if part == "assign" and (unit or is_reduction(block, name)):  # an application is one part alone
+            init = self.descend(replace(site, part="init", where=()))
+            return init + self.descend(replace(site, part="update"))
+        if self.chooses(site):
+            return self.chosen(site)
+        return self.loop(site)
+
+    def chooses(self, site: Site) -> bool:
+        """Whether a Block is one thing here and another there, as padding is, and from here on alone in its loops."""
+        (value, *more) = site.block.body
+        alone = not site.block.reduction and not more and len(self.subtree(site.block, site.k)) == 1
+        return alone and isinstance(value, Op) and value.name == "select" and less_than(value.args[0]) is not None
+
+    def chosen(self, site: Site) -> list[Stmt]:
+        """The site's loop, where the Block's value is a selection by iterators: in parts in each of which it is the
+        same, so that vectors need not ask."""
+        schedule, (value,) = self.schedule(site.block.name), site.block.body
+        assert isinstance(value, Op)
+        names = variables(value.args[0]) & site.domain.keys()
+        if all(site.domain[n].extent == 1 for n in names):
+            bases = {n: site.domain[n].base for n in names}
+            condition = simplified(substitute(value.args[0], bases), site.ranges)
+            then, otherwise = (
+                self.descend(replace(site, block=replace(site.block, body=(v,)))) for v in value.args[1:]
+            )
+            known = decided(condition, site.ranges)
+            if known is not None:
+                return then if known else otherwise
+            return [Branch(condition, tuple(then), tuple(otherwise))]
+        name, level = loop_parts(schedule.order[site.k])
+        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_parts(x)[0] == name]
+        if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
+            return self.loop(site)
+        parts = segments(name, span, value, "unroll" in tags)
+        if len(parts) > MOST_PARTS:
+            return self.loop(site)
+        result = []
+        for low, high in parts:
+            at = op("add", Var(name), low) if high > low + 1 else Const(low)
+            rest = settled(value, {name: high - low}, {name: at})
+            rest = substitute(rest, {name: at}) if high == low + 1 else rest
+            domain = {**site.domain, name: Span(Const(low), high - low)}
+            further = replace(site, block=replace(site.block, body=(rest,)), domain=domain)
+            result += self.loop(further)
+        return result
+
+    def loop(self, site: Site) -> list[Stmt]:
+        """Iterations of whole tiles, those that a condition cuts, and what is left of a tile."""
+        schedule = self.schedule(site.block.name)
+        loop = schedule.order[site.k]
+        name, level = loop_parts(loop)
+        tag = schedule.tags.get(loop, "for")
+        tiles = schedule.tiles.get(name, ())
+        tile = tiles[level] if level < len(tiles) else 1
+        span = site.domain[name]
+        full, rest = divmod(span.extent, tile)
+        applied = tag.startswith(INTRINSIC)
+        if name in schedule.padded:
+            if applied or tag == "vector":
+                full, rest = tiles[-1] if tiles else 1, 0
+            elif level == len(tiles) - 1 and rest:
+                full, rest = full + 1, 0
+        var = _unused(loop, site.ranges)
+
+        def body(index: Expr, count: int, extent: int, reserved: bool = False) -> tuple[Stmt, ...]:
+            ranges = {**site.ranges, var: count} if count > 1 or reserved else site.ranges
+            base = simplify(op("add", span.base, op("mul", index, tile)), ranges)
+            inner = replace(site, domain={**site.domain, name: Span(base, extent)}, ranges=ranges)
+            hints = self.hints(inner, index, tile) if site.part != "init" else []
+            return (*hints, *self.place(inner))
+
+        if tag == "parallel" and rest and full:
+            then = body(Var(var), full, tile, reserved=True)
+            otherwise = body(Const(full), full + 1, rest)
+            return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
+        every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
+        uncut = every or tag == "parallel"
+        full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, site.where)
+        result: list[Stmt] = []
+        if full == 1 and not applied:
+            result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
+        elif full:
+            result.append(Loop(var, full, body(Var(var), full, tile, applied), tag))
+        for start in range(full, limit):  # iterations in which a condition has to be looked at
+            result += body(Const(start), 1, tile)
+        if rest:
+            result += body(Const(span.extent // tile), 1, rest)
+        return result
+
+    def hints(self, site: Site, index: Expr, tile: int) -> list[Stmt]:
+        """What iteration `index` of the site's loop fetches ahead, the site being inside it; see ahead.py."""
+        ahead = self.ahead.get(site.block.name)
+        if ahead is None:
+            return []
+        loop = ahead.order[site.k]
+        ahead.index[loop] = index
+        name = loop_parts(loop)[0]
+        here = {n: s.base for n, s in site.domain.items()}
+        later = {**here, name: op("add", here[name], tile)}
+        ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
+        for read in ahead.begins(loop, ahead.packed):
+            now, then = (self.physical(substitute(read, v), site.storage, ranges) for v in (here, later))
+            assert isinstance(now, Load) and isinstance(then, Load)
+            elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
+            ahead.panel(now, then, site.storage[read.buffer].region, elements)
+        for access in (*ahead.begins(loop, ahead.computed), *ahead.begins(loop, ahead.written)):
+            place, bases = site.storage[access.buffer], later if access.buffer in ahead.computed else here
+            spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
+            start = self.physical(Load(access.buffer, tuple(s.base for s in spans)), site.storage, ranges)
+            order = place.layout.permutation
+            if order is None and place.layout.primitives:
+                raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be fetched ahead")
+            assert isinstance(start, Load)
+            ahead.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
+        result: list[Stmt] = []
+        if site.k == ahead.tile:
+            var = _unused("row0", site.ranges)
+            for count, accesses in ahead.rows(var):
+                row = tuple(map(Prefetch, accesses))
+                result += row if count == 1 else [Loop(var, count, row)]
+        if site.k == ahead.step:
+            result += map(Prefetch, ahead.lines(ahead.panels))
+            result += (Prefetch(access, write=True) for access in ahead.lines(ahead.results))
+        return result
+
+    def place(self, site: Site) -> list[Stmt]:
+        """The inside of the site's loop: storage, producers, the rest of the block, consumers."""
+        block, ranges, further = site.block, site.ranges, replace(site, k=site.k + 1)
+        loop = self.schedule(block.name).order[site.k]
+        here = self.attached.get(f"{block.name}.{loop}", []) if site.part != "init" else []
+        if not here:
+            return self.descend(further)
+        before = [b for b in here if self.positions[b.name] < self.positions[block.name]]
+        after = [b for b in here if self.positions[b.name] > self.positions[block.name]]
+        groups = {b.name: root.name for root in here for b in self.subtree(root)}
+        groups |= {b.name: block.name for b in self.subtree(block, further.k)}
+        domains, boxes = placed_domains(self.task, block, site.domain, groups, ranges, self.padded)
+        storage, allocs = dict(site.storage), []
+        for name in sorted(groups, key=self.positions.__getitem__):
+            for buffer in self.shared_here(name, groups):
+                if buffer not in storage and self.scope(buffer) != "arena":
+                    storage[buffer] = self.allocate(buffer, boxes[buffer], self.schedule(name))
+                    allocs.append(Alloc(storage[buffer].region, self.scope(buffer)))
+        stmts: list[Stmt] = [*allocs]
+        for b in before:
+            where = (*b.where, *inside(b, domains[b.name], ranges))
+            stmts += self.descend(Site(b, domains[b.name], storage, where, ranges))
+        stmts += self.descend(replace(further, storage=storage))
+        for b in after:
+            stmts += self.descend(Site(b, domains[b.name], storage, b.where, ranges))
+        return stmts
+
+    def subtree(self, block: Block, k: int = 0) -> list[Block]:
+        """`block` and every Block placed in its loops order[k:], or in theirs."""
+        loops = self.schedule(block.name).order[k:]
+        placed = [b for loop in loops for b in self.attached.get(f"{block.name}.{loop}", [])]
+        return [block, *(b for inner in placed for b in self.subtree(inner))]
+
+    def shared_here(self, name: str, groups: Mapping[str, str]) -> list[str]:
+        """What Block `name` writes and a Block of another group reads: its storage has to outlive the group."""
+        block = self.task.block(name)
+        assert isinstance(block, Block)
+        written = list(dict.fromkeys(w.buffer for w in block.writes))
+        readers = {
+            buffer: [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+            for buffer in written
+        }
+        together = [name for names in readers.values() for name in names]  # what nobody reads lies beside what is read
+        return [
+            buffer
+            for buffer in written
+            if any(groups.get(reader, groups[name]) != groups[name] for reader in readers[buffer] or together)
+        ]
+
+    def leaf(self, site: Site) -> list[Stmt]:
+        block, ranges, initial = site.block, site.ranges, site.part == "init"
+        for name, span in site.domain.items():
+            if span.extent > 1 and not (initial and is_reduction(block, name)):
+                raise InvalidIR(f"block {block.name}: no loop covers iterator {name!r} (extent {span.extent} left)")
+        if block.reduction and site.part == "assign":  # a reduction of one point
+            return [*self.leaf(replace(site, part="init", where=())), *self.leaf(replace(site, part="update"))]
+        bound = [i for i in block.iters if not (initial and i.reduce)]
+        if any(site.domain[i.name].extent == 0 for i in bound):
+            return []
+        values = {name: span.base for name, span in site.domain.items()}
+
+        def physical(e: Expr) -> Expr:
+            return self.physical(substitute(e, values), site.storage, ranges)
+
+        writes = tuple(physical(w) for w in block.writes)
+        conditions = []
+        for condition in site.where:
+            known = decided(simplified(substitute(condition, values), ranges), ranges)
+            if known is False:
+                return []
+            if known is None:
+                conditions.append(physical(condition))
+        if initial:  # what the body reads need not be there yet
+            buffers = [self.task.buffer(w.buffer) for w in block.writes]
+            body: tuple[Expr, ...] = AGGREGATIONS[block.aggregation].identity(tuple(b.dtype for b in buffers))
+            there = [existing(w, b.shape, values, ranges) for w, b in zip(block.writes, buffers, strict=True)]
+            conditions = [physical(c) for some in there for c in some]
+        else:
+            body = tuple(physical(b) for b in block.body)
+        assert all(isinstance(w, Load) for w in writes)
+        binding = tuple((i.name, values[i.name]) for i in bound)
+        return [Leaf(block.name, site.part, writes, body, block.aggregation, tuple(conditions), binding)]  # type: ignore[arg-type]
+
+    def physical(self, e: Expr, storage: Mapping[str, Storage], ranges: Mapping[str, int]) -> Expr:
+        """`e` with each Load's logical indices rewritten to where the element is stored: S_X(S_Y^-1(L')) of ALT."""
+        if isinstance(e, Load):
+            if e.buffer not in storage:
+                raise InvalidIR(f"task {self.task.name}: {e.buffer!r} is read where it is not stored")
+            place = storage[e.buffer]
+            logical = [
+                simplify(op("sub", self.physical(i, storage, ranges), b), ranges)
+                for i, b in zip(e.indices, place.base, strict=True)
+            ]
+            indices = place.layout.apply(logical, place.shape)
+            return Load(place.region.name, tuple(simplify(i, ranges) for i in indices))
+        if isinstance(e, Op):
+            args = tuple(self.physical(a, storage, ranges) for a in e.args)
+            return Op(e.name, args, e.dtype)
+        return e
+
+    def allocate(self, name: str, box: Box, schedule: BlockSchedule) -> Storage:
+        buffer = self.task.buffer(name)
+        layout = self.candidate.layouts.get(name, buffer.layout)
+        extents = [span.extent for span in box]
+        vectors = _vectors(schedule)
+        for write in self.writer[name].writes:
+            if write.buffer == name:
+                for d, index in enumerate(write.indices):
+                    if isinstance(index, Var) and index.name in {*schedule.padded, *vectors}:
+                        whole = schedule.tiles[index.name][-1]
+                        if index.name in schedule.padded or extents[d] > whole:
+                            extents[d] = -(-extents[d] // whole) * whole
+        shape = tuple(extents)
+        region = Region(name, buffer.dtype, layout.shape(shape))
+        return Storage(region, tuple(span.base for span in box), shape, layout)
+
+
+def _vectors(schedule: BlockSchedule) -> set[str]:
+    """The iterators along which registers hold vectors: all of one width, though the last one may use less of it."""
+    vectors = (loop_parts(loop)[0] for loop, tag in schedule.tags.items() if tag == "vector")
+    return {n for n in vectors if schedule.scope == "register" and n in schedule.tiles}
+
+
+def is_reduction(block: Block, name: str) -> bool:
+    return any(i.name == name and i.reduce for i in block.iters)
+
+
+def _unused(name: str, ranges: Mapping[str, int]) -> str:
+    stem, level = loop_parts(name)
+    while name in ranges:
+        stem += "_"
+        name = f"{stem}{level}"
+    return name

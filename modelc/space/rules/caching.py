@@ -1,0 +1,195 @@
+"""Derivation rules that inline a Block, or put a copy before or after one (Ansor, table 1).
+
+inline(block)              the block's body is substituted where its result is read (always-inline)
+pad(block, buffer)         a copy of `buffer` with its padding in place is read instead; the conditions go
+cache_read(block, buffer, innermost, dtype)  the block reads a copy of `buffer`, with a dimension of choice
+                           innermost, in the dtype that it casts it to
+stage_write(block, innermost)  the result is written to storage of another order first
+cache_write(block)         the block's result gets a local buffer; a copy writes it out
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modelc.ir.affine import bounds, linear, simplify
+from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
+from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, factors_of, op, select
+from modelc.ir.layout import Layout, Primitive
+from modelc.space.rules.rule import DoesNotApply, fresh, plain_block, replaced
+
+
+def inline_rule(task: Task, block: str) -> Task:
+    producer = plain_block(task, block)
+    if len(producer.writes) != 1 or producer.aggregation != "assign" or producer.where:
+        raise DoesNotApply(f"block {block} is no unconditional map")
+    (write,) = producer.writes
+    if write.buffer in task.outputs or not all(_names_one(i, producer) for i in write.indices):
+        raise DoesNotApply(f"what block {block} writes is needed, or not written plainly")
+    if any(
+        b is not producer and isinstance(b, Block) and write.buffer in {w.buffer for w in b.writes} for b in task.blocks
+    ):
+        raise DoesNotApply(f"{write.buffer} has several writers")
+    blocks: list[AnyBlock] = []
+    for b in task.blocks:
+        if b is producer:
+            continue
+        if not isinstance(b, Block):
+            if write.buffer in b.inputs:
+                raise DoesNotApply(f"{write.buffer} is read by an opaque block")
+            blocks.append(b)
+            continue
+        blocks.append(inline(b, _variable_writes(producer)) if write.buffer in {r.buffer for r in b.reads} else b)
+    if task.anchor == block:
+        raise DoesNotApply("the anchor is not inlined")
+    return replaced(task, blocks, list(task.buffers))
+
+
+def _names_one(index: Expr, block: Block) -> bool:
+    return isinstance(index, Var) or index == Const(0)
+
+
+def _variable_writes(producer: Block) -> Block:
+    """The producer with constant write indices replaced by iterators of extent 1, so that inline() can bind them."""
+    (write,) = producer.writes
+    indices = tuple(i if isinstance(i, Var) else Var(f"unit{k}") for k, i in enumerate(write.indices))
+    return replace(producer, writes=(Load(write.buffer, indices),))
+
+
+def pad_rule(task: Task, block: str, buffer: str) -> Task:
+    reader = plain_block(task, block)
+    reads = [r for r in reader.reads if r.buffer == buffer]
+    if len(reads) != 1 or len(reader.body) != 1:
+        raise DoesNotApply(f"block {block} does not read {buffer} once")
+    (read,) = reads
+    source = task.buffer(buffer)
+    guarded: dict[int, list[Expr]] = {}
+    kept = []
+    for condition in reader.where:
+        dims = [d for d, i in enumerate(read.indices) if isinstance(condition, Op) and _same(condition.args[0], i)]
+        if dims and isinstance(condition, Op) and isinstance(condition.args[1], Const):
+            guarded.setdefault(dims[0], []).append(condition)
+        else:
+            kept.append(condition)
+    if not guarded:
+        raise DoesNotApply(f"no condition of block {block} bounds an index of {buffer}")
+    body = reader.body[0]
+    if reader.aggregation == "add" and read in factors_of(body):
+        fill = Const(0.0 if source.dtype[0] in "fb" else 0, source.dtype)
+    elif body == read:
+        fill = AGGREGATIONS[reader.aggregation].identity((source.dtype,))[0]
+    else:
+        raise DoesNotApply(f"padding {buffer} would change what block {block} computes")
+    low, shape = [], []
+    for d, index in enumerate(read.indices):
+        limits = bounds(index, reader.ranges)
+        if d in guarded and limits is None:
+            raise DoesNotApply(f"index {index} of {buffer} has no bounds")
+        assert limits is not None or d not in guarded
+        low.append(limits[0] if d in guarded and limits else 0)
+        shape.append(limits[1] - limits[0] + 1 if d in guarded and limits else source.shape[d])
+    padded = fresh(task, f"{buffer}_padded")
+    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(shape))
+    at = tuple(op("add", Var(i.name), lo) for i, lo in zip(iters, low, strict=True))
+    inside = [op(c.name, at[d], c.args[1]) for d, cs in guarded.items() for c in cs if isinstance(c, Op)]
+    inside = [c for c in inside if not _always(c, {i.name: i.extent for i in iters})]
+    value: Expr = Load(buffer, at)
+    for condition in reversed(inside):
+        value = select(condition, value, fill)
+    copy = Block(fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,))
+    new_read = Load(padded, tuple(op("sub", i, lo) for i, lo in zip(read.indices, low, strict=True)))
+    new_read = Load(padded, tuple(simplify(i, reader.ranges) for i in new_read.indices))
+    anchor = replace(
+        reader.mapped(lambda e: new_read if e == read else None), where=tuple(c for c in reader.where if c in kept)
+    )
+    layout = source.layout if source.layout.permutation is not None else Layout()
+    blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
+    return replaced(task, blocks, [*task.buffers, Buffer(padded, source.dtype, tuple(shape), layout)])
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    x, y = linear(a), linear(b)
+    return x is not None and y is not None and dict(x.terms) == dict(y.terms) and x.constant == y.constant
+
+
+def _always(condition: Expr, ranges: dict[str, int]) -> bool:
+    assert isinstance(condition, Op)
+    a, b = (bounds(x, ranges) for x in condition.args)
+    if a is None or b is None:
+        return False
+    return {"lt": a[1] < b[0], "le": a[1] <= b[0], "gt": a[0] > b[1], "ge": a[0] >= b[1]}.get(condition.name, False)
+
+
+def innermost_layout(rank: int, dim: int) -> Layout:
+    """The layout that stores dimension `dim` element by element; -1: row-major."""
+    order = tuple(d for d in range(rank) if d != dim) + ((dim,) if dim >= 0 else ())
+    return Layout() if order == tuple(range(rank)) else Layout((Primitive("reorder", order),))
+
+
+def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dtype: str = "") -> Task:
+    reader = plain_block(task, block)
+    source = task.buffer(buffer)
+    copy_name = fresh(task, f"{buffer}_packed")
+    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(source.shape))
+    at = tuple(Var(i.name) for i in iters)
+    value: Expr = cast(dtype, Load(buffer, at)) if dtype else Load(buffer, at)
+    copy = Block(fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (value,))
+
+    def visit(e: Expr) -> Expr | None:
+        if dtype and isinstance(e, Op) and e.dtype == dtype and isinstance(e.args[0], Load):
+            return Load(copy_name, e.args[0].indices) if e.args[0].buffer == buffer else None
+        return Load(copy_name, e.indices) if not dtype and isinstance(e, Load) and e.buffer == buffer else None
+
+    anchor = reader.mapped(visit)
+    if buffer in {r.buffer for r in anchor.reads}:
+        raise DoesNotApply(f"block {block} reads {buffer} otherwise than as {dtype}")
+    blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
+    layout = innermost_layout(len(source.shape), innermost)
+    return replaced(task, blocks, [*task.buffers, Buffer(copy_name, dtype or source.dtype, source.shape, layout)])
+
+
+def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
+    writer = plain_block(task, block)
+    if len(writer.writes) != 1 or (writer.aggregation != "assign" and task.blocks[-1] is not writer):
+        raise DoesNotApply(f"block {block} is not the one that writes the result")
+    (write,) = writer.writes
+    target = task.buffer(write.buffer)
+    if target.name not in task.outputs or any(
+        target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)
+    ):
+        raise DoesNotApply(f"{target.name} is no result, or is read on")
+    name = fresh(task, f"{target.name}_staged")
+    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(target.shape))
+    at = tuple(Var(i.name) for i in iters)
+    store = Block(fresh(task, f"store_{target.name}"), iters, (Load(target.name, at),), (Load(name, at),))
+    moved = replace(writer, writes=(Load(name, write.indices),))
+    blocks = [x for b in task.blocks for x in ([moved, store] if b is writer else [b])]
+    layout = innermost_layout(len(target.shape), innermost)
+    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, target.shape, layout)])
+
+
+def cache_write_rule(task: Task, block: str) -> Task:
+    writer = plain_block(task, block)
+    if len(writer.writes) != 1:
+        raise DoesNotApply(f"block {block} writes several buffers")
+    (write,) = writer.writes
+    target = task.buffer(write.buffer)
+    name = fresh(task, f"{write.buffer}_acc")
+    spatial = writer.spatial
+    local = Load(name, tuple(Var(i.name) for i in spatial))
+    inside = [
+        op("lt", i, n)
+        for i, n in zip(write.indices, target.shape, strict=True)
+        if (limits := bounds(i, writer.ranges)) is None or limits[1] >= n
+    ]
+    copy = Block(fresh(task, f"write_{write.buffer}"), spatial, (write,), (local,), "assign", tuple(inside))
+
+    def read_local(e: Expr) -> Expr | None:
+        return Load(name, e.indices) if isinstance(e, Load) and e.buffer == write.buffer else None
+
+    position = task.blocks.index(writer)
+    later = task.blocks[position + 1 :]
+    if write.buffer in task.outputs and write.indices == local.indices:  # others read it where it is made
+        later = tuple(b.mapped(read_local) if isinstance(b, Block) else b for b in later)
+    blocks = [*task.blocks[:position], replace(writer, writes=(local,)), copy, *later]
+    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])

@@ -1,0 +1,144 @@
+"""Derivation rules by name, and what Tasks become by them. Each application is a named stage of a Candidate.
+
+    inline, pad, cache_read, cache_write, stage_write   caching.py
+    rfactor                     a reduction into partial results, then of these: rfactor.py
+    deinterleave                every so many elements of a copy side by side: deinterleave.py
+    collapse, factor, expose    one dimension of two, or two of one: dimensions.py
+    fuse                        two reductions as one, of a padded constant: fuse.py
+    winograd                    minimal filtering: winograd.py
+    defer                       a factor that a contraction's sums have in common: defer.py
+    widen                       a local stored as what it is read as: widen.py
+    extend, lengthen            zeros behind what a map writes, and a reduction over them: extend.py
+
+Others are a user's own. A program registers them; an installed package names them as entry points of the group
+"modelc.rules", each a Rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.errors import ConfigError, InvalidIR
+from modelc.ir.block import Task
+from modelc.ir.candidate import Stage
+from modelc.ir.verify import verify_task
+from modelc.space.rules.caching import cache_read_rule, cache_write_rule, inline_rule, pad_rule, stage_write_rule
+from modelc.space.rules.defer import defer_rule
+from modelc.space.rules.deinterleave import deinterleave_rule
+from modelc.space.rules.dimensions import collapse_rule, expose_rule, factor_rule
+from modelc.space.rules.extend import extend_rule, lengthen_rule
+from modelc.space.rules.fuse import fuse_rule, fused_constant
+from modelc.space.rules.rfactor import rfactor_rule
+from modelc.space.rules.rule import DoesNotApply, Rule
+from modelc.space.rules.widen import widen_rule
+from modelc.space.rules.winograd import error_bound, transformed_kernel, winograd_rule
+from modelc.target import Target
+
+GROUP = "modelc.rules"  # of entry points
+_RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("inline", inline_rule),
+        Rule("pad", pad_rule),
+        Rule("cache_read", cache_read_rule),
+        Rule("cache_write", cache_write_rule),
+        Rule("stage_write", stage_write_rule),
+        Rule("rfactor", rfactor_rule),
+        Rule("deinterleave", deinterleave_rule),
+        Rule("collapse", collapse_rule),
+        Rule("factor", factor_rule),
+        Rule("expose", expose_rule),
+        Rule("fuse", fuse_rule, constant=fused_constant),
+        Rule("winograd", winograd_rule, constant=transformed_kernel, error_bound=error_bound),
+        Rule("defer", defer_rule),
+        Rule("widen", widen_rule),
+        Rule("extend", extend_rule),
+        Rule("lengthen", lengthen_rule),
+    )
+}
+
+
+def register_rule(rule: Rule) -> None:
+    """Makes `rule` known: Tasks are derived by it where it proposes so, and Candidates may name it. Raises ConfigError
+    if another one has its name."""
+    if _RULES.setdefault(rule.name, rule) != rule:
+        raise ConfigError(f"there is a derivation rule {rule.name!r} already: a rule needs a name of its own")
+
+
+@cache
+def _installed() -> None:
+    """Registers what installed packages bring."""
+    for entry in entry_points(group=GROUP):
+        rule = entry.load()
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"the entry point {entry.name!r} of the group {GROUP} ({entry.value}) is no modelc.Rule")
+        register_rule(rule)
+
+
+def rules() -> dict[str, Rule]:
+    """Every rule that is known, by its name."""
+    _installed()
+    return dict(_RULES)
+
+
+def derived(task: Task, stage: Stage) -> Task:
+    """`task` after one stage. Raises DoesNotApply; InvalidIR if the rule is not known."""
+    rule = _RULES.get(stage.rule) or rules().get(stage.rule)
+    if rule is None:
+        raise InvalidIR(f"there is no derivation rule {stage.rule!r}; known are {', '.join(sorted(_RULES))}")
+    return rule.apply(task, **stage.args)
+
+
+def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
+    """`task` after `stages`, in order."""
+    for stage in stages:
+        task = derived(task, stage)
+    return task
+
+
+def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
+    """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
+    for stage in stages:
+        if (anew := rules()[stage.rule].constant) is not None:
+            data = anew(task, name, data, **stage.args)
+        task = derived(task, stage)
+    return data
+
+
+def rounding_error(task: Task, stages: tuple[Stage, ...]) -> float:
+    """The largest error bound of the rules among `stages` that round otherwise; 0 where there is none."""
+    bounds = [0.0]
+    for stage in stages:
+        if (bound := rules()[stage.rule].error_bound) is not None:
+            bounds.append(bound(task, **stage.args))
+        task = derived(task, stage)
+    return max(bounds)
+
+
+def proposals(task: Task, target: Target) -> Iterator[tuple[Stage, Task]]:
+    """What the rules propose to make of `task`. Raises ConfigError where a rule makes a Task that is none."""
+    for rule in rules().values():
+        for args in rule.proposed(task, target) if rule.proposed is not None else ():
+            stage = Stage(rule.name, args)
+            try:
+                found = derived(task, stage)
+            except DoesNotApply:
+                continue
+            try:
+                verify_task(found)
+            except InvalidIR as wrong:
+                raise ConfigError(f"the derivation rule {rule.name!r} makes no Task of {task.name}: {wrong}") from None
+            if _boundary(found) != _boundary(task):
+                raise ConfigError(f"the derivation rule {rule.name!r} gives {task.name} other inputs or outputs")
+            yield stage, found
+
+
+def _boundary(task: Task) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Name, dtype and shape of what a Task has in common with others: not its constants, which are its own."""
+    buffers = (task.buffer(name) for name in (*task.inputs, *task.outputs) if name not in task.constants)
+    return [(b.name, b.dtype, b.shape) for b in buffers]

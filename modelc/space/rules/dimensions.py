@@ -1,0 +1,214 @@
+"""Derivation rules that make one dimension of two, and two of one: stages.py names them.
+
+collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
+factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
+expose(buffer)                  a dimension that the buffer's layout splits becomes two: ALT's index rewriting
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modelc.ir.affine import linear, simplify
+from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
+from modelc.ir.expr import Expr, Load, Var, loads, op, walk
+from modelc.ir.layout import Layout, Primitive
+from modelc.space.rules.rule import DoesNotApply, plain_block
+
+
+def collapse_rule(task: Task, block: str, outer: str, inner: str) -> Task:
+    pairs, merged = _collapsible(task, block, outer, inner)
+    blocks: list[AnyBlock] = []
+    for b in task.blocks:
+        if not isinstance(b, Block) or b.name not in pairs:
+            blocks.append(b)
+            continue
+        a, c = pairs[b.name]
+        name = a + c if a + c not in b.ranges else a + c + "_"
+        extent = b.ranges[a] * b.ranges[c]
+
+        def visit(e: Expr, name: str = name) -> Expr | None:
+            if isinstance(e, Load) and e.buffer in merged:
+                d, f = merged[e.buffer]
+                return Load(e.buffer, tuple(Var(name) if k == d else i for k, i in enumerate(e.indices) if k != f))
+            return None
+
+        new = b.mapped(visit)
+        writes = tuple(visit(w) or w for w in new.writes)
+        iters = tuple(Iter(name, extent, i.reduce) if i.name == a else i for i in b.iters if i.name != c)
+        blocks.append(replace(new, iters=iters, writes=writes))  # type: ignore[arg-type]
+    buffers = [_merged(b, *merged[b.name]) if b.name in merged else b for b in task.buffers]
+    return replace(task, blocks=tuple(blocks), buffers=tuple(buffers))
+
+
+def _collapsible(
+    task: Task, block: str, outer: str, inner: str
+) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[int, int]]]:
+    """Iterator pairs by block and dimension pairs by buffer that have to be merged along. Raises DoesNotApply."""
+    pairs: dict[str, tuple[str, str]] = {block: (outer, inner)}
+    merged: dict[str, tuple[int, int]] = {}
+    pending = [block]
+    while pending:
+        b = plain_block(task, pending.pop())
+        a, c = pairs[b.name]
+        kinds = [i.reduce for i in b.iters if i.name in (a, c)]
+        if len(kinds) != 2 or kinds[0] != kinds[1]:
+            raise DoesNotApply(f"{a} and {c} are not of one kind in block {b.name}")
+        used = sum(e == Var(a) or e == Var(c) for x in (*b.body, *b.where, *b.writes) for e in walk(x))
+        plain = 0
+        for access in [x for e in (*b.body, *b.where, *b.writes) for x in loads(e)]:
+            dims = [[k for k, i in enumerate(access.indices) if i == Var(v)] for v in (a, c)]
+            if dims == [[], []]:
+                continue
+            if [len(d) for d in dims] != [1, 1]:
+                raise DoesNotApply(f"{access} does not index by {a} and {c} plainly")
+            plain += 2
+            found = (dims[0][0], dims[1][0])
+            if merged.setdefault(access.buffer, found) != found:
+                raise DoesNotApply(f"{access.buffer} is indexed in two ways")
+            if not _adjacent(task, task.buffer(access.buffer), *found):
+                raise DoesNotApply(f"dimensions {found} of {access.buffer} are not stored one inside the other")
+            for other in task.blocks:
+                if not isinstance(other, Block):
+                    if access.buffer in (*other.inputs, *other.outputs):
+                        raise DoesNotApply("an opaque block reads it")
+                    continue
+                for x in [x for e in (*other.body, *other.where, *other.writes) for x in loads(e)]:
+                    if x.buffer != access.buffer:
+                        continue
+                    i, j = x.indices[found[0]], x.indices[found[1]]
+                    if not isinstance(i, Var) or not isinstance(j, Var):
+                        raise DoesNotApply(f"{x} is not indexed plainly")
+                    if other.name not in pairs:
+                        pairs[other.name] = (i.name, j.name)
+                        pending.append(other.name)
+                    elif pairs[other.name] != (i.name, j.name):
+                        raise DoesNotApply(f"{x} would need other iterators")
+                    shape = task.buffer(x.buffer).shape
+                    if (other.ranges[i.name], other.ranges[j.name]) != (shape[found[0]], shape[found[1]]):
+                        raise DoesNotApply(f"{x} covers a part of {x.buffer} only")
+        if used != plain:
+            raise DoesNotApply(f"{a} or {c} is used outside plain indices in block {b.name}")
+    return pairs, merged
+
+
+def _adjacent(task: Task, buffer: Buffer, outer: int, inner: int) -> bool:
+    if buffer.name not in task.inputs and buffer.name not in task.outputs:
+        return not buffer.layout.primitives or buffer.layout.permutation is not None
+    if buffer.name in task.constants:
+        return not buffer.layout.primitives and inner == outer + 1
+    strides = buffer.logical_strides
+    return strides is not None and strides[outer] == strides[inner] * buffer.shape[inner]
+
+
+def _merged(buffer: Buffer, outer: int, inner: int) -> Buffer:
+    """The buffer with two logical dimensions as one."""
+    strides = buffer.logical_strides
+    shape = list(buffer.shape)
+    shape[outer] *= shape[inner]
+    order = buffer.layout.permutation or tuple(range(len(shape)))
+    kept = [d for d in order if d != inner]
+    if outer not in kept:
+        raise DoesNotApply("a dimension was merged twice")
+    final = tuple(d - (d > inner) for d in kept)
+    new_shape = tuple(n for d, n in enumerate(shape) if d != inner)
+    layout = Layout() if final == tuple(range(len(final))) else Layout((Primitive("reorder", final),))
+    explicit = None
+    if buffer.strides is not None and strides is not None:
+        moved = {d: strides[inner] if d == outer else strides[d] for d in kept}
+        explicit = tuple(moved[d] for d in kept)
+    return replace(buffer, shape=new_shape, layout=layout, strides=explicit)
+
+
+def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
+    owner = plain_block(task, block)
+    pair = factorable(owner, buffer, dim)
+    if pair is None or (buffer in task.inputs and buffer not in task.constants) or buffer in task.outputs:
+        raise DoesNotApply(f"dimension {dim} of {buffer} is no product of two iterators of block {block}")
+    outer, inner = pair
+    size = owner.ranges[inner]
+    old = task.buffer(buffer)
+    if owner.ranges[outer] * size != old.shape[dim] or old.strides is not None:
+        raise DoesNotApply(f"dimension {dim} of {buffer} is covered in part")
+    blocks = _all_factored(task, buffer, dim, size)
+    shape = (*old.shape[:dim], owner.ranges[outer], size, *old.shape[dim + 1 :])
+    order = old.layout.permutation
+    if old.layout.primitives and order is None:
+        raise DoesNotApply(f"{buffer} is stored in a layout of its own")
+    layout = old.layout
+    if order is not None:
+        wide = [x for d in order for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
+        layout = Layout((Primitive("reorder", tuple(wide)),))
+    buffers = [replace(old, shape=shape, layout=layout) if x.name == buffer else x for x in task.buffers]
+    return replace(task, blocks=blocks, buffers=tuple(buffers))
+
+
+def expose_rule(task: Task, buffer: str) -> Task:
+    old = task.buffer(buffer)
+    first, *rest = old.layout.primitives or (None,)
+    if first is None or first.name != "split" or len(first.args) != 2 or buffer in task.constants:
+        raise DoesNotApply(f"the layout of {buffer} does not begin by splitting a dimension in two")
+    dim, size = first.args
+    blocks = _all_factored(task, buffer, dim, size)
+    new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(rest)))
+    return replace(task, blocks=blocks, buffers=tuple(new if x.name == buffer else x for x in task.buffers))
+
+
+def _all_factored(task: Task, buffer: str, dim: int, size: int) -> tuple[AnyBlock, ...]:
+    """The Blocks with dimension `dim` of `buffer` as two, the inner of `size`."""
+    if any(buffer in (*b.inputs, *b.outputs) for b in task.blocks if not isinstance(b, Block)):
+        raise DoesNotApply(f"{buffer} is used by an opaque block")
+    return tuple(_factored(b, buffer, dim, size) if isinstance(b, Block) else b for b in task.blocks)
+
+
+def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:
+    """The iterators (a, b) by which `block` accesses dimension `dim` of `buffer` as `a * extent(b) + b`."""
+    accesses = {x for x in (*block.reads, *block.writes) if x.buffer == buffer}
+    if len(accesses) != 1:
+        return None
+    form = linear(next(iter(accesses)).indices[dim])
+    if form is None or form.constant or len(form.terms) != 2:
+        return None
+    (a, x), (b, y) = sorted(form.terms, key=lambda t: -t[1])
+    if isinstance(a, Var) and isinstance(b, Var) and y == 1 < x == block.ranges[b.name]:
+        return a.name, b.name
+    return None
+
+
+def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
+    """`block` with dimension `dim` of `buffer` as two; an iterator that indexes it plainly is split in two as well."""
+    used = [x for x in (*block.reads, *block.writes) if x.buffer == buffer]
+    for index in {x.indices[dim] for x in used}:
+        if isinstance(index, Var) and block.ranges[index.name] % size == 0:
+            outer, inner = _fresh_iterators(block, index.name)
+            whole = op("add", op("mul", Var(outer), size), Var(inner))
+            old = index
+            iters: list[Iter] = []
+            for i in block.iters:
+                if i.name == old.name:
+                    iters += [Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)]
+                else:
+                    iters.append(i)
+            new = block.mapped(lambda e, old=old, whole=whole: whole if e == old else None)  # type: ignore[misc]
+            block = replace(new, iters=tuple(iters))
+    ranges = block.ranges
+
+    def visit(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == buffer and len(e.indices) == rank:
+            i = e.indices[dim]
+            parts = simplify(op("floordiv", i, size), ranges), simplify(op("mod", i, size), ranges)
+            return Load(buffer, (*e.indices[:dim], *parts, *e.indices[dim + 1 :]))
+        return None
+
+    rank = len(used[0].indices) if used else 0
+    new = block.mapped(visit)
+    writes = tuple(visit(w) or w for w in new.writes)
+    return replace(new, writes=writes)  # type: ignore[arg-type]
+
+
+def _fresh_iterators(block: Block, name: str) -> tuple[str, str]:
+    taken = set(block.ranges)
+    stem = name
+    while {f"{stem}q", f"{stem}p"} & taken:
+        stem += "_"
+    return f"{stem}q", f"{stem}p"

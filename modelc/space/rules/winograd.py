@@ -1,0 +1,404 @@
+"""Winograd's minimal filtering F(m x m, 3 x 3) as a derivation rule (Lavin and Gray, 2015).
+
+A Block that slides a window of three along two spatial iterators with stride 1 becomes
+
+    pad      the input with its padding, large enough for whole tiles
+    rows     B^T d           (per tile of (m + 2) x (m + 2) inputs)
+    columns  (B^T d) B
+    the Block itself, now one product per point of the transformed tile: no window any more
+    gather   A^T M
+    scatter  (A^T M) A       m x m outputs per tile
+
+and its constant operand becomes G g G^T when compiling. Multiplications fall by 9 m^2 / (m + 2)^2: 2.25 for m = 2,
+4 for m = 4. Rounding errors grow with m: to about 2e-6 (m = 2) and 2e-5 (m = 4) of the largest output in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.affine import linear
+from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
+from modelc.ir.layout import Layout, Primitive
+from modelc.space.rules.rule import DoesNotApply
+
+Matrix = tuple[tuple[float, ...], ...]
+_ITERATORS = ("th", "tw", "e", "f", "ti", "tj")  # tile rows and columns, points of a transformed tile, points of a tile
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The three matrices of F(m, 3): input (B^T), kernel (G), output (A^T)."""
+
+    input: Matrix
+    kernel: Matrix
+    output: Matrix
+
+
+TRANSFORMS: dict[int, Transform] = {
+    2: Transform(
+        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+        ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    4: Transform(
+        (
+            (4, 0, -5, 0, 1, 0),
+            (0, -4, -4, 1, 1, 0),
+            (0, 4, -4, -1, 1, 0),
+            (0, -2, -1, 2, 1, 0),
+            (0, 2, -1, -2, 1, 0),
+            (0, 4, 0, -5, 0, 1),
+        ),
+        (
+            (1 / 4, 0, 0),
+            (-1 / 6, -1 / 6, -1 / 6),
+            (-1 / 6, 1 / 6, -1 / 6),
+            (1 / 24, 1 / 12, 1 / 6),
+            (1 / 24, -1 / 12, 1 / 6),
+            (0, 0, 1),
+        ),
+        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, and where
+    the window starts (minus the padding before)."""
+
+    spatial: str
+    tap: str
+    input_dim: int
+    kernel_dim: int
+    start: int
+
+
+def windows(task: Task, block: Block) -> tuple[Load, Load, tuple[Window, Window]] | None:
+    """(input, constant kernel, its last two windows of three with stride 1), or None."""
+    body = block.body[0]
+    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
+        return None
+    data, kernel = body.args
+    if not isinstance(data, Load) or not isinstance(kernel, Load):
+        return None
+    if data.buffer in task.constants:
+        data, kernel = kernel, data
+    if kernel.buffer not in task.constants or data.buffer in task.constants:
+        return None
+    if task.buffer(data.buffer).dtype != "float32" or task.buffer(kernel.buffer).dtype != "float32":
+        return None
+    if task.buffer(kernel.buffer).strides is not None:
+        return None
+    found = [w for d, i in enumerate(data.indices) if (w := _window(block, i, d, kernel)) is not None]
+    if len(found) < 2:
+        return None
+    taps = {w.tap for w in found[-2:]}
+    contracted = any(i.extent > 1 for i in block.reduction if i.name not in taps)
+    return (data, kernel, (found[-2], found[-1])) if contracted else None
+
+
+def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
+    form = linear(index)
+    if form is None or len(form.terms) != 2 or any(c != 1 or not isinstance(a, Var) for a, c in form.terms):
+        return None
+    names = [a.name for a, _ in form.terms if isinstance(a, Var)]
+    taps = [i.name for i in block.reduction if i.name in names and i.extent == 3]
+    spatial = [i.name for i in block.spatial if i.name in names]
+    if len(taps) != 1 or len(spatial) != 1:
+        return None
+    where = [d for d, i in enumerate(kernel.indices) if taps[0] in variables(i)]
+    if len(where) != 1 or kernel.indices[where[0]] != Var(taps[0]):
+        return None
+    plain = [i for w in block.writes for i in w.indices if spatial[0] in variables(i)]
+    return Window(spatial[0], taps[0], dim, where[0], form.constant) if plain == [Var(spatial[0])] else None
+
+
+def winograd_rule(task: Task, block: str, m: int) -> Task:
+    """`task` with Block `block` computed by F(m x m, 3 x 3). Raises DoesNotApply."""
+    anchor = task.block(block)
+    found = windows(task, anchor) if isinstance(anchor, Block) else None
+    if found is None or not isinstance(anchor, Block):
+        raise DoesNotApply(f"block {block} has no two windows of three with stride 1")
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    (write,) = anchor.writes
+    consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
+    if write.buffer in task.outputs or len(consumers) != 1:
+        raise DoesNotApply(f"what block {block} writes is not consumed in place")
+    if not all(isinstance(i, (Var, Const)) for i in write.indices):
+        raise DoesNotApply(f"block {block} does not write its iterators plainly")
+    return _Winograd(task, anchor, found, m).task()
+
+
+def error_bound(task: Task, block: str, m: int) -> float:
+    """By how much an element of F(m x m, 3 x 3) may differ from the exact sum, times the largest input times the
+    largest kernel element (magnitudes), in float32.
+
+    To first order: every rounding is at most u = 2^-24 of what |A|^T [(|G| g |G|^T) * (|B|^T d |B|)] |A| gives for
+    g = d = 1, summed over the other reduction iterators (Higham, Accuracy and Stability, section 3.5). There are one
+    for each term of each sum; the kernel is transformed in float64, and rounded once.
+    """
+    anchor = task.block(block)
+    found = windows(task, anchor) if isinstance(anchor, Block) else None
+    assert found is not None and isinstance(anchor, Block)
+    taps = {w.tap for w in found[2]}
+    summed = prod(i.extent for i in anchor.reduction if i.name not in taps)
+    transform = TRANSFORMS[m]
+    data, kernel, output = (np.abs(np.array(x)) for x in (transform.input, transform.kernel, transform.output))
+    grown = np.outer(kernel.sum(axis=1), kernel.sum(axis=1)) * np.outer(data.sum(axis=1), data.sum(axis=1))
+    terms = [2 * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
+    return float((output @ grown @ output.T).max() * summed * (sum(terms) + summed + 1) * 2.0**-24)
+
+
+class _Winograd:
+    """Writes out the Blocks of one application; the attributes are names that they share."""
+
+    def __init__(self, task: Task, anchor: Block, found: tuple[Load, Load, tuple[Window, Window]], m: int):
+        self.old, self.anchor, self.m = task, anchor, m
+        self.data, self.kernel, (self.high, self.wide) = found
+        self.transform = TRANSFORMS[m]
+        self.points = m + 2
+        taken = {i.name for b in task.blocks if isinstance(b, Block) for i in b.iters}
+        suffix = ""
+        while taken & {name + suffix for name in _ITERATORS}:
+            suffix += "_"
+        self.th, self.tw, self.e, self.f, self.i, self.j = (name + suffix for name in _ITERATORS)
+        ranges = anchor.ranges
+        self.rows, self.columns = (-(-ranges[w.spatial] // m) for w in (self.high, self.wide))
+
+    def name(self, base: str) -> str:
+        taken = {b.name for b in self.old.buffers} | {b.name for b in self.old.blocks}
+        return base if base not in taken else f"{base}_w"
+
+    def task(self) -> Task:
+        old, anchor = self.old, self.anchor
+        dtype = "float32"
+        pad, padded = self.pad()
+        outer = [d for d in range(len(self.data.indices)) if d not in (self.high.input_dim, self.wide.input_dim)]
+        lead = [padded.shape[d] for d in outer]
+        names = [f"w{chr(97 + k)}" for k in range(len(outer))]
+        iters = [Iter(n, x) for n, x in zip(names, lead, strict=True)]
+        tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
+        at = [Var(n) for n in names] + [Var(self.th), Var(self.tw)]
+
+        def tile(i: Expr, j: Expr) -> Load:
+            index: list[Expr] = [Const(0)] * len(self.data.indices)
+            for d, n in zip(outer, names, strict=True):
+                index[d] = Var(n)
+            index[self.high.input_dim] = op("add", op("mul", Var(self.th), self.m), i)
+            index[self.wide.input_dim] = op("add", op("mul", Var(self.tw), self.m), j)
+            return Load(padded.name, tuple(index))
+
+        half, whole = self.name("half"), self.name("tiles")
+        stored_in = self.tile_layout(padded, [*outer, self.high.input_dim, self.wide.input_dim])
+        p = self.points
+        rows = Block(
+            self.name("rows"),
+            (*iters, *tiles, Iter(self.j, p)),
+            tuple(Load(half, (Const(e), Var(self.j), *at)) for e in range(p)),
+            tuple(_combination(row, [tile(Const(i), Var(self.j)) for i in range(p)]) for row in self.transform.input),
+        )
+        columns = Block(
+            self.name("columns"),
+            (*iters, *tiles, Iter(self.e, p)),
+            tuple(Load(whole, (Var(self.e), Const(f), *at)) for f in range(p)),
+            tuple(
+                _combination(row, [Load(half, (Var(self.e), Const(j), *at)) for j in range(p)])
+                for row in self.transform.input
+            ),
+        )
+        product, sums = self.product(whole, outer)
+        parts, result = self.name("parts"), self.name("result")
+        (write,) = anchor.writes
+        others = [i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
+        dims = [next(d for d, x in enumerate(write.indices) if x == Var(i.name)) for i in others]
+        dims += [next(d for d, x in enumerate(write.indices) if x == Var(w.spatial)) for w in (self.high, self.wide)]
+        stored_out = self.tile_layout(self.out(), dims)
+        sums = replace(sums, layout=stored_out)
+        spot = [Var(i.name) for i in others] + [Var(self.th), Var(self.tw)]
+        gather = Block(
+            self.name("gather"),
+            (*others, *tiles, Iter(self.f, p)),
+            tuple(Load(parts, (Const(i), Var(self.f), *spot)) for i in range(self.m)),
+            tuple(
+                _combination(row, [Load(sums.name, (Const(e), Var(self.f), *spot)) for e in range(p)])
+                for row in self.transform.output
+            ),
+        )
+        scatter = Block(
+            self.name("scatter"),
+            (*others, *tiles, Iter(self.i, self.m)),
+            tuple(Load(result, (Var(self.i), Const(j), *spot)) for j in range(self.m)),
+            tuple(
+                _combination(row, [Load(parts, (Var(self.i), Const(f), *spot)) for f in range(p)])
+                for row in self.transform.output
+            ),
+        )
+        shapes = tuple(i.extent for i in (*others, *tiles))
+        buffers = [b for b in old.buffers if b.name not in (write.buffer, self.kernel.buffer)]
+        kernel = old.buffer(self.kernel.buffer)
+        at_kernel = old.buffers.index(kernel)
+        buffers.insert(at_kernel, replace(kernel, shape=(p, p, *self.kernel_shape()), layout=Layout()))
+        buffers += [
+            padded,
+            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
+            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
+            sums,
+            Buffer(parts, dtype, (self.m, p, *shapes), stored_out),
+            Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
+        ]
+        before = old.blocks[: old.blocks.index(anchor)]
+        later = old.blocks[old.blocks.index(anchor) + 1 :]
+        after = [self.consumer(b, result) if write.buffer in _read(b) else b for b in later]
+        blocks: list[AnyBlock] = [*before, pad, rows, columns, product, gather, scatter, *after]
+        return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
+
+    def out(self) -> Buffer:
+        """What the first consumer writes: its order of dimensions is the one that results are stored in."""
+        (write,) = self.anchor.writes
+        later = self.old.blocks[self.old.blocks.index(self.anchor) + 1 :]
+        wide = [self.old.buffer(w.buffer) for b in later if isinstance(b, Block) for w in b.writes]
+        local = self.old.buffer(write.buffer)
+        return next((b for b in wide if len(b.shape) == len(local.shape)), local)
+
+    def tile_layout(self, like: Buffer, dims: Sequence[int]) -> Layout:
+        """The layout of a buffer of (point, point, dims of `like`...): points outermost, the rest in `like`'s order."""
+        order = like.layout.permutation or tuple(range(len(like.shape)))
+        place = {d: k + 2 for k, d in enumerate(dims)}
+        final = (0, 1, *(place[d] for d in order if d in place))
+        return Layout() if final == tuple(range(len(final))) else Layout((Primitive("reorder", final),))
+
+    def kernel_shape(self) -> tuple[int, ...]:
+        shape = self.old.buffer(self.kernel.buffer).shape
+        return tuple(n for d, n in enumerate(shape) if d not in (self.high.kernel_dim, self.wide.kernel_dim))
+
+    def pad(self) -> tuple[Block, Buffer]:
+        """The copy of the input that whole tiles are read from."""
+        source = self.old.buffer(self.data.buffer)
+        shape, low = list(source.shape), [0] * len(source.shape)
+        for window, tiles in ((self.high, self.rows), (self.wide, self.columns)):
+            shape[window.input_dim] = tiles * self.m + 2
+            low[window.input_dim] = window.start
+        ranges = self.anchor.ranges
+        for d, index in enumerate(self.data.indices):
+            form = linear(index)
+            if d not in (self.high.input_dim, self.wide.input_dim) and form is not None and len(form.terms) == 2:
+                low[d] = form.constant
+                shape[d] = sum((ranges[str(a)] - 1) * c for a, c in form.terms) + 1
+        names = [f"p{chr(97 + d)}" for d in range(len(shape))]
+        at = [op("add", Var(n), lo) for n, lo in zip(names, low, strict=True)]
+        value: Expr = Load(source.name, tuple(at))
+        for d in reversed(range(len(shape))):
+            if low[d] + shape[d] > source.shape[d]:
+                value = select(op("lt", at[d], source.shape[d]), value, Const(0.0, "float32"))
+            if low[d] < 0:
+                value = select(op("ge", at[d], 0), value, Const(0.0, "float32"))
+        name = self.name(f"{source.name}_padded")
+        iters = tuple(Iter(n, x) for n, x in zip(names, shape, strict=True))
+        block = Block(self.name(f"pad_{source.name}"), iters, (Load(name, tuple(map(Var, names))),), (value,))
+        layout = source.layout if source.layout.permutation is not None else Layout()
+        return block, Buffer(name, "float32", tuple(shape), layout)
+
+    def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
+        """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators."""
+        anchor, p = self.anchor, self.points
+        gone = {self.high.spatial, self.wide.spatial, self.high.tap, self.wide.tap}
+        spatial = [i for i in anchor.spatial if i.name not in gone]
+        tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
+        points = [Iter(self.e, p), Iter(self.f, p)]
+        reduction = [i for i in anchor.reduction if i.name not in gone]
+        batch = [Var(self.e), Var(self.f)]
+        place = [Var(self.th), Var(self.tw)]
+        low = [linear(self.data.indices[d]) for d in outer]
+        index = [
+            op("sub", self.data.indices[d], 0 if form is None or len(form.terms) < 2 else form.constant)
+            for d, form in zip(outer, low, strict=True)
+        ]
+        data = Load(whole, (*batch, *(_plus(i) for i in index), *place))
+        dims = [i for d, i in enumerate(self.kernel.indices) if d not in (self.high.kernel_dim, self.wide.kernel_dim)]
+        kernel = Load(self.kernel.buffer, (*batch, *dims))
+        sums = self.name("products")
+        write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
+        shape = (p, p, *(i.extent for i in spatial), self.rows, self.columns)
+        block = Block(anchor.name, (*points, *spatial, *tiles, *reduction), (write,), (op("mul", data, kernel),), "add")
+        return block, Buffer(sums, "float32", shape)
+
+    def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
+        """A consumer over tiles: h, w become th * m + i, tw * m + j; parts beyond the edge are left out."""
+        assert isinstance(block, Block)
+        (write,) = self.anchor.writes
+        (read,) = {r for r in block.reads if r.buffer == write.buffer}
+        names = {str(a): b for a, b in zip(write.indices, read.indices, strict=True)}
+        h, w = names[self.high.spatial], names[self.wide.spatial]
+        others = [names[i.name] for i in self.anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
+        tiled = {h: op("add", op("mul", Var(self.th), self.m), Var(self.i)),
+                 w: op("add", op("mul", Var(self.tw), self.m), Var(self.j))}  # fmt: skip
+        new = Load(result, (Var(self.i), Var(self.j), *others, Var(self.th), Var(self.tw)))
+        marker = Load(result, ())
+        mapped = block.mapped(lambda x: marker if x == read else None)
+        mapped = mapped.mapped(lambda x: tiled.get(x))
+        mapped = mapped.mapped(lambda x: new if x == marker else None)
+        ranges = block.ranges
+        iters: list[Iter] = []
+        for it in block.iters:
+            if Var(it.name) == h:
+                iters += [Iter(self.th, self.rows), Iter(self.i, self.m)]
+            elif Var(it.name) == w:
+                iters += [Iter(self.tw, self.columns), Iter(self.j, self.m)]
+            else:
+                iters.append(it)
+        where = list(mapped.where)
+        for var, tiles in ((h, self.rows), (w, self.columns)):
+            extent = ranges[str(var)]
+            if tiles * self.m > extent:
+                where.append(op("lt", tiled[var], extent))
+        return replace(mapped, iters=tuple(iters), where=tuple(where))
+
+
+def _read(block: AnyBlock) -> set[str]:
+    return {r.buffer for r in block.reads} if isinstance(block, Block) else set(block.inputs)
+
+
+def _plus(index: Expr) -> Expr:
+    """An index with its constant folded away."""
+    form = linear(index)
+    return index if form is None else form.expr()
+
+
+def _combination(row: Sequence[float], values: Sequence[Load]) -> Expr:
+    """sum(row[k] * values[k]) without the zeros."""
+    result: Expr | None = None
+    for factor, value in zip(row, values, strict=True):
+        if factor == 0:
+            continue
+        term: Expr = value if abs(factor) == 1 else op("mul", value, Const(float(abs(factor)), "float32"))
+        if result is None:
+            result = term if factor > 0 else op("neg", term)
+        else:
+            result = op("add" if factor > 0 else "sub", result, term)
+    assert result is not None
+    return result
+
+
+def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:
+    """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, computed in float64, of
+    shape (m + 2, m + 2, other dimensions); any other constant as it is."""
+    anchor = task.block(block)
+    assert isinstance(anchor, Block)
+    found = windows(task, anchor)
+    assert found is not None
+    _, kernel, (high, wide) = found
+    if kernel.buffer != name:
+        return data
+    moved = np.moveaxis(data.reshape(task.buffer(kernel.buffer).shape), (high.kernel_dim, wide.kernel_dim), (0, 1))
+    g = np.array(TRANSFORMS[m].kernel)
+    transformed: NDArray[Any] = np.einsum("er,fs,rs...->ef...", g, g, moved.astype(np.float64))
+    return transformed.astype(data.dtype)

@@ -1,0 +1,16 @@
+"""The ways to compute each kind of Task.
+
+default.py          which ways a Task has, and the Candidate that rules choose
+prepare.py          what is done to a Task before its contraction is tiled: padding, packing, factored dimensions
+staging.py          operands and results that are stored across their channels, copied into an order of ours
+tiled.py            contractions and windows: a register tile inside macro loops
+tensorized.py       the same, with applications of an intrinsic in place of vectors
+fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
+follow.py           where a map runs that reads what comes out of a register tile's epilogue
+filtering.py        Winograd: where transforms run around the products
+attention.py        attention by tiles of query rows; attention_parts.py, attention_units.py
+rows.py             several reductions over common rows: softmax, normalisations
+phases.py           reductions of whole tensors, of few long rows, of columns
+lanes.py            reductions of contiguous elements, split over vector lanes
+maps.py             elementwise maps, and the clean-up that every Task gets first
+"""

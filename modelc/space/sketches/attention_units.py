@@ -1,0 +1,211 @@
+"""Contractions of attention by intrinsics of the target (TensorIR, section 4): both of their operands are computed.
+
+What moves with the columns (keys, values) is copied once for a head, into the order in which the intrinsic reads it;
+rows are read as they lie. Accumulators of several rows are taken to memory first, by a Block of their own (`drain`).
+
+    pack_k     ... n0 k0 | k1 n1            a rectangle, transposed in registers
+    scores     ... n0 m0 k0 | m1 n1 | m2 n2 k1
+    drain              m0 n0 | m1 n1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule
+from modelc.ir.expr import Var, variables
+from modelc.ir.layout import Layout
+from modelc.ir.nest import INTRINSIC
+from modelc.space.analysis.access import accesses
+from modelc.space.analysis.match import CannotPack, Group, Match, matches
+from modelc.space.rules.extend import extendable
+from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
+from modelc.space.sketches.tensorized import (
+    DRAIN_CYCLES,
+    LEAST_EFFICIENCY,
+    LOAD_PORTS,
+    NEAR_LINE,
+    even_tiles,
+    exact,
+    ragged,
+)
+from modelc.target import Target
+from modelc.target.intrinsics import Operand
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A contraction and the intrinsic that computes it, columns along iterator `vector`."""
+
+    match: Match
+    vector: str
+
+    @cached_property
+    def packed(self) -> tuple[Operand, str]:
+        """The operand that moves with the columns, and the buffer that it is."""
+        (one,) = [
+            (o, load.buffer)
+            for o in self.match.intrinsic.operands
+            if o != self.match.intrinsic.accumulator and self.vector in variables(load := self.match.operands[o.name])
+        ]
+        return one
+
+    @property
+    def lanes(self) -> int:
+        return self.match.intrinsic.accumulator.shape[-1]
+
+    @property
+    def row(self) -> int:
+        """Rows of one application; 1 where accumulators are single vectors."""
+        return prod(self.match.intrinsic.accumulator.shape[:-1])
+
+    @property
+    def drained(self) -> bool:
+        """Whether accumulators are of several rows: nothing else than memory can take them."""
+        return len(self.match.intrinsic.accumulator.shape) > 1
+
+    @property
+    def inner(self) -> dict[str, int]:
+        """The Block's iterators that an application covers, and how much of each."""
+        return {g.inner[0]: g.tile for g in self.match.groups}
+
+    def lengths(self) -> dict[str, int]:
+        """The Block's reduction iterators that do not fill whole applications, and how long they are when they do."""
+        return {g.inner[0]: g.padded for g in self.match.groups if g.reduce and g.padded != g.extent}
+
+    def loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        """The loops of one application, with their tags."""
+        names = [self.match.group(i.name).inner[0] for i in self.match.intrinsic.semantics.iters]
+        return {f"{n}{len(tiles[n])}": f"{INTRINSIC}{self.match.intrinsic.name}" for n in names}
+
+    def layout(self, vectors: int) -> Layout:
+        """How the packed operand is stored for register tiles of so many vectors."""
+        return self.match.packing(self.packed[0].name, {self.match.intrinsic.accumulator.digits[-1].iterator: vectors})
+
+    def register_tile(self, tile: int, registers: int) -> tuple[int, int]:
+        """(rows, vectors) of the register tile with the fewest estimated cycles for a tile of `tile` rows."""
+        intrinsic, columns = self.match.intrinsic, self.match.block.ranges[self.vector]
+        steps = prod(g.padded // g.tile for g in self.match.groups if g.reduce)
+        counts = [-(-tile // self.row), -(-columns // self.lanes)]
+        found = []
+        for rows, vectors in product(*(range(1, min(n, registers) + 1) for n in counts)):
+            if self._held(rows, vectors, registers):
+                lines = (rows + vectors) * (intrinsic.tiles.rows if intrinsic.tiles is not None else 1)
+                busy = max(rows * vectors / intrinsic.throughput, lines / LOAD_PORTS, float(intrinsic.latency))
+                busy += NEAR_LINE * lines
+                drained = DRAIN_CYCLES * self.row * rows * vectors if self.drained else 0.0
+                times = prod(-(-n // own) for n, own in zip(counts, (rows, vectors), strict=True))
+                found.append((times * (steps * busy + drained), -vectors, rows))
+        _, vectors, rows = min(found)
+        return rows * self.row, -vectors
+
+    def _held(self, rows: int, vectors: int, registers: int) -> bool:
+        tiles = self.match.intrinsic.tiles
+        if tiles is not None:
+            return rows * vectors + (rows + vectors if min(rows, vectors) > 1 else 2) <= tiles.count
+        return rows * vectors + vectors + 1 + self.match.intrinsic.temporaries <= registers
+
+
+def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | None:
+    """The fastest intrinsic of the target that computes `block` with columns along `vector`, if there is one that
+    multiplies more in a cycle than plain vectors do, and rows enough for one application."""
+    buffers = {b.name: b for b in task.buffers}
+    packed = {r.buffer for r in block.reads if vector in variables(r)}
+    found: list[tuple[float, Unit | None]] = [(float(target.lanes("float32") * target.fma_ports), None)]
+    for intrinsic in target.available_intrinsics:
+        if intrinsic.products * intrinsic.throughput <= found[0][0]:
+            continue
+        for whole in matches(block, buffers, intrinsic, packed, fusing=False):
+            rows = [whole.group(d.iterator) for d in intrinsic.accumulator.digits[:-1]]
+            if any(g.extent < g.tile for g in rows):  # too few that read what is packed
+                continue
+            cut = intrinsic.cut(_extents(task, whole, packed)) if intrinsic.tiles is not None else intrinsic
+            ways = matches(block, buffers, cut, packed, fusing=False)
+            alike = [m for m in ways if m.operands == whole.operands and _fits(task, m, vector, packed)]
+            units = [Unit(m, vector) for m in alike]
+            found += [(cut.products * cut.throughput, unit) for unit in units]
+    return max(found, key=lambda f: f[0])[1]
+
+
+def _extents(task: Task, whole: Match, packed: Collection[str]) -> dict[str, int]:
+    """What of a tile to use: rows and steps so that all tiles are alike; steps that are filled up, as many as there
+    are in a tile."""
+    result = even_tiles(whole)
+    for group in whole.groups:
+        if group.reduce and _filled(task, whole, group, packed):
+            step = max(d.step for o in whole.intrinsic.operands for d in o.digits if d.iterator == group.iterator)
+            result[group.iterator] = min(group.tile, -(-group.extent // step) * step)
+    return result
+
+
+def _filled(task: Task, found: Match, group: Group, packed: Collection[str]) -> bool:
+    """Whether a reduction can be filled up with zeros: what it reads is copied, or made by a map."""
+    (name,) = group.inner
+    for read in found.block.reads:
+        dims = [d for d, i in enumerate(read.indices) if name in variables(i)]
+        if not all(read.indices[d] == Var(name) for d in dims) or len(dims) > 1:
+            return False
+        if dims and read.buffer not in packed and extendable(task, read.buffer, dims[0]) is None:
+            return False
+    return True
+
+
+def _fits(task: Task, found: Match, vector: str, packed: Collection[str]) -> bool:
+    """Whether columns are the vectors', an application takes one iterator of each kind, in whole tiles but for rows and
+    columns, and what is multiplied is packed or lies in a row."""
+    intrinsic = found.intrinsic
+    lanes = found.group(intrinsic.accumulator.digits[-1].iterator)
+    if found.guards or lanes.inner != (vector,) or any(len(g.inner) > 1 or g.outer for g in found.groups):
+        return False
+    if not any(g.reduce for g in found.groups):
+        return False
+    uneven = [found.group(it) for it in exact(intrinsic) if ragged(found, it)]
+    if found.efficiency < LEAST_EFFICIENCY or not all(g.reduce and _filled(task, found, g, packed) for g in uneven):
+        return False
+    for operand in intrinsic.operands:
+        access, strides = found.operands[operand.name], found.strides[operand.name]
+        if operand == intrinsic.accumulator:
+            continue
+        if vector in variables(access):
+            try:
+                found.packing(operand.name)
+            except CannotPack:
+                return False
+            if not all(isinstance(i, Var) for i in access.indices if variables(i)) or len(operand.digits) < 2:
+                return False
+        elif strides is None or (strides and operand.digits[-1].extent > 1 and strides[-1] != 1):
+            return False
+    return True
+
+
+def pack_schedule(task: Task, pack: Block, unit: Unit, target: Target, at: str, scope: str) -> BlockSchedule:
+    """The loops of the copy `pack` into the order of `unit`'s packed operand: rectangles between what is contiguous
+    where it is read and what is contiguous where it is written."""
+    operand, buffer = unit.packed
+    (access,) = [r for r in unit.match.block.reads if r.buffer == buffer]
+    own = {str(i): pack.writes[0].indices[d] for d, i in enumerate(access.indices)}
+    depth = next(g for g in unit.match.groups if g.reduce)
+    column, step = str(own[unit.vector]), str(own[depth.inner[0]])
+    (read,) = accesses(task, pack)[0]
+    together = operand.digits[-1].extent if operand.digits[-1].iterator == depth.iterator else 1
+    others = [f"{i.name}0" for i in pack.spatial if i.extent > 1 and i.name not in (column, step)]
+    if read.strides[step] == 1:
+        tiles = {column: (unit.lanes,), step: (depth.tile,)}
+        order = [*others, f"{column}0", f"{step}0", f"{step}1", f"{column}1"]
+    else:
+        tiles = {column: (unit.lanes,), step: (together,)}
+        order = [*others, f"{step}0", f"{column}0", f"{column}1", f"{step}1"]
+    tags = {order[-2]: "unroll", order[-1]: "vector"}
+    if at == "root" and pack.points() >= SERIAL_POINTS:
+        counts = {n: pack.ranges[n[:-1]] // tiles.get(n[:-1], (1,))[0] for n in order[:-2]}
+        order = [*parallel_first(order[:-2], counts, target), *order[-2:]]
+        tags[order[0]] = "parallel"
+    return BlockSchedule(at, scope, tiles, tuple(order), tags)
+
+
+__all__ = ["Unit", "pack_schedule", "unit_of"]

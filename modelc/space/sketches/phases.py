@@ -1,0 +1,193 @@
+"""Schedules in phases, every Block a loop nest of its own: reductions of whole tensors, of few long rows, of columns.
+
+Each element is read once, so that memory sets the pace. What lies side by side in memory says how:
+
+    lanes      elements that are reduced: a partial result for every lane of a few vectors, then across the lanes
+    columns    elements of which each has its own result: whole rows are added up, a few at a time
+
+Where that leaves too little to do at once, the outermost reduction is factored first: its parts go to threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+from modelc.ir.block import Block, Iter, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import DTYPES, Const, Var
+from modelc.space.analysis.access import Access, accesses, stored_lanes
+from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lane_split, partial_of
+from modelc.space.sketches.maps import (
+    CHUNKS_PER_CORE,
+    applied,
+    by_stride,
+    collapsed,
+    map_schedule,
+    parallel_first,
+    reads_plainly,
+)
+from modelc.space.sketches.prepare import afterwards, consumers_of, reduction_of
+from modelc.target import Target
+
+PARALLEL_POINTS = 1 << 16  # a reduction of fewer points is not worth a thread
+ROWS_AT_ONCE = 4  # that are added up in registers before their sum is added to what is stored
+LEAST_STEPS = 16  # of a reduction, for results in memory to cost little beside what is read
+CACHE_SHARE = 4  # of the nearest cache a stretch of results takes one in so many
+MOST_PARTS = 8  # times as many as are wanted, where only some numbers of parts divide
+
+
+def phases_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
+    """Every Block of `task` in a phase of its own."""
+    schedules: dict[str, BlockSchedule] = {}
+    for block in task.blocks:
+        assert isinstance(block, Block)
+        if block.reduction:
+            task, found = reduced(task, block, target, stages)
+            schedules |= found
+        else:
+            schedules[block.name] = map_schedule(task, block, target)
+    return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+
+
+def columns_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate | None:
+    """For a Task that begins with its one reduction, one by columns; else None. What follows runs on a stretch of
+    results while that is in the nearest cache."""
+    noted, name = len(stages), reduction_of(task).name
+    task = collapsed(task, name, stages)
+    anchor = reduction_of(task)
+    side = beside(task, anchor)
+    if side is None or side.reduce or anchor is not task.blocks[0] or not by_columns(task, anchor, side):
+        del stages[noted:]
+        return None
+    consumers, written = consumers_of(task, anchor), {w.buffer for w in anchor.writes}
+    task, schedules = reduced(task, anchor, target, stages)
+    at, whole = "root", len(schedules) == 1 and not written & {*task.outputs} and not afterwards(task, anchor)
+    if whole and all(reads_plainly(c, buffer) is not None for c in consumers for buffer in written):
+        at, schedules[name] = f"{name}.{side.name}0", replace(schedules[name], scope="local")
+    for block in task.blocks[len(schedules) :]:
+        assert isinstance(block, Block)
+        schedules[block.name] = map_schedule(task, block, target, at)
+    return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+
+
+def reduced(task: Task, block: Block, target: Target, stages: list[Stage]) -> tuple[Task, dict[str, BlockSchedule]]:
+    """`task` after a reduction was factored, and the schedules of the Blocks that it has become."""
+    side = beside(task, block)
+    lanes = stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
+    plain = all(isinstance(i, (Var, Const)) for w in block.writes for i in w.indices)
+    if side is None or not (plain and side.extent >= lanes if side.reduce else by_columns(task, block, side)):
+        return task, {block.name: map_schedule(task, block, target)}
+    task, part = parted(task, block, side, lanes * LANE_GROUPS if side.reduce else ROWS_AT_ONCE, target, stages)
+    schedules = {block.name: map_schedule(task, plain_block(task, block.name), target)}
+    if side.reduce:
+        task = lane_split(task, part, target, stages)
+        schedules |= lanes_schedules(task, plain_block(task, part.name), part.points(), target)
+    else:
+        schedules[part.name] = columns_schedule(task, part, side.name, target)
+    return task, schedules
+
+
+def beside(task: Task, block: Block) -> Iter | None:
+    """The iterator that walks element by element through what a reduction reads most of."""
+    read = largest_read(task, block)
+    return next((i for i in block.iters if i.extent > 1 and read.strides[i.name] == 1), None) if read else None
+
+
+def largest_read(task: Task, block: Block) -> Access | None:
+    reads, _ = accesses(task, block)
+    return max(reads, key=lambda r: prod(block.ranges[n] for n in r.moves), default=None)
+
+
+def by_columns(task: Task, block: Block, side: Iter) -> bool:
+    """Whether rows of elements can be added up to a row of results that is stored alike: there are enough of them, and
+    no element is read twice."""
+    reads, writes = accesses(task, block)
+    steps = prod(i.extent for i in block.reduction)
+    plain = not block.where and all(w.strides[side.name] == 1 for w in writes)
+    return plain and steps >= LEAST_STEPS and all(read_once(r, block.iters) for r in reads)
+
+
+def read_once(read: Access, iters: Iterable[Iter]) -> bool:
+    """Whether every point of the iterators reads an element of its own."""
+    steps = [(read.strides[i.name], i.extent) for i in iters if i.extent > 1]
+    if not all(stride for stride, _ in steps):
+        return False
+    covered = 0
+    for stride, extent in sorted((abs(s), n) for s, n in steps if s is not None):
+        if stride <= covered:
+            return False
+        covered += stride * (extent - 1)
+    return True
+
+
+def parted(task: Task, block: Block, side: Iter, unit: int, target: Target, stages: list[Stage]) -> tuple[Task, Block]:
+    """`task` with the reduction in parts for threads, if they have too little to do without, and the Block of the
+    parts (`block` itself where there are none). A part is a multiple of `unit`, if it can be. A reduction by lanes to
+    one number has one part at least: it needs a loop to be in."""
+    read = largest_read(task, block)
+    assert read is not None
+    outer = max((i for i in block.reduction if i.extent > 1), key=lambda i: abs(read.strides[i.name] or 0))
+    steps = prod(i.extent for i in block.reduction)
+    rows = max(1, prod(i.extent for i in block.spatial if i is not side))
+    wanted = -(-target.cores * CHUNKS_PER_CORE // rows)
+    if block.points() < PARALLEL_POINTS or rows >= 2 * target.cores:
+        wanted = 1
+    if not side.reduce:
+        wanted = min(wanted, steps // LEAST_STEPS)
+    size = outer.extent
+    if wanted > 1 and steps == outer.extent:
+        size = max(unit, size // wanted // unit * unit)
+    elif wanted > 1:
+        counts = range(wanted, min(MOST_PARTS * wanted, size) + 1)
+        size //= next((n for n in counts if size % n == 0), 1)
+    if size == outer.extent and (block.spatial or not side.reduce):
+        return task, block
+    try:
+        task = applied(task, stages, "rfactor", block=block.name, iter=outer.name, size=size, parts="outer")
+    except DoesNotApply:
+        return task, block
+    return task, partial_of(task, block.name)
+
+
+def lanes_schedules(task: Task, across: Block, points: int, target: Target) -> dict[str, BlockSchedule]:
+    """A reduction of `points` across lanes and, in its innermost loop but one, that of its partial results."""
+    _, writes = accesses(task, across)
+    spatial = sorted(across.spatial, key=lambda i: -abs(writes[0].strides[i.name] or 0))
+    order, lane = [f"{i.name}0" for i in spatial], f"{across.reduction[0].name}0"
+    tags = {lane: "vector"}
+    if points >= PARALLEL_POINTS:
+        order = parallel_first(order, {f"{i.name}0": i.extent for i in spatial}, target)
+        tags[order[0]] = "parallel"
+    partial = partial_of(task, across.name)
+    inner = replace(inside_rows(task, partial, target, ""), at=f"{across.name}.{order[-1]}")
+    return {partial.name: inner, across.name: BlockSchedule("root", "arena", {}, (*order, lane), tags)}
+
+
+def columns_schedule(task: Task, block: Block, side: str, target: Target) -> BlockSchedule:
+    """A stretch of results that the nearest cache holds; over it, rows of elements, a few at once."""
+    read, (_, writes), ranges = largest_read(task, block), accesses(task, block), block.ranges
+    assert read is not None
+    dtype = task.buffer(writes[0].load.buffer).dtype
+    lanes = stored_lanes(target, dtype)
+    spatial = [n for n in by_stride(block, writes) if n != side]
+    steps = sorted((i.name for i in block.reduction if i.extent > 1), key=lambda n: -abs(read.strides[n] or 0))
+    parallel = block.points() >= PARALLEL_POINTS
+    stretches = -(-ranges[side] * DTYPES[dtype].itemsize * CACHE_SHARE // target.caches[0].bytes)
+    if parallel and all(ranges[n] < 2 * target.cores for n in spatial):
+        stretches = max(stretches, 2 * target.cores)
+    stretch = -(-ranges[side] // (stretches * lanes)) * lanes
+    tiles: dict[str, tuple[int, ...]] = {side: (stretch, lanes)}
+    order, tags = [f"{n}0" for n in (*spatial, side)], {f"{side}2": "vector"}
+    if parallel:
+        trips = {f"{n}0": -(-ranges[n] // tiles.get(n, (1,))[0]) for n in (*spatial, side)}
+        order = parallel_first(order, trips, target)
+        tags[order[0]] = "parallel"
+    order += [*(f"{n}0" for n in steps), f"{side}1"]
+    if ranges[steps[-1]] >= ROWS_AT_ONCE:
+        tiles[steps[-1]] = (ROWS_AT_ONCE,)
+        order.append(f"{steps[-1]}1")
+        tags[order[-1]] = "unroll"
+    return BlockSchedule("root", "arena", tiles, (*order, f"{side}2"), tags)

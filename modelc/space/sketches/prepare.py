@@ -1,0 +1,188 @@
+"""What surrounds the one reduction of a Task, the anchor, and what is done to the Task before the anchor is tiled.
+
+Conditions become padded copies, dimensions of groups and phases become two, and operands that lie in the way of vectors
+are read through copies.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import prod
+
+from modelc.ir.affine import bounds, linear
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Stage
+from modelc.ir.expr import DTYPES, Var, variables
+from modelc.space.analysis.access import Access, accesses, near
+from modelc.space.rules.dimensions import factorable
+from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketches.maps import applied, vector_iterator
+
+FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
+LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
+LEAST_SHUFFLES = 16  # rows that read vectors which are shuffled out of others, for a copy without that to pay
+
+
+def reduction_of(task: Task) -> Block:
+    return next(b for b in task.blocks if isinstance(b, Block) and b.reduction)
+
+
+def consumers_of(task: Task, anchor: Block) -> list[Block]:
+    """The maps that read what the anchor writes: they run on its tile."""
+    written = {w.buffer for w in anchor.writes}
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block) and written & {r.buffer for r in b.reads}]
+
+
+def afterwards(task: Task, anchor: Block) -> list[Block]:
+    """The maps after the anchor that read its consumers' results: phases of their own."""
+    consumers = consumers_of(task, anchor)
+    later = task.blocks[task.blocks.index(anchor) + 1 :]
+    return [b for b in later if isinstance(b, Block) and b not in consumers]
+
+
+def read_afterwards(task: Task, anchor: Block, consumer: Block) -> bool:
+    """Whether a later phase reads what `consumer` writes: it has to outlive the tile."""
+    written = {w.buffer for w in consumer.writes}
+    return any(written & {r.buffer for r in b.reads} for b in afterwards(task, anchor))
+
+
+def padded(task: Task, stages: list[Stage]) -> Task:
+    """Conditions of the reduction become padded copies of what they guard, where that computes the same."""
+    for buffer in dict.fromkeys(r.buffer for r in reduction_of(task).reads):
+        anchor = reduction_of(task)
+        if not anchor.where:
+            break
+        try:
+            task = applied(task, stages, "pad", block=anchor.name, buffer=buffer)
+        except DoesNotApply:
+            continue
+    return task
+
+
+def factored(task: Task, stages: list[Stage]) -> Task:
+    """Dimensions that the reduction or a consumer of it indexes as `a * n + b` (groups, phases) become two, where
+    storage is ours; those of a consumer, where they stay long vectors."""
+    anchor = reduction_of(task).name
+    for name in (b.name for b in (reduction_of(task), *consumers_of(task, reduction_of(task)))):
+        accessed = plain_block(task, name)
+        for buffer in dict.fromkeys(x.buffer for x in (*accessed.writes, *accessed.reads)):
+            dim = 0
+            while dim < len(task.buffer(buffer).shape):
+                block = plain_block(task, name)
+                if factorable(block, buffer, dim) and (name == anchor or not vectorised(task, block, buffer, dim)):
+                    with suppress(DoesNotApply):
+                        task = applied(task, stages, "factor", block=name, buffer=buffer, dim=dim)
+                dim += 1
+    return task
+
+
+def vectorised(task: Task, writer: Block, buffer: str, dim: int) -> bool:
+    """Whether a map that reads what `writer` writes walks through its own result along dimension `dim` of that: two
+    iterators would be shorter vectors."""
+    for block in task.blocks[task.blocks.index(writer) + 1 :]:
+        if isinstance(block, Block) and not block.reduction:
+            vector = vector_iterator(block, accesses(task, block)[1])
+            if vector and any(r.buffer == buffer and r.indices[dim] == Var(vector) for r in block.reads):
+                return True
+    return False
+
+
+def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> dict[str, int | None]:
+    """How far each spatial iterator of the anchor moves through what the first consumer writes."""
+    _, writes = accesses(task, consumer)
+    result: dict[str, int | None] = {}
+    for d, index in enumerate(anchor.writes[0].indices):
+        if isinstance(index, Var):
+            result[index.name] = writes[0].strides.get(plain[d]) if d in plain else 0
+    return result
+
+
+def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
+    """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands."""
+    reads, _ = accesses(task, anchor)
+    strides = output_strides(task, anchor, consumer, plain)
+
+    def cost(name: str) -> tuple[int, int, int]:
+        apart = [r for r in reads if r.strides[name] not in (0, 1) and not packable(task, anchor, r, name)]
+        odd = sum(not near(r.strides[name]) for r in apart)
+        return odd, 0 if strides.get(name) == 1 else 1, len(apart)
+
+    names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
+    names.sort(key=lambda n: (cost(n), -anchor.ranges[n]))
+    return names[0] if names and cost(names[0])[0] == 0 else None
+
+
+def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether a copy of the operand can be stored with the vector iterator innermost, and pays: the iterator indexes
+    one dimension alone, and every element is read more than once."""
+    alone = [i for i in read.load.indices if vector in variables(i)]
+    if len(alone) != 1 or alone[0] != Var(vector):
+        return False
+    if read.load.buffer in task.constants:
+        return True
+    return prod(i.extent for i in anchor.iters if read.strides[i.name] == 0) >= 8
+
+
+def packed_operands(
+    task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], straight: bool = False
+) -> Task:
+    """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
+    those of which every reduction step reads a line far from the last, where many rows read them (`straight`: not
+    these). Copies end where the last vector does, if it is read whole."""
+    for read in accesses(task, anchor)[0]:
+        buffer = read.load.buffer
+        if buffer in task.constants:
+            continue
+        apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
+        if apart or (not straight and scattered(task, anchor, read, vector)):
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+        elif near(read.strides[vector]) and readers(anchor, read) >= LEAST_SHUFFLES:
+            task = deinterleaved(task, anchor, read, vector, stages)
+    for read in accesses(task, plain_block(task, anchor.name))[0]:
+        end = vectors_end(task, plain_block(task, anchor.name), read, vector, lanes)
+        if end is not None and end[1] > task.buffer(read.load.buffer).shape[end[0]]:
+            with suppress(DoesNotApply):
+                task = applied(task, stages, "extend", buffer=read.load.buffer, dim=end[0], extent=end[1])
+    return task
+
+
+def vectors_end(task: Task, anchor: Block, read: Access, vector: str, lanes: int) -> tuple[int, int] | None:
+    """The dimension of a copy, several rows of which read the same vectors, that these go along, and how long it is
+    where the last one is whole; None for any other operand."""
+    dims = [d for d, i in enumerate(read.load.indices) if vector in variables(i)]
+    if task.buffer(read.load.buffer) not in task.locals or read.strides[vector] != 1 or len(dims) != 1:
+        return None
+    whole = -(-anchor.ranges[vector] // lanes) * lanes
+    limits = bounds(read.load.indices[dims[0]], {**anchor.ranges, vector: whole})
+    return None if limits is None or readers(anchor, read) == 1 else (dims[0], limits[1] + 1)
+
+
+def deinterleaved(task: Task, anchor: Block, read: Access, vector: str, stages: list[Stage]) -> Task:
+    """`task` with an operand whose lanes lie a few elements apart read through a copy in which they do not."""
+    before, noted, buffer = task, len(stages), read.load.buffer
+    steps = [form.coefficient(Var(vector)) for i in read.load.indices if (form := linear(i)) is not None]
+    dims = [d for d, i in enumerate(read.load.indices) if vector in variables(i)]
+    if len(dims) != 1 or len(steps) < len(read.load.indices) or steps[dims[0]] != read.strides[vector]:
+        return task
+    try:
+        if task.buffer(buffer) not in task.locals:
+            task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
+            (buffer,) = {b.name for b in task.buffers} - {b.name for b in before.buffers}
+        return applied(task, stages, "deinterleave", buffer=buffer, dim=dims[0], size=steps[dims[0]])
+    except DoesNotApply:
+        del stages[noted:]
+        return before
+
+
+def readers(anchor: Block, read: Access) -> int:
+    """How many rows read the same elements at the same reduction step."""
+    return prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
+
+
+def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:
+    """Whether vectors of successive reduction steps lie far apart, and are read often enough to be copied first."""
+    itemsize = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
+    steps = [abs(s) * itemsize for i in anchor.reduction if i.extent > 1 and (s := read.strides[i.name])]
+    far = bool(steps) and min(steps) >= FAR_BYTES
+    return read.strides[vector] == 1 and far and readers(anchor, read) >= LEAST_READERS
