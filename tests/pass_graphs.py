@@ -8,7 +8,7 @@ from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
 from modelc.ir.graph import Graph, Value
 from modelc.ir.graph_text import parse_graph, show_graph
 from modelc.ir.verify_graph import verify_graph
-from modelc.ops import evaluate_node
+from modelc.ops import evaluate_graph
 from modelc.passes import infer, run_passes
 
 SCALARS = """
@@ -59,13 +59,8 @@ def ops(g: Graph) -> list[str]:
 
 def interpreted(g: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What the operator library says the Graph computes."""
-    known = {name: replace(v, data=feeds.get(name, v.data)) for name, v in g.values.items()}
-    for node in g.nodes:
-        results = evaluate_node(node, tuple(known[x] if x else None for x in node.inputs))
-        for name, data in zip(node.outputs, results, strict=False):
-            if name:
-                known[name] = replace(known[name], data=data)
-    return [known[name].data for name in g.outputs]
+    found = evaluate_graph(g, feeds)
+    return [found[name] for name in g.outputs]
 
 
 def applied(name: str, text: str | Graph, numbers: bool = True, **options) -> Graph:

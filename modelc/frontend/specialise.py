@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from modelc.errors import ModelError
 from modelc.frontend.load import element_type
@@ -48,6 +51,25 @@ def input_values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
         Value(name, element_type(info.type.tensor_type.elem_type, f"input {name!r}"), fixed[name])
         for name, info in inputs.items()
     ]
+
+
+def with_constants(model: onnx.ModelProto, constants: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
+    """The model with these inputs as initialisers, so that what depends on them is known when compiling.
+
+    Raises ModelError for a name that is no input of the model.
+    """
+    known = [i.name for i in model.graph.input]
+    if unknown := sorted(constants.keys() - set(known)):
+        raise ModelError(
+            f"{', '.join(map(repr, unknown))} is no input of the model; its inputs are {', '.join(map(repr, known))}"
+        )
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    kept = [i for i in result.graph.input if i.name not in constants]
+    del result.graph.input[:]
+    result.graph.input.extend(kept)
+    result.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in constants.items())
+    return result
 
 
 def _dims(info: onnx.ValueInfoProto) -> Dims | None:

@@ -21,7 +21,7 @@ from modelc.ops import (
     shape,
     softmax,
 )
-from modelc.ops.evaluate import evaluate_node, run, run_blocks
+from modelc.ops.evaluate import evaluate_graph, evaluate_node, run, run_blocks
 from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
@@ -55,5 +55,6 @@ def operator_of(node: Node) -> Operator:
 
 
 __all__ = [
-    "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_node", "operator_of", "run", "run_blocks"
+    "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_graph", "evaluate_node", "operator_of",
+    "run", "run_blocks"
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, OpaqueBlock
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import Node, Value
+from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.interpret import run_block
 from modelc.ops.opaque import MEANINGS, Meaning
 from modelc.ops.operator import Definition, Inputs, fail
@@ -59,3 +60,13 @@ def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
     )
     definition = operator.define(node, inputs, outputs)
     return run(definition, [None if v is None else v.data for v in inputs], outputs)
+
+
+def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What the operator library says that `graph` computes of `inputs`, by output."""
+    known = {name: replace(v, data=inputs.get(name, v.data)) for name, v in graph.values.items()}
+    for node in graph.nodes:
+        results = evaluate_node(node, tuple(known[x] if x else None for x in node.inputs))
+        known |= {n: replace(known[n], data=x) for n, x in zip(node.outputs, results, strict=False) if n}
+    found = {name: known[name].data for name in graph.outputs}
+    return {name: data for name, data in found.items() if data is not None}

@@ -7,7 +7,7 @@ An operator's meaning is a Definition: Blocks over formal buffers `x0, x1, ...` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError
 from modelc.ir.affine import Ranges, bounds, simplify
-from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock
+from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock
 from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
 
@@ -58,16 +58,32 @@ def _pruned(definition: Definition, wanted: set[str], types: Types) -> Definitio
     """The definition without the blocks that compute nothing wanted; an absent output that is needed on the way
     becomes a local."""
     needed, kept = set(wanted), []
+    dtypes = {b.name: b.dtype for b in definition.locals} | {f"y{k}": dtype for k, (dtype, _) in enumerate(types)}
     for block in reversed(definition.blocks):
         if not needed & set(written(block)):
             continue
-        needed |= set(read(block)) | set(written(block))
-        kept.append(block)
+        needed |= set(written(block))
+        for part in _of_something(block, dtypes):
+            needed |= set(read(part))
+            kept.append(part)
     absent = [f"y{k}" for k in range(len(types)) if f"y{k}" in needed - wanted]
     locals_ = [b for b in definition.locals if b.name in needed]
     locals_ += [Buffer(name, *types[int(name[1:])]) for name in absent]
     constants = tuple(c for c in definition.constants if c[0].name in needed)
     return Definition(tuple(locals_), tuple(reversed(kept)), constants)
+
+
+def _of_something(block: AnyBlock, dtypes: Mapping[str, str]) -> tuple[AnyBlock, ...]:
+    """The Block, where it has points; a reduction of nothing assigns its identity, and what writes nothing is none."""
+    if isinstance(block, OpaqueBlock) or all(i.extent for i in block.iters):
+        return (block,)
+    if not all(i.extent for i in block.spatial):
+        return ()
+    identity = AGGREGATIONS[block.aggregation].identity(tuple(dtypes[w.buffer] for w in block.writes))
+    return tuple(
+        Block(f"{block.name}{k or ''}", block.spatial, (write,), (value,))
+        for k, (write, value) in enumerate(zip(block.writes, identity, strict=True))
+    )
 
 
 def written(block: AnyBlock) -> tuple[str, ...]:

@@ -50,8 +50,9 @@ def _infer(node: Node, inputs: Inputs) -> Types:
     if "clip" in node.attrs or node.attrs.get("input_forget", 0):
         fail(node, "expected a cell without clip and input_forget, found one of them")
     lengths = given(inputs, 4)
-    if lengths is not None and (lengths.data is None or (lengths.data != time).any()):
-        fail(node, f"expected sequences of {time} steps each, found sequence_lens {lengths.name!r}")
+    if lengths is not None and (lengths.dtype, lengths.shape) != ("int32", (batch,)):
+        found = f"{lengths.dtype} {list(lengths.shape)}"
+        fail(node, f"expected sequence_lens of type int32 and shape {[batch]}, found {found}")
     dtype = required(node, inputs, 0).dtype
     every = (batch, time, directions, hidden) if batch_first else (time, directions, batch, hidden)
     last = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
@@ -77,16 +78,33 @@ class _Cell:
             fail(self.node, f"expected activations among {', '.join(_ACTIVATIONS)}, found {unknown[0]}")
         self.activations = [_ACTIVATIONS[a] for a in names]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
+        lengths = given(self.inputs, 4)
+        self.masked = lengths is not None and (lengths.data is None or bool((lengths.data < self.time).any()))
 
     def local(self, name: str, *shape: int) -> str:
         name = f"{name}{self.d}"
         self.locals[name] = Buffer(name, "float32", shape)
         return name
 
-    def output(self, t: int) -> Load:
-        """The hidden state after time `t`."""
+    def result(self, t: int) -> Load:
+        """What is returned for time `t`."""
         d, n, k = Const(self.d), Var("n"), Var("k")
         return Load("y0", (n, Const(t), d, k) if self.batch_first else (Const(t), d, n, k))
+
+    def output(self, t: int) -> Load:
+        """The hidden state after time `t`: past the end of a sequence it stays what it was, and zeros are returned."""
+        return Load(f"hidden{self.d}", (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
+
+    def within(self, t: int, new: Expr, old: Expr) -> Expr:
+        """`new` at times within the sequence, else `old`."""
+        return op("select", op("lt", Const(t, "int32"), Load("x4", (Var("n"),))), new, old) if self.masked else new
+
+    def step(self, t: int, value: Expr, old: Expr) -> None:
+        """The hidden state after time `t`, which was `old` before."""
+        if self.masked:
+            self.put("hidden", t, self.within(t, value, old))
+            value = self.within(t, self.output(t), const(0, "float32"))
+        self.blocks.append(assign(f"h{self.d}_{t}", self.iters, self.result(t), value))
 
     def state(self, buffer: str) -> Load:
         """A state given at the start or returned at the end."""
@@ -152,9 +170,10 @@ class _Cell:
 
 
 def _rnn(cell: _Cell, t: int, previous: int | None) -> None:
-    cell.recur(t, cell.before(previous, cell.output, 5), 0, 1, "recurrent")
+    hidden = cell.before(previous, cell.output, 5)
+    cell.recur(t, hidden, 0, 1, "recurrent")
     (f,) = cell.activations
-    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), f(cell.gate(t, 0))))
+    cell.step(t, f(cell.gate(t, 0)), hidden)
 
 
 def _gru(cell: _Cell, t: int, previous: int | None) -> None:
@@ -169,8 +188,7 @@ def _gru(cell: _Cell, t: int, previous: int | None) -> None:
         cell.recur(t, cell.put("reset", t, reset * hidden), 2, 1, "candidate")
         inner = cell.biased(cell.from_state(t, 0, "candidate"), 2)
     new = g(cell.from_input(t, 2) + inner)
-    body = (const(1, "float32") - update) * new + update * hidden
-    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), body))
+    cell.step(t, (const(1, "float32") - update) * new + update * hidden, hidden)
 
 
 def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
@@ -185,12 +203,13 @@ def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
         return e + Load("x7", (Const(cell.d), Var("k") + which * cell.hidden)) * c
 
     f, g, h = cell.activations
-    cell.recur(t, cell.before(previous, cell.output, 5), 0, 4, "recurrent")
+    hidden = cell.before(previous, cell.output, 5)
+    cell.recur(t, hidden, 0, 4, "recurrent")
     old, new = cell.before(previous, state, 6), state(t)
     keep, take = f(peephole(2, old, cell.gate(t, 2))), f(peephole(0, old, cell.gate(t, 0)))
-    cell.blocks.append(assign(f"c{cell.d}_{t}", cell.iters, new, keep * old + take * g(cell.gate(t, 3))))
-    out = f(peephole(1, new, cell.gate(t, 1)))
-    cell.blocks.append(assign(f"h{cell.d}_{t}", cell.iters, cell.output(t), out * h(new)))
+    value = cell.within(t, keep * old + take * g(cell.gate(t, 3)), old)
+    cell.blocks.append(assign(f"c{cell.d}_{t}", cell.iters, new, value))
+    cell.step(t, f(peephole(1, new, cell.gate(t, 1))) * h(new), hidden)
 
 
 _STEPS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -71,7 +71,19 @@ def pieces_of(graph: Graph) -> list[Piece]:
             alias[piece.writes[0]] = source
         elif any(prod(graph.value(w).shape) for w in piece.writes):
             found.append(piece)
-    return found
+    return _read(found, graph.outputs)
+
+
+def _read(pieces: list[Piece], outputs: Iterable[str]) -> list[Piece]:
+    """The Pieces that `outputs` depend on: fewer than the nodes, as a node may have inputs that its Blocks do not read
+    (whose dtype alone matters, or that were folded into them)."""
+    needed = set(outputs)
+    kept = []
+    for piece in reversed(pieces):
+        if needed & set(piece.writes):
+            needed |= set(piece.reads)
+            kept.append(piece)
+    return kept[::-1]
 
 
 def _live(graph: Graph) -> list[Node]:

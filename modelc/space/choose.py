@@ -19,6 +19,7 @@ from modelc.space.cost.seconds import task_seconds
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive, proposals
 from modelc.space.sketches.default import ways_of
+from modelc.space.sketches.phases import separate
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -56,7 +57,14 @@ def chosen(task: Task, target: Target, winograd: bool = True, tensorize: bool = 
 
 
 def candidates(task: Task, target: Target, winograd: bool = True, tensorize: bool = True) -> Iterator[Candidate]:
-    """Candidates for `task` on `target`, the best one first; at least one. Arguments as those of default_candidate."""
+    """Candidates for `task` on `target`, the best one first, and at the end the one that every Task has: a phase for
+    each Block, nothing derived. Arguments as those of default_candidate."""
+    yield from _estimated(task, target, winograd, tensorize)
+    yield separate(task, target)
+
+
+def _estimated(task: Task, target: Target, winograd: bool, tensorize: bool) -> Iterator[Candidate]:
+    """Candidates for `task`, and for what users' rules make of it, by estimated time."""
     proposed = [((), task), *(((stage,), derived) for stage, derived in proposals(task, target))]
     if len(proposed) == 1:
         yield from _scheduled(task, target, winograd, tensorize)

@@ -52,6 +52,14 @@ def phases_candidate(task: Task, target: Target, stages: list[Stage]) -> Candida
     return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
+def separate(task: Task, target: Target) -> Candidate:
+    """Every Block of `task` as it is, in a phase of its own, with the loops of a map."""
+    blocks = task.blocks
+    return Candidate(
+        {b.name: map_schedule(task, b, target) if isinstance(b, Block) else BlockSchedule() for b in blocks}
+    )
+
+
 def columns_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate | None:
     """For a Task that begins with its one reduction, one by columns; else None. What follows runs on a stretch of
     results while that is in the nearest cache."""

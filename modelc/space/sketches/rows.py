@@ -7,12 +7,14 @@ normalisation over space), a vector of rows is worked on at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
+from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Const, Var
+from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.sketches.lanes import inside_rows, lanes_split
 from modelc.space.sketches.maps import SERIAL_POINTS, collapsed, map_schedule, parallel_first, vector_iterator
@@ -94,7 +96,38 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
             per_row |= {w.buffer for w in b.writes}
     found = [{i.name for i in r.indices if isinstance(i, Var)} for r in owner.reads if r.buffer in per_row]
     rows = set.intersection(*found) if found else set()
-    return {n for n in rows if owner.ranges[n] > 1}
+    return _apart(task, owner, {n for n in rows if owner.ranges[n] > 1})
+
+
+def _apart(task: Task, owner: Block, rows: set[str]) -> set[str]:
+    """Those of `rows` of which what one needs, through all Blocks, lies at one place in every local buffer. Where a
+    recurrence reads its own state once at a row and once whole, there are no rows."""
+    while rows:
+        moving: dict[str, list[Expr]] = {}  # buffer -> by dimension, where a row's part of it begins
+        clash = set[str]()
+        for block in reversed(task.blocks):
+            assert isinstance(block, Block)
+            begin: dict[str, Expr] = {i.name: Const(0) for i in block.iters}
+            if block is owner:
+                begin |= {n: Var(n) for n in rows}
+            for index, start in zip(block.writes[0].indices, moving.get(block.writes[0].buffer, ()), strict=False):
+                if isinstance(index, Var):
+                    begin[index.name] = start
+            for read in (r for r in block.reads if r.buffer not in task.inputs):
+                starts = [_from_zero(substitute(i, begin), owner.ranges) for i in read.indices]
+                for one, other in zip(starts, moving.setdefault(read.buffer, starts), strict=True):
+                    clash |= variables(one) | variables(other) if one != other else set()
+        if not clash:
+            break
+        rows = rows - clash
+    return rows
+
+
+def _from_zero(index: Expr, ranges: Mapping[str, int]) -> Expr:
+    """An index without its constant."""
+    index = simplify(index, ranges)
+    form = linear(index)
+    return index if form is None else simplify(op("sub", index, form.constant), ranges)
 
 
 def _placeable(block: AnyBlock) -> bool:

@@ -65,11 +65,12 @@ def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) ->
     assert isinstance(block, Block)
     if isinstance(last, Block) and len(last.writes) == 1 and Var(channel) in block.writes[0].indices:
         position = block.writes[0].indices.index(Var(channel))
-        names = {r.indices[position] for r in last.reads if r.buffer == block.writes[0].buffer}
+        read_at = {r.indices[position] for r in last.reads if r.buffer == block.writes[0].buffer}
+        name = min(read_at, key=str) if len(read_at) == 1 else None
         forms = [linear(i) for i in last.writes[0].indices]
-        dims = [d for d, form in enumerate(forms) if form and any(form.coefficient(n) == 1 for n in names)]
+        dims = [d for d, form in enumerate(forms) if form and isinstance(name, Var) and form.coefficient(name) == 1]
         spread = [n for n in task.buffer(last.writes[0].buffer).shape if n > 1]
-        if len(dims) == 1 and len(spread) > 1 and accesses(task, last)[1][0].strides[str(*names)] != 1:
+        if len(dims) == 1 and len(spread) > 1 and accesses(task, last)[1][0].strides[str(name)] != 1:
             return applied(task, stages, "stage_write", block=last.name, innermost=dims[0])
     del stages[noted:]
     return before

@@ -1,0 +1,212 @@
+"""ONNX's own node tests through compiled packages: python scripts/conformance.py [PATTERN] [--json FILE] [--reasons]
+
+Every node test of the installed onnx, those of expanded functions left out, is compiled, linked, loaded and run in a
+process of its own (forked, two at a time, with a limit on its time), and its outputs are held to the suite's dtypes,
+shapes and tolerances. Inputs that only steer shapes are constants where modelc asks for them. A test is
+
+    passed    every output is as the suite says
+    failed    an output has another dtype, shape or value
+    refused   modelc said in a sentence that it does not take the model
+    crashed   anything else: an exception that is no sentence, a signal, no end
+
+The table has a row for each operator; --reasons lists every test that did not pass, and why. The exit code is 1 if any
+failed or crashed. With --expected FILE (a list of tests that pass) also if one of the list did not pass; --update
+writes what passed into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fuzzing import Case, Limits, Wrong, run_cases  # noqa: E402
+from packaged import native, run_packaged, shapes_of  # noqa: E402
+
+from modelc.errors import ModelError  # noqa: E402
+from modelc.frontend.onnx import import_model  # noqa: E402
+from modelc.frontend.specialise import with_constants  # noqa: E402
+
+SECONDS = 60.0  # for one test
+KINDS = ("passed", "failed", "refused", "crashed")
+OUTCOMES = {"done": "passed", "wrong": "failed", "refused": "refused"}  # of what becomes of a case
+# Inputs of the test models that steer shapes, by operator and position; real models carry them as initialisers.
+STEERING: Mapping[str, Sequence[int]] = {
+    "Reshape": [1], "Expand": [1], "Tile": [1], "Slice": [1, 2, 3, 4], "Pad": [1, 3], "Squeeze": [1],
+    "Unsqueeze": [1], "Split": [1], "TopK": [1], "OneHot": [1], "Range": [0, 1, 2], "ConstantOfShape": [0],
+    "CumSum": [1], "CumProd": [1], "Resize": [1, 2, 3], "Upsample": [1], "Trilu": [1], "CenterCropPad": [1],
+    "Dropout": [1, 2], "AffineGrid": [1], "DFT": [1, 2], "STFT": [1, 3], "MaxUnpool": [2], "Col2Im": [1, 2],
+    "BlackmanWindow": [0], "HannWindow": [0], "HammingWindow": [0], "MelWeightMatrix": [0, 1, 2, 3, 4],
+    "NonMaxSuppression": [2, 3, 4], "SplitToSequence": [1],
+}  # fmt: skip
+# Tests that ONNX Runtime, and hence modelc, answers otherwise than ONNX's reference, and how.
+DIFFERENT = dict.fromkeys(
+    ("test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"),
+    "corners are aligned to the output's whole number of elements, as ONNX Runtime does",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a test. `constant`: it passed, with constant inputs alone."""
+
+    name: str
+    operator: str
+    outcome: str
+    reason: str
+    constant: bool
+    seconds: float
+
+
+@cache
+def node_tests() -> dict[str, Any]:
+    """The node tests of the installed onnx by name, without those of expanded functions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in load_model_tests(kind="node") if "_expanded" not in case.name}
+
+
+def operator_name(case: Any) -> str:
+    """The operator that a test is for: that of its last node which is no Constant."""
+    nodes = [n for n in case.model.graph.node if n.op_type != "Constant"] or case.model.graph.node
+    return f"{nodes[-1].domain}.{nodes[-1].op_type}".lstrip(".")
+
+
+def array_of(data: Any) -> Any:
+    """An input or output as an array, if it is one."""
+    if isinstance(data, onnx.TensorProto):
+        return numpy_helper.to_array(data)
+    return np.asarray(data) if isinstance(data, np.ndarray | np.generic) else data
+
+
+def steering(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The fed inputs that steer shapes."""
+    found = {}
+    for node in model.graph.node:
+        for k in [1] if node.op_type.startswith("Reduce") else STEERING.get(node.op_type, []):
+            name = node.input[k] if k < len(node.input) else ""
+            if isinstance(feeds.get(name), np.ndarray):
+                found[name] = feeds[name]
+    return found
+
+
+def prepared(case: Any, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The test's model in `folder` and what it is fed: steering inputs are constants if it is refused without."""
+    path = folder / "model.onnx"
+    inputs, _ = case.data_sets[0]
+    feeds = {i.name: array_of(x) for i, x in zip(case.model.graph.input, inputs, strict=False)}
+    path.write_bytes(case.model.SerializeToString())
+    try:
+        import_model(path, *shapes_of(feeds))
+    except ModelError:
+        constants = steering(case.model, feeds)
+        path.write_bytes(with_constants(case.model, constants).SerializeToString())
+        feeds = {name: x for name, x in feeds.items() if name not in constants}
+    return path, feeds
+
+
+def examine(name: str) -> str:
+    """Runs a test; raises Wrong if an output is not as expected, ModelcError if the model is refused."""
+    case = node_tests()[name]
+    with tempfile.TemporaryDirectory(prefix="modelc-conformance-") as text:
+        folder = Path(text)
+        path, feeds = prepared(case, folder)
+        found = run_packaged(path, feeds, folder)
+    given = [found[o.name] for o in case.model.graph.output]
+    wanted = [array_of(x) for x in case.data_sets[0][1]]
+    try:
+        Runner.assert_similar_outputs(wanted, given, case.rtol, case.atol)
+    except AssertionError as error:
+        if name in DIFFERENT:
+            raise ModelError(f"differs on purpose: {DIFFERENT[name]}") from None
+        raise Wrong(str(error)) from None
+    return "" if feeds or not case.data_sets[0][0] else "constant"
+
+
+def conformance(names: Iterable[str], seconds: float = SECONDS, jobs: int = 2) -> Iterator[Result]:
+    """The results of these tests, as they come in."""
+    tests, _ = node_tests(), native()
+    cases = [Case(name, partial(examine, name)) for name in names]
+    for case, outcome in run_cases(cases, Limits(seconds), jobs):
+        yield Result(
+            case.name,
+            operator_name(tests[case.name]),
+            OUTCOMES.get(outcome.kind, "crashed"),
+            outcome.said if outcome.kind in OUTCOMES else f"{outcome.kind}: {outcome.signature}\n{outcome.said}",
+            outcome.signature == "constant" and outcome.kind == "done",
+            outcome.seconds,
+        )
+
+
+def table(results: Iterable[Result]) -> str:
+    """A row of counts for each operator, and one for all."""
+    rows: dict[str, Counter[str]] = {}
+    for result in sorted(results, key=lambda r: r.operator):
+        rows.setdefault(result.operator, Counter())[result.outcome] += 1
+    rows["all"] = sum(rows.values(), Counter())
+    width = max(map(len, rows))
+    lines = [f"{'operator':{width}}" + "".join(f"{kind:>9}" for kind in KINDS)]
+    lines += [f"{name:{width}}" + "".join(f"{row[kind] or '':>9}" for kind in KINDS) for name, row in rows.items()]
+    return "\n".join(lines)
+
+
+def read_expected(path: Path) -> list[str]:
+    """The names of the tests that have to pass; lines that begin with # are comments."""
+    lines = path.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pattern", nargs="*", default=["*"], help="tests with one of these in their name; default: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes every test's outcome and reason")
+    parser.add_argument("--reasons", action="store_true", help="lists what did not pass, and why")
+    parser.add_argument("--expected", type=Path, metavar="FILE", help="a list of tests that have to pass")
+    parser.add_argument("--update", action="store_true", help="writes what passed into the list of --expected")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for each test (60)")
+    given = parser.parse_args(arguments)
+    names = [n for n in node_tests() if any(fnmatch.fnmatch(n, f"*{p}*") for p in given.pattern)]
+    if not names:
+        parser.error(f"no node test has {' or '.join(given.pattern)} in its name")
+    results = []
+    for result in conformance(names, given.seconds, given.jobs):
+        results.append(result)
+        if given.reasons and result.outcome != "passed":
+            print(f"{result.outcome:8} {result.name}: {' '.join(result.reason.split())[:400]}", flush=True)
+    print(table(results))
+    constant = sum(r.constant for r in results)
+    print(f"{constant} of the passed have constant inputs alone, which are folded while compiling")
+    if given.json:
+        given.json.write_text(json.dumps([asdict(r) for r in sorted(results, key=lambda r: r.name)], indent=1) + "\n")
+    passed = {r.name for r in results if r.outcome == "passed"}
+    lost = []
+    if given.expected and given.update:
+        given.expected.write_text("# Node tests of onnx that pass: scripts/conformance.py --expected FILE --update\n")
+        given.expected.write_text(given.expected.read_text() + "\n".join(sorted(passed)) + "\n")
+    elif given.expected:
+        lost = [n for n in read_expected(given.expected) if n in names and n not in passed]
+        print("\n".join(f"expected to pass: {n}" for n in lost))
+    return 1 if lost or any(r.outcome in ("failed", "crashed") for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
