@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, prod
 from typing import Any
 
@@ -118,19 +119,19 @@ class Block:
     aggregation: str = "assign"
     where: tuple[Expr, ...] = ()
 
-    @property
+    @cached_property
     def spatial(self) -> tuple[Iter, ...]:
         return tuple(i for i in self.iters if not i.reduce)
 
-    @property
+    @cached_property
     def reduction(self) -> tuple[Iter, ...]:
         return tuple(i for i in self.iters if i.reduce)
 
-    @property
-    def ranges(self) -> dict[str, int]:
+    @cached_property
+    def ranges(self) -> Mapping[str, int]:
         return {i.name: i.extent for i in self.iters}
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Load, ...]:
         """Every distinct Load of the body, the conditions and the indices written to, in order."""
         found = [x for e in (*self.body, *self.where) for x in loads(e)]
@@ -261,15 +262,15 @@ class Task:
     def buffer(self, name: str) -> Buffer:
         return self._buffers[name]
 
-    @property
-    def _buffers(self) -> dict[str, Buffer]:
+    @cached_property
+    def _buffers(self) -> Mapping[str, Buffer]:
         return {b.name: b for b in self.buffers}
 
     def block(self, name: str) -> AnyBlock:
         return next(b for b in self.blocks if b.name == name)
 
-    @property
-    def dtypes(self) -> dict[str, str]:
+    @cached_property
+    def dtypes(self) -> Mapping[str, str]:
         return {b.name: b.dtype for b in self.buffers}
 
     @property
@@ -290,7 +291,7 @@ class Task:
             frozenset(buffers[x] for x in self.constants),
         )
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Equal Tasks (up to names) have equal hashes, from process to process."""
         return hashlib.sha256(str(self.canonical()).encode()).hexdigest()[:16]

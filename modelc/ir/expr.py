@@ -257,22 +257,63 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """`e` and everything below it, parents first."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    """`e` and everything below it, parents first; what is shared comes once for every use."""
+    stack = [e]
+    while stack:
+        e = stack.pop()
+        yield e
+        if isinstance(e, Op):
+            stack += e.args[::-1]
+        elif isinstance(e, Load):
+            stack += e.indices[::-1]
 
 
 def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuilds `e` bottom up; `visit` gives the replacement of a node whose children are done, or None to keep it."""
+    """Rebuilds `e` bottom up; `visit` gives the replacement of a node whose children are done, or None to keep it.
+    What is shared is visited once, and its replacement is shared."""
+    done: dict[int, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        x, ready = stack.pop()
+        if id(x) in done:
+            continue
+        below = children(x)
+        if below and not ready:
+            stack.append((x, True))
+            stack += [(child, False) for child in reversed(below)]
+            continue
+        new = _rebuilt(x, tuple(done[id(child)] for child in below)) if below else x
+        replaced = visit(new)
+        done[id(x)] = new if replaced is None else replaced
+    return done[id(e)]
+
+
+def _rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
+    """`e` over other children; index arithmetic on constants is folded."""
     if isinstance(e, Load):
-        e = Load(e.buffer, tuple(rewrite(i, visit) for i in e.indices))
-    elif isinstance(e, Op):
-        args = tuple(rewrite(a, visit) for a in e.args)
-        if args != e.args:
-            e = cast(e.dtype, args[0]) if e.dtype else op(e.name, *args)
-    replaced = visit(e)
-    return e if replaced is None else replaced
+        return Load(e.buffer, below)
+    if not isinstance(e, Op) or all(a is b for a, b in zip(below, e.args, strict=True)) or below == e.args:
+        return e
+    return cast(e.dtype, below[0]) if e.dtype else op(e.name, *below)
+
+
+def size(e: Expr, loaded: Mapping[str, int]) -> int:
+    """Operations on values in `e` as a tree, what is shared counted for every use; an element of a buffer counts as
+    `loaded` says (0 where it does not)."""
+    found: dict[int, int] = {}
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        x, ready = stack.pop()
+        if id(x) in found:
+            continue
+        if not isinstance(x, Op):
+            found[id(x)] = loaded.get(x.buffer, 0) if isinstance(x, Load) else 0
+        elif ready:
+            found[id(x)] = 1 + sum(found[id(child)] for child in x.args)
+        else:
+            stack.append((x, True))
+            stack += [(child, False) for child in x.args]
+    return found[id(e)]
 
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:

@@ -12,7 +12,7 @@ Operators carry ONNX's names and attributes, normalised by the frontend: see mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -101,11 +101,10 @@ class Graph:
         used = {x for node in nodes for x in (*node.inputs, *node.outputs) if x} | {*self.inputs, *self.outputs}
         return replace(self, nodes=nodes, values={k: v for k, v in known.items() if k in used})
 
-    def fresh(self, base: str, taken: Iterable[str] = ()) -> str:
+    def fresh(self, base: str, taken: Container[str] = ()) -> str:
         """A value name that is not in use yet: `base`, `base_1`, ..."""
-        used = {*self.values, *taken}
         name, k = base, 0
-        while name in used:
+        while name in self.values or name in taken:
             k += 1
             name = f"{base}_{k}"
         return name

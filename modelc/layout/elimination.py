@@ -9,9 +9,10 @@ from several starts, and everything that hangs on the core is still exact for it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,28 +42,78 @@ class Best:
 
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> Best:
     """The assignment of least cost to variables of so many values each; of equal values of a variable the first."""
-    left = list(factors)
+    left = _Left(sizes, factors)
     steps: list[tuple[int, Factor]] = []
-    open_ = set(range(len(sizes)))
-    while open_:
-        scopes = {v: _neighbours(v, left) for v in open_}
-        weight = {v: prod(sizes[u] for u in (*scopes[v], v)) for v in open_}
-        v = min(sorted(open_), key=weight.__getitem__)
-        if weight[v] > LIMIT:
+    weights = {v: left.weight(v) for v in range(len(sizes))}
+    heap = [(w, v) for v, w in weights.items()]
+    heapify(heap)
+    while heap:
+        w, v = heappop(heap)
+        if weights.get(v) != w:
+            continue  # it has been eliminated, or weighed anew
+        if w > LIMIT:
             break
-        joined = join([f for f in left if v in f.scope], sizes, v)
-        left = [f for f in left if v not in f.scope]
+        joined = join(left.taken(v), sizes, v)
+        rest = Factor(tuple(u for u in joined.scope if u != v), joined.table.min(axis=joined.scope.index(v)))
         steps.append((v, joined))
-        axis = joined.scope.index(v)
-        left.append(Factor(tuple(u for u in joined.scope if u != v), joined.table.min(axis=axis)))
-        open_.remove(v)
+        del weights[v]
+        left.add(rest)
+        for u in rest.scope:
+            weights[u] = left.weight(u)
+            heappush(heap, (weights[u], u))
     values = [0] * len(sizes)
-    if open_:
-        _improved(values, sorted(open_), sizes, left)
+    if weights:
+        _improved(values, sorted(weights), sizes, left.factors)
     for v, joined in reversed(steps):
         at = tuple(slice(None) if u == v else values[u] for u in joined.scope)
         values[v] = int(np.argmin(joined.table[at]))
-    return Best(tuple(values), cost_of(values, factors), not open_)
+    return Best(tuple(values), cost_of(values, factors), not weights)
+
+
+class _Left:
+    """The tables that are left, in the order in which they were made (sums round alike from run to run); for every
+    variable which tables mention it, and how many of them its neighbours."""
+
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
+        self.sizes, self.made = sizes, 0
+        self.by_number: dict[int, Factor] = {}
+        self.mentioning: list[set[int]] = [set() for _ in sizes]
+        self.neighbours: list[Counter[int]] = [Counter() for _ in sizes]
+        for f in factors:
+            self.add(f)
+
+    @property
+    def factors(self) -> list[Factor]:
+        return list(self.by_number.values())
+
+    def add(self, factor: Factor) -> None:
+        self.by_number[self.made] = factor
+        for v in factor.scope:
+            self.mentioning[v].add(self.made)
+            self.neighbours[v].update(u for u in factor.scope if u != v)
+        self.made += 1
+
+    def taken(self, v: int) -> list[Factor]:
+        """The tables that mention `v`, which are dropped."""
+        found = []
+        for number in sorted(self.mentioning[v]):
+            found.append(self.by_number.pop(number))
+            for u in found[-1].scope:
+                self.mentioning[u].discard(number)
+                for other in found[-1].scope:
+                    self.neighbours[u][other] -= 1
+                    if self.neighbours[u][other] <= 0:
+                        del self.neighbours[u][other]
+        return found
+
+    def weight(self, v: int) -> int:
+        """The entries of the join of all tables that mention `v`; more than LIMIT is as good as any number above."""
+        entries = self.sizes[v]
+        for u in self.neighbours[v]:
+            entries *= self.sizes[u]
+            if entries > LIMIT:
+                break
+        return entries
 
 
 def cost_of(values: Sequence[int], factors: Sequence[Factor]) -> float:
@@ -78,14 +129,11 @@ def join(factors: Sequence[Factor], sizes: Sequence[int], also: int) -> Factor:
     return Factor(scope, total)
 
 
-def _neighbours(v: int, factors: Sequence[Factor]) -> set[int]:
-    return {u for f in factors if v in f.scope for u in f.scope} - {v}
-
-
 def _improved(values: list[int], core: Sequence[int], sizes: Sequence[int], factors: Sequence[Factor]) -> None:
     """Sets the variables of `core`: each in turn takes its best value for the others', until none changes; from every
     start in which all have the same value, and the best end counts."""
     found: tuple[float, list[int]] | None = None
+    around = {v: [f for f in factors if v in f.scope] for v in core}
     for start in range(max(sizes[v] for v in core)):
         now = list(values)
         for v in core:
@@ -94,9 +142,8 @@ def _improved(values: list[int], core: Sequence[int], sizes: Sequence[int], fact
             before = list(now)
             for v in core:
                 costs = np.zeros(sizes[v])
-                for f in factors:
-                    if v in f.scope:
-                        costs += f.table[tuple(slice(None) if u == v else now[u] for u in f.scope)]
+                for f in around[v]:
+                    costs += f.table[tuple(slice(None) if u == v else now[u] for u in f.scope)]
                 now[v] = int(np.argmin(costs))
             if now == before:
                 break

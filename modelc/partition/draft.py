@@ -46,14 +46,16 @@ def drafting(attention_bytes: int) -> Drafting:
 
 def _outputs_of_their_own(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph with a copying node for every output that is an input or a constant. Outputs keep their order."""
-    nodes, values, outputs, notes = list(graph.nodes), [], [], []
+    nodes, values, notes = list(graph.nodes), [], []
+    inputs, outputs, taken = frozenset(graph.inputs), list[str](), set[str]()
     for name in graph.outputs:
         value = graph.value(name)
-        if name not in graph.inputs and value.data is None:
+        if name not in inputs and value.data is None:
             outputs.append(name)
             continue
-        copy = graph.fresh(f"{name}_copy", outputs)
+        copy = graph.fresh(f"{name}_copy", taken)
         outputs.append(copy)
+        taken.add(copy)
         values.append(replace(value, name=copy, data=None))
         nodes.append(Node("Identity", copy, (name,), (copy,), {}, ()))
         notes.append(f"output {name!r} is copied to {copy!r}")

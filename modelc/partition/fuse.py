@@ -13,14 +13,20 @@ A fusion that would make two Tasks wait for each other is not done.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from modelc.ir.block import Block, OpaqueBlock
-from modelc.ir.expr import Load, Var
+from modelc.ir.expr import Load, Var, size
 from modelc.ir.program import is_contraction
 from modelc.partition.attention import fuse_attention
 from modelc.partition.groups import Groups, Work
 from modelc.partition.pieces import Piece, identity, moved, plain_write
+
+# Operations on one element in a Task, at most: of so many, writing what is in between and reading it again would add
+# a few per cent, while the time to compile them grows with the register tile that they are unrolled for.
+OPERATIONS = 128
+READERS = 256  # of a value that a group has turned away since it last grew: then it is done
 
 
 def fused(work: Work, attention_bytes: int = 0) -> list[list[int]]:
@@ -57,31 +63,46 @@ class Fusion(Groups):
             return
         shape = self.work.shapes[self.pieces[start].writes[0]]
         members = [start]
-        written = set(self.pieces[start].writes)
+        sizes: dict[str, int] = {}
+        self.sized(start, sizes)
         best = 1
-        refused: set[int] = set()
-        while True:
-            found = {k for name in written for k in self.readers.get(name, ())} - set(members) - refused
-            if not found:
-                break
-            k = min(found)
-            if self.maps[k] == shape and len(self.members[self.group[k]]) == 1 and self.joins(k, members, written):
+        found = list(self.readers.get(self.pieces[start].writes[0], ()))
+        heapify(found)
+        known, refused = set(found), list[int]()
+        while found and len(refused) < READERS:
+            k = heappop(found)
+            if self.maps[k] == shape and len(self.members[self.group[k]]) == 1 and self.joins(k, members, sizes):
                 members.append(k)
-                written |= set(self.pieces[k].writes)
+                self.sized(k, sizes)
+                more = {r for name in self.pieces[k].writes for r in self.readers.get(name, ())} - known
+                known |= more
+                for r in (*more, *refused):
+                    heappush(found, r)
                 refused.clear()
                 if len(self.leaving(members)) == 1:
                     best = len(members)
             else:
-                refused.add(k)
+                refused.append(k)
         self.merge(members[:best])
 
-    def joins(self, k: int, members: list[int], written: set[str]) -> bool:
-        """Whether the map `k` reads the group's values at its own points, and nothing else that depends on them."""
+    def joins(self, k: int, members: list[int], sizes: Mapping[str, int]) -> bool:
+        """Whether the map `k` reads the group's values at its own points, and nothing else that depends on them, and
+        does not make too large an expression of it."""
         (block,) = self.pieces[k].blocks
         assert isinstance(block, Block)
-        if not all(identity(r, block) for r in block.reads if r.buffer in written):
+        if not all(identity(r, block) for r in block.reads if r.buffer in sizes):
             return False
-        return not self.depends(self.needs[k] - set(members), members)
+        return operations(block, sizes) <= OPERATIONS and not self.depends(self.needs[k] - set(members), members)
+
+    def sized(self, k: int, sizes: dict[str, int]) -> int:
+        """Notes in `sizes` how many operations an element takes that Piece `k` writes; the most of its Blocks."""
+        most = 0
+        for block in self.pieces[k].blocks:
+            if isinstance(block, Block):
+                most = max(most, operations(block, sizes))
+                reduced = bool(block.reduction)  # what it sums up is read, not computed again
+                sizes |= {w.buffer: 0 if reduced else operations(block, sizes) for w in block.writes}
+        return most
 
     # --- prologues ------------------------------------------------------------------------------------------------
 
@@ -100,7 +121,9 @@ class Fusion(Groups):
             return
         others = self.members[groups.pop()]
         needs = {n for k in others for n in self.needs[k]} - set(others) - set(members)
-        if not self.depends(needs, members):
+        sizes: dict[str, int] = {}
+        largest = max(self.sized(k, sizes) for k in sorted((*members, *others)))
+        if largest <= OPERATIONS and not self.depends(needs, members):
             self.merge([others[0], members[0]])
 
     def takes(self, k: int, name: str) -> bool:
@@ -122,6 +145,12 @@ class Fusion(Groups):
             elif not all(_covers(r, block, shape) for r in reads):
                 return False
         return True
+
+
+def operations(block: Block, sizes: Mapping[str, int]) -> int:
+    """Operations of one point of the Block, where elements of some buffers take as many as `sizes` says; at least 1, so
+    that Blocks that do nothing but move data are not without end either."""
+    return max(1, sum(size(e, sizes) for e in block.body))
 
 
 def _map_shape(piece: Piece, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:

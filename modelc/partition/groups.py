@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from modelc.partition.pieces import Piece
 from modelc.partition.views import Place
 
+SEARCHED = 4096  # groups between two, at most, that are looked through for a way from one to the other
+
+NOTHING: frozenset[int] = frozenset()
+
 
 @dataclass(frozen=True)
 class Work:
@@ -27,7 +31,8 @@ class Work:
 
 
 class Groups:
-    """Groups of Pieces, at first one each, which are merged."""
+    """Groups of Pieces, at first one each, which are merged. `reach` says of a group before which position in the order
+    of Pieces all lies that it waits for: no search goes on where everything is too early to be what is looked for."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.pieces = work, work.pieces
@@ -38,34 +43,47 @@ class Groups:
                 self.readers.setdefault(name, set()).add(k)
         memo: dict[str, frozenset[int]] = {}
         self.needs = [frozenset(j for name in p.reads for j in self._writers(name, memo)) for p in self.pieces]
+        self.users: list[list[int]] = [[] for _ in self.pieces]
+        self.reach = list(range(len(self.pieces)))
+        for k, needs in enumerate(self.needs):
+            self.reach[k] = max((k, *(self.reach[j] for j in needs)))
+            for j in needs:
+                self.users[j].append(k)
         self.group = list(range(len(self.pieces)))
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.pieces))}
 
     def _writers(self, name: str, memo: dict[str, frozenset[int]]) -> frozenset[int]:
         """The Pieces that write the elements of a value."""
-        if name not in memo:
-            found = frozenset((self.writer[name],)) if name in self.writer else frozenset()
-            for source in self.work.made_of.get(name, ()):
-                found |= self._writers(source, memo)
-            memo[name] = found
+        todo = [name]
+        while todo:
+            current = todo[-1]
+            sources = self.work.made_of.get(current, ())
+            if missing := [s for s in sources if s not in memo]:
+                todo += missing
+                continue
+            own = (self.writer[current],) if current in self.writer else ()
+            memo[current] = frozenset(own).union(*(memo[s] for s in sources))
+            todo.pop()
         return memo[name]
 
     def depends(self, needs: Iterable[int], members: Iterable[int]) -> bool:
-        """Whether one of the Pieces `needs`, or what it waits for (whole groups), is among `members`."""
+        """Whether one of the Pieces `needs`, or what it waits for (whole groups), is among `members`. Taken for granted
+        where more than SEARCHED groups are between."""
         targets = set(members)
+        first = min(targets)
         todo, seen = list(needs), set[int]()
         while todo:
             k = todo.pop()
             if k in targets:
                 return True
             g = self.group[k]
-            if g in seen:
+            if g in seen or self.reach[g] < first:
                 continue
             seen.add(g)
-            for m in self.members[g]:
-                if m in targets:
-                    return True
-                todo += self.needs[m] - set(self.members[g])
+            own = self.members[g]
+            if len(seen) > SEARCHED or not targets.isdisjoint(own):
+                return True
+            todo += set().union(*(self.needs[m] for m in own)).difference(own)
         return False
 
     def leaving(self, members: Iterable[int]) -> list[str]:
@@ -75,17 +93,30 @@ class Groups:
             name
             for k in own
             for name in self.pieces[k].writes
-            if name in self.work.kept or self.readers.get(name, set()) - own
+            if name in self.work.kept or not self.readers.get(name, NOTHING) <= own
         ]
 
     def merge(self, members: list[int]) -> None:
         first = self.group[members[0]]
+        reach = max(self.reach[self.group[k]] for k in members)
         every = sorted({m for k in members for m in self.members[self.group[k]]})
         for g in {self.group[k] for k in members} - {first}:
             del self.members[g]
         self.members[first] = every
         for m in every:
             self.group[m] = first
+        self.reach[first] = reach
+        self._reaching(first)
+
+    def _reaching(self, g: int) -> None:
+        """What waits for group `g` waits for all that it waits for."""
+        todo = [g]
+        while todo:
+            g = todo.pop()
+            for other in {self.group[u] for m in self.members[g] for u in self.users[m]}:
+                if self.reach[other] < self.reach[g]:
+                    self.reach[other] = self.reach[g]
+                    todo.append(other)
 
     def anchor_first(self, members: list[int]) -> list[int]:
         """The group's Pieces in order, the one that reduces as early as it can be."""

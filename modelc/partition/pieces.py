@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -30,23 +31,23 @@ class Piece:
     tables: Mapping[str, Array]
     converts: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """What the Blocks read from elsewhere."""
         found = [x for b in self.blocks for x in block_reads(b)]
         return tuple(dict.fromkeys(x for x in found if x not in self.locals and x not in self.writes))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         """What the Blocks write for others."""
         found = [x for b in self.blocks for x in block_writes(b)]
         return tuple(dict.fromkeys(x for x in found if x not in self.locals))
 
-    @property
+    @cached_property
     def opaque(self) -> bool:
         return any(isinstance(b, OpaqueBlock) for b in self.blocks)
 
-    @property
+    @cached_property
     def reduces(self) -> bool:
         return any(isinstance(b, Block) and bool(b.reduction) for b in self.blocks)
 
@@ -64,10 +65,13 @@ def pieces_of(graph: Graph) -> list[Piece]:
     unless they are outputs; constants of one element are numbers in the expressions of maps."""
     alias: dict[str, str] = {}
     found = []
+    inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in _live(graph):
         piece = _piece(graph, node, alias)
+        if not inputs.isdisjoint(piece.writes):
+            raise InvalidIR(f"node {node.name!r} writes an input of the graph")
         source = _whole_copy(graph, piece)
-        if source is not None and piece.writes[0] not in graph.outputs:
+        if source is not None and piece.writes[0] not in outputs:
             alias[piece.writes[0]] = source
         elif any(prod(graph.value(w).shape) for w in piece.writes):
             found.append(piece)
@@ -111,8 +115,6 @@ def _piece(graph: Graph, node: Node, alias: Mapping[str, str]) -> Piece:
     single = {v.name: v.data for v in inputs if v is not None and v.data is not None and v.data.size == 1}
     single |= {name: data for name, data in tables.items() if data.size == 1}
     blocks = tuple(_numbers(b.renamed(names), single) for b in definition.blocks)
-    if any(isinstance(b, Block) and any(w.buffer in graph.inputs for w in b.writes) for b in blocks):
-        raise InvalidIR(f"node {node.name!r} writes an input of the graph")
     return Piece(node, blocks, locals_, tables)
 
 

@@ -24,58 +24,89 @@ from modelc.partition.views import Place, is_compact, region_of
 
 def sink_moves(graph: Graph, pieces: list[Piece]) -> tuple[Graph, list[Piece]]:
     """The Graph with the values that appear in between, and the Pieces with moves sunk as far as they go."""
-    values = dict(graph.values)
-    again = True
-    while again:
-        again, pieces = _sunk(graph, pieces, values)
-    return replace(graph, values=values), pieces
+    sinking = _Sinking(graph, pieces)
+    looked = sorted(sinking.at)
+    while looked:
+        looked = sinking.round(looked)
+    return replace(graph, values=sinking.values), [sinking.at[key] for key in sorted(sinking.at)]
 
 
-def _sunk(graph: Graph, pieces: list[Piece], values: dict[str, Value]) -> tuple[bool, list[Piece]]:
-    """One round: every map below a move is looked at once."""
-    writers = {name: k for k, p in enumerate(pieces) for name in p.writes}
-    readers: dict[str, int] = {}
-    for p in pieces:
-        for name in p.reads:
-            readers[name] = readers.get(name, 0) + 1
-    kept = {*graph.inputs, *graph.outputs}
-    result: list[Piece | None] = list(pieces)
-    changed: set[int] = set()
-    after: dict[int, Piece] = {}
-    for k, piece in enumerate(pieces):
-        if len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None or moved(piece.blocks[0]) is not None:
-            continue
+Key = tuple[int, ...]  # a Piece's place in the order: its number, and, of a move below it, another one
+
+
+class _Sinking:
+    """The Pieces in order while moves sink, who writes a value and who reads it."""
+
+    def __init__(self, graph: Graph, pieces: list[Piece]) -> None:
+        self.values = dict(graph.values)
+        self.kept = {*graph.inputs, *graph.outputs}
+        self.at: dict[Key, Piece] = {}
+        self.writers: dict[str, Key] = {}
+        self.readers: dict[str, set[Key]] = {}
+        for k, piece in enumerate(pieces):
+            self.put((k,), piece)
+
+    def put(self, key: Key, piece: Piece) -> None:
+        self.at[key] = piece
+        for name in piece.writes:
+            self.writers[name] = key
         for name in piece.reads:
-            m = writers.get(name)
-            if m is None or {m, k} & changed or name in kept or readers[name] > 1:
-                continue
-            source = _bijection(pieces[m], values)
-            if source is None or source.name in kept or readers[source.name] > 1 or source.data is not None:
-                continue
-            origin = writers.get(source.name)
-            if origin is None or origin in changed or not _computed(source.name, pieces, writers):
-                continue
-            swapped = _swapped(pieces[m], piece, name, source, values)
-            if swapped is not None:
-                result[m], after[k] = None, swapped[1]
-                result[k] = swapped[0]
-                changed |= {m, k}
-                break
-    every = [x for k, p in enumerate(result) for x in ((p, after[k]) if k in after and p is not None else (p,))]
-    return bool(changed), [p for p in every if p is not None]
+            self.readers.setdefault(name, set()).add(key)
 
+    def drop(self, key: Key) -> None:
+        piece = self.at.pop(key)
+        for name in piece.writes:
+            self.writers.pop(name)
+        for name in piece.reads:
+            self.readers[name].discard(key)
 
-def _computed(name: str, pieces: list[Piece], writers: dict[str, int]) -> bool:
-    """Whether the value comes, through moves, from a Piece that a map can join."""
-    while name in writers:
-        piece = pieces[writers[name]]
-        if len(piece.writes) > 1 or not isinstance(piece.blocks[0], Block):
-            return False
-        read = moved(piece.blocks[0])
-        if read is None:
-            return True
-        name = read.buffer
-    return False
+    def round(self, keys: list[Key]) -> list[Key]:
+        """Looks once at every map of `keys`, and returns those that are worth looking at again: they are near what has
+        changed."""
+        changed: set[Key] = set()
+        again: set[Key] = set()
+        for k in keys:
+            piece = self.at.get(k)
+            if piece is None or len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None:
+                continue
+            if moved(piece.blocks[0]) is not None:
+                continue
+            for name in piece.reads:
+                m = self.writers.get(name)
+                if m is None or name in self.kept or len(self.readers[name]) > 1:
+                    continue
+                source = _bijection(self.at[m], self.values)
+                if source is None or source.name in self.kept or len(self.readers[source.name]) > 1:
+                    continue
+                origin = self.writers.get(source.name)
+                if source.data is not None or origin is None or not self.computed(source.name):
+                    continue
+                if {m, k, origin} & changed:
+                    again.add(k)
+                    continue
+                swapped = _swapped(self.at[m], piece, name, source, self.values)
+                if swapped is not None:
+                    below = (k[0], -len(self.values))  # above what sank below this map before
+                    for key in (m, k):
+                        self.drop(key)
+                    self.put(k, swapped[0])
+                    self.put(below, swapped[1])
+                    changed |= {m, k, below}
+                    again |= {k, *(r for w in swapped[1].writes for r in self.readers.get(w, ()))}
+                    break
+        return sorted(again)
+
+    def computed(self, name: str) -> bool:
+        """Whether the value comes, through moves, from a Piece that a map can join."""
+        while name in self.writers:
+            piece = self.at[self.writers[name]]
+            if len(piece.writes) > 1 or not isinstance(piece.blocks[0], Block):
+                return False
+            read = moved(piece.blocks[0])
+            if read is None:
+                return True
+            name = read.buffer
+        return False
 
 
 def _bijection(move: Piece, values: dict[str, Value]) -> Value | None:

@@ -194,7 +194,7 @@ class _Placer:
         self.constant = {n for n, v in graph.values.items() if v.data is not None}
         for p in pieces:
             self.shapes |= {n: p.locals[n].shape for n in p.tables}
-            self.constant |= set(p.tables)
+            self.constant |= p.tables.keys()
         self.roots = {*graph.inputs, *graph.outputs, *self.constant}
         self.fixed = self.roots | {x for p in pieces if p.opaque for x in p.writes}
         self.moves: dict[str, tuple[Block, Load]] = {}
@@ -216,14 +216,36 @@ class _Placer:
         self.pinned: dict[str, Part] = {}
         self.given: dict[str, tuple[str, Part | None]] = {}  # root -> (the view of it, where that is wanted)
         self.adjacent: dict[str, Part] = {}  # Concat -> a part that says where it is
+        self.following: dict[str, list[str]] = {}  # value -> what is `given` or `adjacent` to it
         self.memo: dict[str, Place] = {}
 
     # --- where a value is -----------------------------------------------------------------------------------------
 
     def place(self, name: str) -> Place:
-        if name not in self.memo:
-            self.memo[name] = self._placed(name)
+        waiting = [name]
+        while waiting:
+            last = waiting[-1]
+            other = None if last in self.memo else self._beside(last)
+            if other is not None and other not in self.memo:
+                waiting.append(other)
+                continue
+            if last not in self.memo:
+                self.memo[last] = self._placed(last)
+            waiting.pop()
         return self.memo[name]
+
+    def _beside(self, name: str) -> str | None:
+        """The value whose place says where this one is."""
+        if name in self.roots:
+            return None
+        if name in self.pinned:
+            return self.pinned[name].target
+        if name in self.given:
+            view, part = self.given[name]
+            return part.target if part else view
+        if name in self.adjacent:
+            return self.adjacent[name].source
+        return self.moves[name][1].buffer if name in self.moves else None
 
     def _placed(self, name: str) -> Place:
         layout = self.layouts.get(name, Layout())
@@ -272,23 +294,23 @@ class _Placer:
 
     def forget(self, name: str) -> None:
         """Drops what is known of a value and of all that depends on it."""
-        if self.memo.pop(name, None) is None:
-            return
-        dependants = list(self.viewers.get(name, ()))
-        dependants += [p.source for p in self.parts.get(name, ())]
-        dependants += [root for root, (view, part) in self.given.items() if name == (part.target if part else view)]
-        dependants += [target for target, part in self.adjacent.items() if part.source == name]
-        for other in dependants:
-            self.forget(other)
+        todo = [name]
+        while todo:
+            name = todo.pop()
+            if self.memo.pop(name, None) is not None:
+                todo += self.viewers.get(name, ())
+                todo += [p.source for p in self.parts.get(name, ())]
+                todo += self.following.get(name, ())
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def views(self) -> Views:
+        outputs = frozenset(self.graph.outputs)
         for piece in reversed(self.pieces):
             for name in piece.writes:
                 if name in self.parts:
                     self.concatenated(name)
-                elif name in self.moves and name in self.graph.outputs:
+                elif name in self.moves and name in outputs:
                     self.give(name, None)
         copies = []
         made: dict[str, tuple[str, ...]] = {}
@@ -306,13 +328,10 @@ class _Placer:
             made[target] = tuple(names)
         places = {n: self.place(n) for n in self.shapes}
         places |= {c.name: self.within(c.part) for c in copies}
-        moves = {n for n in self.moves if self.is_view(n) or self.covered(n)}
+        covered = {view for view, _ in self.given.values()}  # their source's root has been given to them
+        moves = {n for n in self.moves if self.is_view(n) or n in covered}
         sources = {n: self.moves[n][1].buffer for n in moves}
         return Views(places, frozenset(moves | set(made)), tuple(copies), made, sources)
-
-    def covered(self, name: str) -> bool:
-        """Whether the value has had its source's root given to it."""
-        return any(view == name for view, _ in self.given.values())
 
     def at_home(self, part: Part) -> bool:
         """Whether the part already is where the Concat wants it."""
@@ -325,7 +344,9 @@ class _Placer:
         parts = self.parts[target]
         placed = target in self.roots or target in self.pinned or target in self.given
         if not placed and self.side_by_side(parts):
-            self.adjacent[target] = max(parts, key=lambda p: prod(self.shapes[p.source]))
+            widest = max(parts, key=lambda p: prod(self.shapes[p.source]))
+            self.adjacent[target] = widest
+            self.following.setdefault(widest.source, []).append(target)
             self.forget(target)
             return
         for part in parts:
@@ -365,8 +386,12 @@ class _Placer:
 
     def regions(self, name: str) -> int:
         """How many views there are of a value, and of views of it."""
-        found = [v for v in self.viewers.get(name, ()) if self.is_view(v)]
-        return len(found) + sum(self.regions(v) for v in found)
+        count, todo = 0, [name]
+        while todo:
+            found = [v for v in self.viewers.get(todo.pop(), ()) if self.is_view(v)]
+            count += len(found)
+            todo += found
+        return count
 
     def give(self, name: str, part: Part | None) -> bool:
         """Moves the root of which `name` is a view, from the first to the last element in order, to where `name` is
@@ -383,5 +408,6 @@ class _Placer:
         if not whole or not is_compact(shape, wanted):
             return False
         self.given[at.root] = (name, part)
+        self.following.setdefault(part.target if part else name, []).append(at.root)
         self.forget(at.root)
         return True

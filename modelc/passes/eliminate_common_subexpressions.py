@@ -19,6 +19,7 @@ PROBE = 64  # elements at either end that tell most constants apart without hash
 class EliminateCommonSubexpressions:
     def __call__(self, graph: Graph) -> Graph:
         same = _equal_constants(graph.values)
+        outputs = frozenset(graph.outputs)
         seen: dict[tuple[object, ...], Node] = {}
         kept: list[Node] = []
         for node in graph.nodes:
@@ -26,7 +27,7 @@ class EliminateCommonSubexpressions:
             node = node if inputs == node.inputs else replace(node, inputs=inputs)
             key = _key(node)
             first = seen.get(key)
-            if first is None or any(out in graph.outputs for out in node.outputs):
+            if first is None or any(out in outputs for out in node.outputs):
                 seen.setdefault(key, node)
                 kept.append(node)
                 continue

@@ -16,6 +16,8 @@ import numpy as np
 from modelc.ir.graph import Graph
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 
+FAR = 16  # operators between the multiplication and the weights; each is made anew
+
 
 @dataclass(frozen=True)
 class FoldAttentionScale:
@@ -31,19 +33,20 @@ def _scaled(e: Editor, m: Match) -> str | None:
     return _pushed(e, m["x"], 1.0 / number if m.root.op == "Div" else number)
 
 
-def _pushed(e: Editor, name: str, scale: float) -> str | None:
-    """A new value that is `name` times `scale`, made by scaling constants; None if there are none to scale."""
+def _pushed(e: Editor, name: str, scale: float, operators: int = FAR) -> str | None:
+    """A new value that is `name` times `scale`, made by scaling constants within so many `operators`; None if there are
+    none to scale."""
     node = e.producer(name)
-    if node is None or not e.private(name):
+    if node is None or not operators or not e.private(name):
         return None
     if node.op == "MatMul":
         if e.data(node.inputs[1]) is not None:
             weights = _constant(e, node.inputs[1], scale)
             return None if weights is None else e.again(node, (node.inputs[0], weights))
-        inner = _pushed(e, node.inputs[0], scale)
+        inner = _pushed(e, node.inputs[0], scale, operators - 1)
         return None if inner is None else e.again(node, (inner, node.inputs[1]))
     if node.op in ("Reshape", "Transpose"):
-        inner = _pushed(e, node.inputs[0], scale)
+        inner = _pushed(e, node.inputs[0], scale, operators - 1)
         return None if inner is None else e.again(node, (inner, *node.inputs[1:]))
     if node.op == "Gemm":
         constants = [_constant(e, x, scale) for x in node.inputs[1:] if x]
@@ -51,7 +54,7 @@ def _pushed(e: Editor, name: str, scale: float) -> str | None:
     if node.op == "Add":
         for x, bias in (node.inputs, node.inputs[::-1]):
             if e.data(bias) is not None and e.data(x) is None:
-                inner, shifted = _pushed(e, x, scale), _constant(e, bias, scale)
+                inner, shifted = _pushed(e, x, scale, operators - 1), _constant(e, bias, scale)
                 return None if inner is None or shifted is None else e.again(node, (inner, shifted))
     return None
 

@@ -25,12 +25,12 @@ class FoldConstants:
     limit: int = 1 << 16
 
     def __call__(self, graph: Graph) -> Graph:
-        values = dict(graph.values)
+        values, outputs = dict(graph.values), frozenset(graph.outputs)
         kept: list[Node] = []
         folded: list[Value] = []
         for node in graph.nodes:
             inputs = tuple(values[x] if x else None for x in node.inputs)
-            if not self._folds(graph, node, inputs, values):
+            if not outputs.isdisjoint(node.outputs) or not self._folds(node, inputs, values):
                 kept.append(node)
                 continue
             for name, data in zip(node.outputs, _computed(node, inputs), strict=False):
@@ -41,8 +41,8 @@ class FoldConstants:
                     folded.append(value)
         return graph.with_nodes(kept, folded) if folded else graph
 
-    def _folds(self, graph: Graph, node: Node, inputs: tuple[Value | None, ...], values: dict[str, Value]) -> bool:
-        if node.op in KEPT or any(out in graph.outputs for out in node.outputs):
+    def _folds(self, node: Node, inputs: tuple[Value | None, ...], values: dict[str, Value]) -> bool:
+        if node.op in KEPT:
             return False
         if any(v is not None and v.data is None for v in inputs):
             return False

@@ -88,6 +88,14 @@ class Rule:
 
 
 @dataclass
+class Aliases:
+    """Values that are others from now on (`of`), and these others (`taken`)."""
+
+    of: dict[str, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+
+@dataclass
 class Editor:
     """The Graph under a sweep of rewrites. Questions are answered about the Graph as it was when the sweep began."""
 
@@ -101,6 +109,7 @@ class Editor:
         self._producers = self.graph.producers()
         self._consumers = self.graph.consumers()
         self.names = {node.name for node in self.graph.nodes}
+        self.outputs = frozenset(self.graph.outputs)
 
     def value(self, name: str) -> Value:
         return self.values.get(name) or self.graph.values[name]
@@ -119,7 +128,7 @@ class Editor:
 
     def private(self, name: str) -> bool:
         """Whether one node alone reads the value."""
-        return len(self.readers(name)) == 1 and name not in self.graph.outputs
+        return len(self.readers(name)) == 1 and name not in self.outputs
 
     def scalar(self, name: str) -> float | None:
         """The number that all elements of a constant are."""
@@ -169,7 +178,7 @@ def matches(editor: Editor, node: Node, pattern: Op, private: bool = True) -> Ma
 def _is_private(editor: Editor, nodes: tuple[Node, ...]) -> bool:
     names = {n.name for n in nodes}
     inner = [out for n in nodes[1:] for out in n.outputs if out]
-    return all(o not in editor.graph.outputs and all(r.name in names for r in editor.readers(o)) for o in inner)
+    return all(o not in editor.outputs and all(r.name in names for r in editor.readers(o)) for o in inner)
 
 
 Found = tuple[dict[str, str], tuple[Node, ...]]
@@ -239,17 +248,17 @@ def _sweep(graph: Graph, rules: Sequence[Rule]) -> Graph | None:
     """Every node rewritten once, or None if nothing changed."""
     editor = Editor(graph)
     nodes: list[Node] = []
-    aliases: dict[str, str] = {}
+    aliases = Aliases()
     changed = False
     for node in graph.nodes:
         replaced = _replaced(editor, node, rules, aliases)
         changed |= replaced is not None
         nodes += [node] if replaced is None else replaced
-    return live(_aliased(graph, nodes, aliases, editor.values)) if changed else None
+    return live(_aliased(graph, nodes, aliases.of, editor.values)) if changed else None
 
 
-def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: dict[str, str]) -> list[Node] | None:
-    if any(editor.readers(o) or o in editor.graph.outputs for o in node.outputs[1:] if o):
+def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: Aliases) -> list[Node] | None:
+    if any(editor.readers(o) or o in editor.outputs for o in node.outputs[1:] if o):
         return None
     for rule in rules:
         match = matches(editor, node, rule.pattern, rule.private)
@@ -269,36 +278,43 @@ def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: dict[s
             last = replace(editor.added[-1], name=node.name, outputs=(out,))
             return [*editor.added[:-1], last]
         if _may_alias(editor, out, result, aliases):
-            aliases[out] = result
+            aliases.of[out] = result
+            aliases.taken.add(result)
             return list(editor.added)
     return None
 
 
-def _may_alias(editor: Editor, out: str, value: str, aliases: Mapping[str, str]) -> bool:
+def _may_alias(editor: Editor, out: str, value: str, aliases: Aliases) -> bool:
     """A graph's output keeps its name: what it becomes an alias of must be free to take it."""
-    if out not in editor.graph.outputs:
+    if out not in editor.outputs:
         return True
     producer = editor.producer(value)
-    taken = value in aliases or value in aliases.values() or value in editor.graph.outputs
+    taken = value in aliases.of or value in aliases.taken or value in editor.outputs
     return producer is not None and not taken
 
 
 def _aliased(graph: Graph, nodes: Sequence[Node], aliases: Mapping[str, str], values: Mapping[str, Value]) -> Graph:
     """The graph over `nodes` with every read of an alias replaced; a value that an output is an alias of gets the
     output's name."""
-    renamed = {value: out for out, value in aliases.items() if out in graph.outputs}
+    outputs = frozenset(graph.outputs)
+    renamed = {value: out for out, value in aliases.items() if out in outputs}
+    last: dict[str, str] = {}  # name -> what it is in the end an alias of
 
     def final(name: str) -> str:
-        while name in aliases and name not in graph.outputs:
+        chain = []
+        while name not in last and name in aliases and name not in outputs:
+            chain.append(name)
             name = aliases[name]
+        name = last.get(name, name)
+        last.update(dict.fromkeys(chain, name))
         return renamed.get(name, name)
 
     result = []
     for node in nodes:
-        if node.outputs[0] in aliases and node.outputs[0] in graph.outputs:
+        if node.outputs[0] in aliases and node.outputs[0] in outputs:
             continue
-        outputs = tuple(renamed.get(o, o) for o in node.outputs)
-        result.append(replace(node, inputs=tuple(final(x) if x else "" for x in node.inputs), outputs=outputs))
+        names = tuple(renamed.get(o, o) for o in node.outputs)
+        result.append(replace(node, inputs=tuple(final(x) if x else "" for x in node.inputs), outputs=names))
     return graph.with_nodes(result, values.values())
 
 

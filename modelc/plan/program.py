@@ -7,8 +7,10 @@ some kernel reads it in, shared by tasks and by variants.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,20 +62,53 @@ def plan_memory(items: Iterable[Lifetime], taken: Mapping[str, str] | None = Non
         first[item.name] = root = first[(taken or {}).get(item.name, item.name)]
         before = lives.get(root, item)
         lives[root] = Lifetime(root, max(before.bytes, item.bytes), before.first, max(before.last, item.last))
-    placed: list[tuple[Lifetime, int, int]] = []
+    placed = _Placed(1 + max((item.last for item in lives.values()), default=0))
+    starts: dict[str, int] = {}
     for item in sorted(lives.values(), key=lambda i: (-i.bytes, i.first, i.last, i.name)):
         size = aligned(item.bytes)
-        alive = sorted((start, end) for o, start, end in placed if o.first <= item.last and item.first <= o.last)
         best, end_of_last = None, 0
-        for start, end in alive:
+        for start, end in sorted(placed.alive(item.first, item.last)):
             gap = start - end_of_last
             if gap >= size and (best is None or gap < best[0]):
                 best = (gap, end_of_last)
             end_of_last = max(end_of_last, end)
-        offset = end_of_last if best is None else best[1]
-        placed.append((item, offset, offset + size))
-    starts = {item.name: start for item, start, _ in placed}
-    return {name: starts[root] for name, root in first.items()}, max((end for _, _, end in placed), default=0)
+        starts[item.name] = end_of_last if best is None else best[1]
+        placed.add(item.first, item.last, starts[item.name], starts[item.name] + size)
+    return {name: starts[root] for name, root in first.items()}, placed.end
+
+
+class _Placed:
+    """What has a place in the arena, by the steps at which it lives: a tree of spans of steps, of which each covers the
+    two below it, and what lives all through a span but not through the one above is listed there."""
+
+    def __init__(self, steps: int) -> None:
+        self.leaves = 1 << (steps - 1).bit_length()
+        self.spans: list[list[tuple[int, int]]] = [[] for _ in range(2 * self.leaves)]
+        self.beginning: list[tuple[int, int, int]] = []  # (first step, start, end), in order
+        self.end = 0
+
+    def add(self, first: int, last: int, start: int, end: int) -> None:
+        insort(self.beginning, (first, start, end))
+        self.end = max(self.end, end)
+        low, high = first + self.leaves, last + self.leaves + 1
+        while low < high:
+            if low % 2:
+                self.spans[low].append((start, end))
+                low += 1
+            if high % 2:
+                high -= 1
+                self.spans[high].append((start, end))
+            low, high = low // 2, high // 2
+
+    def alive(self, first: int, last: int) -> list[tuple[int, int]]:
+        """(start, end) of all that lives at one of the steps: at the first of them, or from a later one on."""
+        found: list[tuple[int, int]] = []
+        span = first + self.leaves
+        while span:
+            found += self.spans[span]
+            span //= 2
+        later = bisect_left(self.beginning, (first + 1,)), bisect_left(self.beginning, (last + 1,))
+        return found + [(start, end) for _, start, end in self.beginning[slice(*later)]]
 
 
 def aligned(size: int) -> int:
@@ -116,6 +151,24 @@ class Compiled:
     nest: Nest
     kernel: Kernel
 
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """What each step of the kernel does."""
+        return tuple(phase_works(self))
+
+    @cached_property
+    def temporaries(self) -> Mapping[str, int]:
+        return dict(self.kernel.temporaries)
+
+    @cached_property
+    def error_bound(self) -> float:
+        return rounding_error(self.task, self.candidate.stages)
+
+    @cached_property
+    def taken_places(self) -> dict[str, tuple[str, ...]]:
+        """in_place() of the Nest."""
+        return in_place(self.nest)
+
 
 @dataclass(frozen=True)
 class Use:
@@ -146,13 +199,14 @@ def plan_program(
             places[name] = Argument("output", len(outputs))
             outputs.append(_tensor(root))
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
+    rounded = rounded_values(program)
     return Plan(
         inputs=tuple(_tensor(program.values[name]) for name in program.inputs),
         outputs=tuple(outputs),
         steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
         arena_bytes=size,
         memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
-        rounded=tuple(name for name in program.outputs if name in rounded_values(program)),
+        rounded=tuple(name for name in program.outputs if name in rounded),
     )
 
 
@@ -198,7 +252,7 @@ def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed
 def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
     found: dict[str, Lifetime] = {}
     for number, use in enumerate(uses):
-        sizes = dict(use.compiled.kernel.temporaries)
+        sizes = use.compiled.temporaries
         for argument, region in zip(use.arguments, use.regions, strict=True):
             if region in sizes:
                 first = found[argument].first if argument in found else number
@@ -210,17 +264,19 @@ def _places_taken(program: Program, uses: Sequence[Use], lives: Sequence[Lifetim
     """Values that lie in the place of one that the same step reads for the last time (in_place.py)."""
     life = {one.name: one for one in lives}
     taken: dict[str, str] = {}
+    given: set[str] = set()  # places that have been taken
     for number, use in enumerate(uses):
         name = dict(zip(use.regions, use.arguments, strict=True))
         roots = [program.values[a].root if a in program.values else a for a in use.arguments]
-        for output, inputs in in_place(use.compiled.nest).items():
+        for output, inputs in use.compiled.taken_places.items():
             new = life.get(name.get(output, ""))
             if new is None or new.first != number:
                 continue
             for old in [life[name[i]] for i in inputs if name.get(i, "") in life]:
-                alone = roots.count(old.name) == 1 and old.name not in taken.values()
+                alone = roots.count(old.name) == 1 and old.name not in given
                 if alone and old.last == number and old.bytes == new.bytes:
                     taken[new.name] = old.name
+                    given.add(old.name)
                     break
     return taken
 
@@ -231,7 +287,7 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         _argument(name, region, compiled, program, places, parameters, pack)
         for name, region in zip(use.arguments, use.regions, strict=True)
     )
-    work = phase_work(compiled, use.step)
+    work = compiled.works[use.step]
     suffix = f".{use.step}" if len(compiled.kernel.steps) > 1 else ""
     return Step(
         name=f"{use.bound.task.name}{suffix}",
@@ -247,7 +303,7 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         intrinsic=", ".join(one.name for one in kernel.intrinsics),
         instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
         layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
-        error_bound=rounding_error(compiled.task, compiled.candidate.stages),
+        error_bound=compiled.error_bound,
     )
 
 
@@ -295,21 +351,22 @@ class Work:
     dtype: str
 
 
-def phase_work(compiled: Compiled, step: int) -> Work:
-    """The work of one step of a kernel. Steps are the phases of the Nest; the operations of the Task, as the model
+def phase_works(compiled: Compiled) -> Iterator[Work]:
+    """The work of every step of a kernel. Steps are the phases of the Nest; the operations of the Task, as the model
     states them, count for the phase of its anchor; an opaque Block counts none."""
-    nest, task = compiled.nest, compiled.derived
-    phase = nest.phases[step] if len(nest.phases) == len(compiled.kernel.steps) else ()
+    nest, task, steps = compiled.nest, compiled.derived, compiled.kernel.steps
+    phases = nest.phases if len(nest.phases) == len(steps) else [()] * len(steps)
     sizes = {r.name: r.bytes for r in (*nest.params, *nest.temporaries)}
-    moved = sum(sizes[name] for name in dict.fromkeys(compiled.kernel.steps[step].args))
-    names = {s.block for s in walk(phase) if isinstance(s, Leaf)}
-    if task.anchor not in names:
-        return Work(0, moved, task.buffer(task.outputs[0]).dtype)
-    blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
-    heaviest = max(blocks, key=_block_flops)
-    units = compiled.kernel.steps[step].intrinsics
-    dtype = units[0].multiplies if units else _executed_dtype(heaviest, compiled.task.dtypes)
-    return Work(sum(map(_block_flops, blocks)), moved, dtype)
+    written = task.buffer(task.outputs[0]).dtype
+    for phase, step in zip(phases, steps, strict=True):
+        moved = sum(sizes[name] for name in dict.fromkeys(step.args))
+        if not any(s.block == task.anchor for s in walk(phase) if isinstance(s, Leaf)):
+            yield Work(0, moved, written)
+            continue
+        blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
+        heaviest = max(blocks, key=_block_flops)
+        dtype = step.intrinsics[0].multiplies if step.intrinsics else _executed_dtype(heaviest, compiled.task.dtypes)
+        yield Work(sum(map(_block_flops, blocks)), moved, dtype)
 
 
 _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}

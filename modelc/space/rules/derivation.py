@@ -16,7 +16,7 @@ Others are a user's own. A program registers them; an installed package names th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -103,21 +103,31 @@ def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
 
 def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
     """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
-    for stage in stages:
-        if (anew := rules()[stage.rule].constant) is not None:
-            data = anew(task, name, data, **stage.args)
-        task = derived(task, stage)
+    for before, stage in _before(task, stages, lambda rule: rule.constant is not None):
+        anew = rules()[stage.rule].constant
+        assert anew is not None
+        data = anew(before, name, data, **stage.args)
     return data
 
 
 def rounding_error(task: Task, stages: tuple[Stage, ...]) -> float:
     """The largest error bound of the rules among `stages` that round otherwise; 0 where there is none."""
     bounds = [0.0]
-    for stage in stages:
-        if (bound := rules()[stage.rule].error_bound) is not None:
-            bounds.append(bound(task, **stage.args))
-        task = derived(task, stage)
+    for before, stage in _before(task, stages, lambda rule: rule.error_bound is not None):
+        bound = rules()[stage.rule].error_bound
+        assert bound is not None
+        bounds.append(bound(before, **stage.args))
     return max(bounds)
+
+
+def _before(task: Task, stages: tuple[Stage, ...], wanted: Callable[[Rule], bool]) -> Iterator[tuple[Task, Stage]]:
+    """The stages whose rules are `wanted`, and the Task that each is applied to; nothing is derived beyond the last."""
+    known = rules()
+    found = [k for k, stage in enumerate(stages) if wanted(known[stage.rule])]
+    for k, stage in enumerate(stages[: found[-1] + 1] if found else ()):
+        if k in found:
+            yield task, stage
+        task = derived(task, stage)
 
 
 def proposals(task: Task, target: Target) -> Iterator[tuple[Stage, Task]]:
