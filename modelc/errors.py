@@ -38,6 +38,10 @@ class InputError(ModelcError):
     """What a model is run with: wrong names, dtypes or shapes."""
 
 
+class OutputError(ModelcError):
+    """Stdout: a full disk, a closed descriptor."""
+
+
 class ToolchainError(ModelcError):
     """No compiler or emulator for the target, or one that failed."""
 
@@ -86,19 +90,24 @@ class ExhaustedError(Escaped):
     """Memory, disk space or open files ran out."""
 
     def _sentence(self) -> str:
+        if isinstance(self.error, FileNotFoundError):
+            return f"{self.error.strerror}: make room there, or name another folder by TMPDIR"
         if isinstance(self.error, OSError):
             return f"{self.error.strerror}: free some, and try again"
         return "this needs more memory than there is"
 
 
-EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def escaped(error: Exception) -> Escaped:
     """What the user is told of an exception that is no ModelcError."""
     if isinstance(error, Escaped):
         return error
-    ran_out = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)
+    full = isinstance(error, OSError) and error.errno in EXHAUSTED
+    # What tempfile raises where no folder takes a file.
+    full |= isinstance(error, FileNotFoundError) and "No usable temporary directory" in (error.strerror or "")
+    ran_out = full or isinstance(error, MemoryError)
     return ExhaustedError(error) if ran_out else InternalError(error)
 
 

@@ -250,7 +250,7 @@ class Run:
             return write_package(self.spec([program], self.kernels([program]), self.kept), path)
 
         def draw(package: Package) -> Arrays:
-            return drawn(package, self.model, self.config.verify.seed, 1)[0]
+            return next(drawn(package, self.model, self.config.verify.seed))
 
         progress = partial(self.stages.progress, "verify")
         return [errors_added(p, some, package, draw, progress) for p, some in zip(wide, every, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.choices import check_choices, digest_of, parse_choices
-from modelc.errors import blaming
+from modelc.errors import InputError, blaming
 from modelc.ir.program import Program
 from modelc.package import Package, read_choices, read_package, write_package
 from modelc.partition.precision import rounded_values
 from modelc.pipeline import Run
 from modelc.verify import Probe, Report, compare_layers
-from modelc.verify.check import ATOL, RTOL, drawn, variant_of
+from modelc.verify.check import ATOL, RTOL, drawn, other_model, variant_of
 from modelc.verify.check import verify as verify_outputs
 from modelc.verify.compare import BF16, Rounded
 
@@ -52,15 +53,19 @@ def _verify(
     per_layer: bool,
     bf16: Rounded,
 ) -> Report:
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= value < inf:
+            raise InputError(f"{name} is {value}; expected a number from 0")
     report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16)
+    read = read_package(package)
+    report = replace(report, notes=other_model(read, model))
     if not per_layer:
         return report
-    read = read_package(package)
     source = str(read.path / "choices.json")
     chosen = parse_choices(read_choices(read), source)
     digest = digest_of(Path(model))
     check_choices(chosen, __version__, digest, None, source)
-    feed = dict(inputs) if inputs is not None else drawn(read, model, seed, 1)[0]
+    feed = dict(inputs) if inputs is not None else next(drawn(read, model, seed))
     number = variant_of(read, feed)
     only = slice(number, number + 1)
     one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])

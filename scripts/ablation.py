@@ -75,7 +75,7 @@ def measure(
             packages[way], compiled[way] = path, sum(s for stage, s in result.seconds.items() if stage != "verify")
         first, *others = packages
         timed = [first, *(way for way in others if not same(packages[way], packages[first]))]
-        feed = drawn(read_package(packages[first]), model, seed=0, samples=1)[0]
+        feed = next(drawn(read_package(packages[first]), model))
         engines = {way: stack.enter_context(Engine("modelc", packages[way], threads)) for way in timed}
         for engine in engines.values():
             engine.run(feed)

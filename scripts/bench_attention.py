@@ -100,7 +100,7 @@ def measure(name: str, unit: Unit, against: Sequence[str], threads: int, seconds
             engines[way] = stack.enter_context(Engine("modelc", package, threads))
         for peer in against:
             engines[peer] = stack.enter_context(Engine(peer, model, threads))
-        feed = drawn(read_package(package), model, seed=0, samples=1)[0]
+        feed = next(drawn(read_package(package), model))
         for engine in engines.values():
             engine.run(feed)
         alone = stack.enter_context(Peak(unit, threads))

@@ -65,7 +65,7 @@ def measure(
         modelc.compile(model, target, package)
         read = read_package(package)
         assert [step.intrinsic for step in read.manifest.variants[0].steps] == [name]
-        feed = drawn(read, model, seed=0, samples=1)[0]
+        feed = next(drawn(read, model))
         engines = {"modelc": stack.enter_context(Engine("modelc", package, threads))}
         engines["modelc"].run(feed)
         for peer in against:

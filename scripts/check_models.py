@@ -105,7 +105,7 @@ def verify(package: Path, model: Path, row: dict[str, Any]) -> None:
 def run(package: Path, model: Path, row: dict[str, Any], folder: Path) -> None:
     """The same bits from C with one thread and two, again, and from Python; memory and times of the C process."""
     read = read_package(package)
-    feed = drawn(read, model, seed=SEEDS[0], samples=1)[0]
+    feed = next(drawn(read, model, SEEDS[0]))
     one = run_emulated(package, feed, threads=1, repeat=5)
     results = {"C, two threads": run_emulated(package, feed, threads=2, repeat=2).outputs}
     row |= {"open_ms": one.open_seconds * 1e3, "run_ms": one.seconds * 1e3}

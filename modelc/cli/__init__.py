@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 
 import click
 
 from modelc import __version__
 from modelc.cli.bench import bench
 from modelc.cli.compile import compile_
-from modelc.cli.debug import add_debug_option, show_error
+from modelc.cli.debug import add_debug_option, show_error, show_failure
 from modelc.cli.inspect import inspect
+from modelc.cli.output import standard_streams, unwritable
 from modelc.cli.profile import profile
 from modelc.cli.run import run
 from modelc.cli.targets import targets
@@ -32,18 +34,22 @@ add_debug_option(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point: a user's mistake and our own are a sentence on stderr and an exit code; a traceback only with
-    --debug. Whatever ends the process by a signal, nothing half-written is left."""
+    """The entry point: a user's mistake and our own are a sentence on stderr and an exit code, with --json also a
+    document on stdout; a traceback only with --debug. Whatever ends the process by a signal, nothing half-written is
+    left."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    standard_streams()
+    given = sys.argv[1:] if arguments is None else arguments
     settings = {"debug": False}
+    as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     try:
-        code = group.main(arguments, prog_name="modelc", standalone_mode=False, obj=settings)
+        code = group.main(given, prog_name="modelc", standalone_mode=False, obj=settings)
     except click.exceptions.Abort:
-        click.echo("modelc: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(show_failure("Interrupted", "interrupted", 130, as_json))
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        with suppress(OSError):
+            error.show()
+        sys.exit(show_failure("UsageError", error.format_message(), error.exit_code, as_json, said=True))
     except Exception as error:
-        sys.exit(show_error(error, settings["debug"]))
+        sys.exit(show_error(unwritable() or error, settings["debug"], as_json))
     sys.exit(code if isinstance(code, int) else 0)

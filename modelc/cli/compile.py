@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from modelc.cli.output import err, json_option, out, print_json, size
+from modelc.cli.output import complain, json_option, print_json, progress, say, size
 
 PRECISIONS = ("f32", "bf16", "auto")
+
+
+MOST_DIMENSIONS = 32
+_DIMENSION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
     """NAME=1,3,224,224 for each input; a name that comes again begins the next set."""
     sets: list[dict[str, tuple[int, ...]]] = []
     for text in given:
-        name, _, dims = text.rpartition("=")
-        try:
-            shape = tuple(int(d) for d in dims.split(",")) if dims else ()
-        except ValueError:
-            name = ""
-        if not name:
-            raise click.BadParameter(f"{text!r}: expected NAME=1,3,224,224", param_hint="--shape")
+        name, _, listed = text.rpartition("=")
+        dims = listed.split(",") if listed else []
+        numbers = [int(d) if _DIMENSION.fullmatch(d) else -1 for d in dims]
+        if not name or len(dims) > MOST_DIMENSIONS or not all(0 <= n < 1 << 31 for n in numbers):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected NAME=1,3,224,224, at most {MOST_DIMENSIONS} whole numbers below 2^31",
+                param_hint="--shape",
+            )
         if not sets or name in sets[-1]:
             sets.append({})
-        sets[-1][name] = shape
+        sets[-1][name] = tuple(numbers)
     return sets
 
 
@@ -73,12 +78,12 @@ def compile_(
     from modelc.pipeline import compile
 
     sets = shape_sets(shapes)
-    with err.status("starting") as status:
+    with progress("starting") as then:
 
-        def progress(stage: str, text: str) -> None:
-            status.update(f"[bold]{stage}[/bold] {escape(text)}")
+        def follow(stage: str, text: str) -> None:
+            then(f"{stage} {text}")
             if not sys.stderr.isatty() and stage not in said:
-                err.print(f"{stage} {text}", markup=False)
+                complain(f"{stage} {text}")
             said.add(stage)
 
         said: set[str] = set()
@@ -95,23 +100,23 @@ def compile_(
             dump_dir=dump_dir,
             choices=choices,
             precision=precision,
-            progress=progress,
+            progress=follow,
         )
     summary = result.to_json()
     if as_json:
         print_json(summary)
     elif result.path is None:
-        out.print(f"stopped after {stop_after}")
+        say(f"stopped after {stop_after}")
     else:
         stages = ", ".join(f"{stage} {s:.1f}" for stage, s in result.seconds.items())
-        out.print(f"[bold]{result.path}[/bold] for {result.target}")
+        say(f"{result.path} for {result.target}")
         rejected = f", {result.rejected} invalid schedules rejected" if result.rejected else ""
-        out.print(f"  kernels       {result.kernels} distinct, {result.steps} steps{rejected}")
-        out.print(f"  arena         {size(result.arena_bytes)}")
-        out.print(f"  parameters    {size(result.params_bytes)}")
-        out.print(f"  library       {size(result.library_bytes)}")
-        out.print(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
-        out.print(f"  verification  {result.report.sentence() if result.report else 'none'}", markup=False)
+        say(f"  kernels       {result.kernels} distinct, {result.steps} steps{rejected}")
+        say(f"  arena         {size(result.arena_bytes)}")
+        say(f"  parameters    {size(result.params_bytes)}")
+        say(f"  library       {size(result.library_bytes)}")
+        say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
+        say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         for note in result.notes:
-            out.print(f"  note          {note}", markup=False)
+            say(f"  note          {note}")
     return 0 if result.report is None or result.report.passed else 1

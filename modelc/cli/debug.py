@@ -6,7 +6,8 @@ import traceback
 
 import click
 
-from modelc.errors import ModelcError, escaped
+from modelc.cli.output import complain, print_json
+from modelc.errors import ModelcError, OutputError, escaped
 
 
 def add_debug_option(command: click.Command) -> None:
@@ -25,10 +26,25 @@ def _remember(context: click.Context, option: click.Parameter, value: bool) -> N
     context.find_root().obj["debug"] |= value
 
 
-def show_error(error: Exception, debug: bool) -> int:
-    """Says on stderr what is wrong, and returns the exit code. What is no ModelcError is a mistake of modelc's own."""
+def show_error(error: Exception, debug: bool, as_json: bool) -> int:
+    """Says what is wrong, and returns the exit code. What is no ModelcError is a mistake of modelc's own."""
     known = error if isinstance(error, ModelcError) else escaped(error)
     if debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    click.echo(f"modelc: {known}", err=True)
-    return known.exit_code
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            complain(line)
+    as_json = as_json and not isinstance(known, OutputError)  # stdout itself is what is wrong
+    return show_failure(type(known).__name__, str(known), known.exit_code, as_json)
+
+
+def show_failure(kind: str, message: str, exit_code: int, as_json: bool, said: bool = False) -> int:
+    """Prints a message on stderr, unless it is `said` there already, with --json a document on stdout too, and returns
+    the exit code."""
+    if not said:
+        for line in f"modelc: {message}".split("\n"):
+            complain(line)
+    if as_json:
+        try:
+            print_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
+        except OutputError as error:
+            complain(f"modelc: {error}")
+    return exit_code

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from modelc.cli.output import json_option, out, print_json, size
+from modelc.cli.output import json_option, print_json, say, size
 
 
 @click.command()
@@ -28,32 +28,32 @@ def inspect(path: Path, as_json: bool) -> int:
 
 
 def _print_model(found: dict[str, Any]) -> None:
-    out.print(f"model {found['name']}, {found['nodes']} nodes, {found['parameters']} parameters", markup=False)
+    say(f"model {found['name']}, {found['nodes']} nodes, {found['parameters']} parameters")
     for kind in ("inputs", "outputs"):
         for t in found[kind]:
-            out.print(f"  {kind[:-1]} {t['name']}: {t['dtype']}{t['shape']}", markup=False)
-    out.print("  " + ", ".join(f"{op} {count}" for op, count in found["operators"].items()), markup=False)
+            say(f"  {kind[:-1]} {t['name']}: {t['dtype']}{t['shape']}")
+    say("  " + ", ".join(f"{op} {count}" for op, count in found["operators"].items()))
     for row in found["unsupported"]:
-        out.print(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}", markup=False)
-    out.print("every operator is supported" if found["supported"] else f"{len(found['unsupported'])} nodes unsupported")
+        say(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
+    say("every operator is supported" if found["supported"] else f"{len(found['unsupported'])} nodes unsupported")
 
 
 def _print_package(found: dict[str, Any]) -> None:
     target = found["target"]
-    out.print(f"package {found['name']} for {target['name']} ({target['triple']})", markup=False)
-    out.print(f"  needs         {', '.join(target['features']) or 'nothing special'}", markup=False)
+    say(f"package {found['name']} for {target['name']} ({target['triple']})")
+    say(f"  needs         {', '.join(target['features']) or 'nothing special'}")
     for k, variant in enumerate(found["variants"]):
         for kind in ("inputs", "outputs"):
             for t in variant[kind]:
-                out.print(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}{list(t['shape'])}", markup=False)
+                say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}{list(t['shape'])}")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in found["dtypes"].items())
-    out.print(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
+    say(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
     made = ", ".join(f"{count} of {name}" for name, count in found["intrinsics"].items())
-    out.print(f"  intrinsics    {made or 'none: plain vectors'}", markup=False)
-    out.print(f"  work          {found['gflops']:.3g} GFLOP, arena {size(found['arena_bytes'])}")
-    out.print(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}", markup=False)
+    say(f"  intrinsics    {made or 'none: plain vectors'}")
+    say(f"  work          {found['gflops']:.3g} GFLOP, arena {size(found['arena_bytes'])}")
+    say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}")
     verification = found["verification"]
-    out.print(f"  verification  {verification.get('sentence', verification) if verification else 'none'}", markup=False)
+    say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
     for note in found["notes"]:
-        out.print(f"  note          {note}", markup=False)
-    out.print("every file's checksum is right")
+        say(f"  note          {note}")
+    say("every file's checksum is right")

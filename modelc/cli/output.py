@@ -1,28 +1,32 @@
-"""What the verbs share: JSON or tables on stdout, progress on stderr, options that are read the same everywhere."""
+"""What the verbs share: JSON, sentences and tables on stdout, progress on stderr, and how these are written. What a
+user or a model names is never taken for markup, and reaches a terminal without control characters."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from modelc.errors import InputError
+from modelc.errors import OutputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 WIDTH = 160  # of tables that go into a file or a pipe
+READER_GONE = 128 + 13  # the exit code that a shell shows for what SIGPIPE ended
 
-out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(
+    width=None if sys.stdout is not None and sys.stdout.isatty() else WIDTH, highlight=False, markup=False, emoji=False
+)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def json_option(function: F) -> F:
@@ -32,21 +36,85 @@ def json_option(function: F) -> F:
 
 
 def print_json(data: Mapping[str, Any] | list[Any]) -> None:
-    click.echo(json.dumps(data, indent=1))
+    write(json.dumps(data, indent=1) + "\n")
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; nothing in it is executed."""
+def say(line: str = "") -> None:
+    """One line on stdout."""
+    write(plain(line) + "\n")
+
+
+def show(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    table = Table(*headers, box=None)
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    with out.capture() as taken:
+        out.print(table)
+    write(taken.get())
+
+
+def write(text: str) -> None:
+    """`text` as it is on stdout. Raises OutputError where that fails."""
     try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise InputError(f"{path} holds one array without a name; expected an .npz file")
-            return {name: file[name] for name in file.files}
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise InputError(f"{path} is no .npz file of numbers, or damaged: numpy.savez writes such files") from None
+        raise _unwritable(error) from None
+
+
+def unwritable() -> OutputError | None:
+    """What to raise where stdout did not take what was printed by other means than `write`."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _unwritable(error)
+    return None
+
+
+def complain(line: str) -> None:
+    """One line on stderr, if there is somebody to read it."""
+    with suppress(OSError):
+        sys.stderr.write(f"{plain(line)}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being done; yields what says the next thing."""
+    if not err.is_terminal:
+        yield lambda then: None
+        return
+    with err.status(Text(plain(text))) as status:
+        yield lambda then: status.update(Text(plain(then)))
+
+
+def plain(text: str) -> str:
+    """`text` with escapes for what has no business on a terminal: control characters and what is no Unicode, of which
+    names of files and tensors may have any."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def standard_streams() -> None:
+    """Makes up for standard streams that were closed before the start, so that no file takes their numbers, and lets
+    stdout escape what its encoding lacks."""
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:  # what is written to stdout must fail: it is opened for reading
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w", closefd=False))
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _unwritable(error: OSError) -> OutputError:
+    """What to raise. Whatever is left in stdout's buffer is dropped, or Python would try again at its end."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        sys.stdout.flush()
+    if error.errno == errno.EPIPE:  # `| head` has seen enough
+        raise SystemExit(READER_GONE)
+    return OutputError(f"the result cannot be written to stdout: {error.strerror}")
 
 
 def size(count: float) -> str:

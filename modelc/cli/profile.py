@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from modelc.cli.output import err, json_option, out, print_json, size
+from modelc.cli.output import json_option, print_json, progress, say, show, size
 
 
 @click.command()
@@ -18,19 +17,18 @@ def profile(package: Path, threads: int, as_json: bool) -> None:
     """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
     from modelc.verify.profile import profile as profile_package
 
-    with err.status("running, and measuring this machine's peak"):
+    with progress("running, and measuring this machine's peak"):
         found = profile_package(package, threads)
     if as_json:
         print_json(found)
         return
-    table = Table(
-        "kernel", "us", "share", "MFLOP", "bytes", "dtype", "instruction", "GFLOP/s", "of peak", "nodes", box=None
-    )
+    rows = []
     for row in found["kernels"]:
         numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}", f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
         speed = (row["dtype"], row["instruction"] or "vectors", f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
-        table.add_row(row["kernel"], *numbers, *speed, ", ".join(row["nodes"]))
-    out.print(table)
+        rows.append((row["kernel"], *numbers, *speed, ", ".join(row["nodes"])))
+    figures = ("us", "share", "MFLOP", "bytes", "dtype", "instruction", "GFLOP/s", "of peak")
+    show(("kernel", *figures, "nodes"), rows)
     peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in found["peak_gflops"].items())
     source = "measured in this run" if found["peak_measured"] else "estimated: there is no C compiler to measure with"
-    out.print(f"{found['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")
+    say(f"{found['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from modelc.cli.output import json_option, out, print_json, read_npz
+from modelc.cli.arrays import read_npz
+from modelc.cli.output import json_option, print_json, say
 from modelc.errors import InputError, PackageError
 
 
@@ -36,4 +37,4 @@ def run(package: Path, inputs: Path, outputs: Path, as_json: bool) -> None:
         print_json({"outputs": described})
         return
     for name, one in described.items():
-        out.print(f"{name}: {one['dtype']}{one['shape']}", markup=False)
+        say(f"{name}: {one['dtype']}{one['shape']}")

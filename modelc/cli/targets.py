@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from modelc.cli.output import json_option, out, print_json
+from modelc.cli.output import json_option, print_json, say, write
 from modelc.errors import TargetError, VerificationError
 from modelc.target import Target, list_targets, load_target, probe
 
@@ -28,7 +28,7 @@ def list_(as_json: bool) -> None:
         print_json(list(names))
         return
     for name in names:
-        out.print(name)
+        say(name)
 
 
 @targets.command()
@@ -56,7 +56,7 @@ def probe_(output: Path | None, as_json: bool) -> None:
 @targets.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
-def check(file: Path, as_json: bool) -> None:
+def check(file: Path, as_json: bool) -> int:
     """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""
     from modelc.codegen.intrinsics.check import check_file
 
@@ -64,14 +64,15 @@ def check(file: Path, as_json: bool) -> None:
     for outcome in check_file(file):
         outcomes.append(outcome)
         if not as_json:
-            out.print(f"{outcome.name}: {outcome.status}, {outcome.reason}", markup=False, soft_wrap=True)
+            say(f"{outcome.name}: {outcome.status}, {outcome.reason}")
+    wrong = [outcome.name for outcome in outcomes if outcome.status == "wrong"]
     if as_json:
         print_json([asdict(outcome) for outcome in outcomes])
-    wrong = [outcome.name for outcome in outcomes if outcome.status == "wrong"]
+        return 1 if wrong else 0
     if wrong:
         raise VerificationError(f"{file}: {len(wrong)} of {len(outcomes)} intrinsics fail: {', '.join(wrong)}")
-    if not as_json:
-        out.print(f"{file} is valid", markup=False, soft_wrap=True)
+    say(f"{file} is valid")
+    return 0
 
 
 def _print(target: Target, as_json: bool) -> None:
@@ -80,4 +81,4 @@ def _print(target: Target, as_json: bool) -> None:
         tree: dict[str, Any] = yaml.safe_load(text)
         print_json(tree)
     else:
-        click.echo(text, nl=False)
+        write(text)

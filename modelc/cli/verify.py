@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from modelc.cli.output import err, json_option, out, print_json, read_npz
+from modelc.cli.arrays import read_npz
+from modelc.cli.number import Finite
+from modelc.cli.output import complain, json_option, print_json, progress, say, show
 
 
 @click.command()
@@ -16,8 +17,8 @@ from modelc.cli.output import err, json_option, out, print_json, read_npz
 @click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
 @click.option("--samples", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Inputs to draw.")
-@click.option("--rtol", metavar="X", type=click.FloatRange(0), default=1e-3, show_default=True)
-@click.option("--atol", metavar="X", type=click.FloatRange(0), default=1e-4, show_default=True)
+@click.option("--rtol", metavar="X", type=Finite(0), default=1e-3, show_default=True)
+@click.option("--atol", metavar="X", type=Finite(0), default=1e-4, show_default=True)
 @click.option("--per-layer", is_flag=True, help="Compare every kernel's result, and name the first that departs.")
 @json_option
 def verify(
@@ -36,26 +37,28 @@ def verify(
     from modelc.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)
-    with err.status("comparing with ONNX Runtime"):
+    with progress("comparing with ONNX Runtime"):
         report = verify_package(package, model, feed, seed, samples, rtol, atol, per_layer)
+    for note in report.notes:
+        complain(f"modelc: {note}")
     if as_json:
         print_json(report.to_json())
         return 0 if report.passed else 1
     if report.layers:
-        table = Table("kernel", "value", "max abs", "rms rel", "", box=None)
-        for layer in report.layers:
-            d, verdict = layer.distance, "" if layer.distance.passed else "departs"
-            table.add_row(layer.kernel, layer.value, f"{d.max_abs:.1e}", f"{d.rms_rel:.1e}", verdict)
-        out.print(table)
+        layers = [(x.kernel, x.value, x.distance, "" if x.distance.passed else "departs") for x in report.layers]
+        show(
+            ("kernel", "value", "max abs", "rms rel", ""),
+            [(kernel, value, f"{d.max_abs:.1e}", f"{d.rms_rel:.1e}", verdict) for kernel, value, d, verdict in layers],
+        )
         first = report.first_departure
         where = f"{first.kernel} ({', '.join(first.nodes)})" if first else "none"
-        out.print(f"first kernel that departs: {where}", markup=False)
-    table = Table("output", "max abs", "max rel", "rms rel", "cosine", "float64: ours / reference", "", box=None)
+        say(f"first kernel that departs: {where}")
+    rows = []
     for output in report.outputs:
         d, f = output.distance, output.float64
         truth = f"{f.ours_rms:.1e} / {f.reference_rms:.1e}" if f else ""
         figures = (f"{d.max_abs:.1e}", f"{d.max_rel:.1e}", f"{d.rms_rel:.1e}", f"{d.cosine:.7f}", truth)
-        table.add_row(output.name, *figures, "passed" if output.passed else "FAILED")
-    out.print(table)
-    out.print(f"{package} {report.sentence()}", markup=False)
+        rows.append((output.name, *figures, "passed" if output.passed else "FAILED"))
+    show(("output", "max abs", "max rel", "rms rel", "cosine", "float64: ours / reference", ""), rows)
+    say(f"{package} {report.sentence()}")
     return 0 if report.passed else 1

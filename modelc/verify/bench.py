@@ -14,10 +14,11 @@ from modelc.package import machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
-from modelc.verify.check import drawn
+from modelc.verify.check import drawn, other_model
 from modelc.verify.engine import NAMES, Engine
 
 SLICES = 10
+LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
 
 
@@ -43,12 +44,14 @@ def bench(
     say = progress or (lambda text: None)
     if unknown := sorted(set(against) - set(NAMES[1:])):
         raise InputError(f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}")
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if against and model is None:
         raise InputError(f"to compare with {', '.join(against)} the ONNX model is needed: give --model MODEL.onnx")
     read = read_package(package)
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
-    feed = drawn(read, model, seed=0, samples=1)[0]
+    feed = next(drawn(read, model))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name in ("modelc", *dict.fromkeys(against)):
@@ -67,6 +70,7 @@ def bench(
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
+        "notes": list(other_model(read, model)) if model is not None else [],
         "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
         "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
         **shares,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import InputError, ModelcError, PackageError, VerificationError
+from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
 from modelc.frontend.surgery import evaluate_float64, table_rows
-from modelc.package import Package, TensorInfo, machine_of, read_package, run_emulated
+from modelc.package import Package, TensorInfo, machine_of, read_choices, read_package, run_emulated
+from modelc.package.read import sha256_of
 from modelc.package.toolchain import native_machine
 from modelc.verify.compare import (
     BF16,
@@ -49,7 +50,8 @@ def verify(
     read = read_package(package, check=True)
     if inputs is not None:
         check_inputs(read, inputs)
-    feeds = [dict(inputs)] if inputs is not None else drawn(read, model, seed, samples)
+    feeds = iter([dict(inputs)]) if inputs is not None else drawn(read, model, seed, samples)
+    compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
     run: Callable[[Arrays], Arrays] | None = None
@@ -57,6 +59,7 @@ def verify(
         reference = stack.enter_context(Engine("ort", model))
         about = reference.about
         for feed in feeds:
+            compared += 1
             expected = reference.run(feed)
             try:
                 run = run or runner(read, stack)
@@ -65,7 +68,7 @@ def verify(
                 failure = f"did not run: {error}"
                 break
             _compare(ours, expected, model, feed, rtol, atol, bf16, collected, read)
-    return Report(about, rtol, atol, bf16, seed, len(feeds), tuple(collected.values()), failure=failure)
+    return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), failure=failure)
 
 
 def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
@@ -106,10 +109,26 @@ def _shown(tensor: TensorInfo) -> str:
     return f"{tensor.name} {list(tensor.shape)}"
 
 
-def drawn(package: Package, model: str | Path | None, seed: int, samples: int) -> list[Arrays]:
-    """`samples` inputs for every variant. Without the model, whole numbers are 0 or 1."""
+def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
+    """`samples` inputs for every variant, each drawn when it is asked for. Without the model, whole numbers are 0 or
+    1."""
     rows = table_rows(model) if model is not None else {}
-    return [draw_inputs(plan.inputs, rows, seed, k) for plan in package.manifest.variants for k in range(samples)]
+    return (draw_inputs(plan.inputs, rows, seed, k) for plan in package.manifest.variants for k in range(samples))
+
+
+def other_model(package: Package, model: str | Path) -> tuple[str, ...]:
+    """A note where `model` is another file than the package was compiled from; none where it is the same."""
+    recorded = str(read_choices(package).get("model_sha256"))
+    try:
+        found = sha256_of(Path(model))
+    except OSError as error:
+        raise ModelError(f"the model {model} cannot be read: {error.strerror}") from None
+    if found == recorded:
+        return ()
+    return (
+        f"{package.path} was compiled from another file than {model} (sha256 {recorded[:12]}..., found "
+        f"{found[:12]}...): what follows compares the two all the same",
+    )
 
 
 def _compare(

@@ -23,6 +23,7 @@ from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
 NAMES = tuple(ENGINES)
 TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
+MOST_WORDS = 1000  # bytes that are read of what a worker said before it died
 
 
 class Engine:
@@ -30,17 +31,20 @@ class Engine:
 
     def __init__(self, engine: str, path: str | Path, threads: int = 1) -> None:
         self.engine = engine
+        self._path = path
         self._folder = tempfile.TemporaryDirectory(prefix="modelc-engine-")
+        self._said = Path(self._folder.name) / "stderr"
         root = str(Path(__file__).resolve().parents[2])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-        self._worker = subprocess.Popen(
-            [sys.executable, "-m", "modelc.verify.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
-        )
+        with self._said.open("wb") as said:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-m", "modelc.verify.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=env,
+                start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
+            )
         try:
             self.about: str = self._ask("open", engine=engine, path=str(Path(path).resolve()), threads=threads)["about"]
         except BaseException:
@@ -48,7 +52,8 @@ class Engine:
             raise
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The outputs. Raises VerificationError when the engine refuses, crashes or does not end."""
+        """The outputs. Raises VerificationError where a package crashes or does not end, EngineError where another
+        engine does, or where one refuses."""
         given, taken = Path(self._folder.name) / "inputs.npz", Path(self._folder.name) / "outputs.npz"
         write_arrays(str(given), {name: np.ascontiguousarray(array) for name, array in inputs.items()})
         self._ask("run", inputs=str(given), outputs=str(taken))
@@ -66,16 +71,29 @@ class Engine:
             worker.stdin.write(json.dumps({command: arguments}).encode() + b"\n")
             worker.stdin.flush()
             if not select.select([worker.stdout], [], [], TIMEOUT)[0]:
-                raise VerificationError(f"{self.engine} did not finish within {TIMEOUT:g} s")
+                raise self._died(f"did not finish within {TIMEOUT:g} s when it was asked to {command}")
             line = worker.stdout.readline()
         except BrokenPipeError:
             line = b""
-        if not line:
-            raise VerificationError(f"{self.engine} {_end_of(worker)} when it was asked to {command}")
+        if not line.endswith(b"\n"):
+            raise self._died(f"{_end_of(worker)} when it was asked to {command}", self._last_words())
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise EngineError(f"{self.engine} cannot {command}: {answer['error']}")
         return answer
+
+    def _died(self, how: str, words: str = "") -> ModelcError:
+        """A package that dies is wrong; of another engine that dies nothing follows for the package."""
+        if self.engine == "modelc":
+            return VerificationError(f"{self.engine} {how}{words}")
+        return EngineError(f"{self.engine} {how} {self._path}{words}: there is nothing to compare the package with")
+
+    def _last_words(self) -> str:
+        with self._said.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - MOST_WORDS, 0))
+            lines = file.read().decode(errors="replace").split("\n")
+        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" ({words})" if words else ""
 
     def close(self) -> None:
         self._worker.kill()
@@ -94,11 +112,12 @@ class Engine:
 
 
 class EngineError(ModelcError):
-    """An engine said no: a missing module, an operator it lacks, inputs it does not take."""
+    """An engine said no: a missing module, an operator it lacks, inputs it does not take; or it died."""
 
 
 def _end_of(worker: subprocess.Popen[bytes]) -> str:
     code = worker.wait()
     if code < 0:
-        return f"crashed ({signal.Signals(-code).name})"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"crashed ({name}{', as it does where memory is out' * (-code == signal.SIGKILL)})"
     return f"ended with code {code}"

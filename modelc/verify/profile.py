@@ -22,7 +22,7 @@ def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str
     plan = read.manifest.variants[0]
     try:
         with runtime.load(package, threads=threads) as model:
-            steps = model.profile(drawn(read, None, seed=0, samples=1)[0], repeat)
+            steps = model.profile(next(drawn(read, None)), repeat)
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     machine = probe(fresh=True)

@@ -40,8 +40,9 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """`failure` says why nothing could be compared; `layers` are in the order of execution. `bf16` is the policy for
-    outputs that were computed through bfloat16, in place of `rtol` and `atol`."""
+    """`failure` says why nothing could be compared, `notes` what to know beside the result; `layers` are in the order
+    of execution. `bf16` is the policy for outputs that were computed through bfloat16, in place of `rtol` and `atol`.
+    """
 
     reference: str
     rtol: float
@@ -52,6 +53,7 @@ class Report:
     outputs: tuple[OutputReport, ...]
     layers: tuple[LayerReport, ...] = ()
     failure: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -110,6 +112,7 @@ class Report:
             "filtered": [o.name for o in self.outputs if o.filtered],
             "by_float64": [o.name for o in self.outputs if o.float64 is not None],
             "sentence": self.sentence(),
+            "notes": list(self.notes),
         }
         outputs = [
             {

@@ -1,0 +1,69 @@
+"""Arrays from an .npz file, which is not trusted: nothing in it is executed, and what it claims of sizes is checked."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import InputError
+
+MOST_ARRAYS = 1 << 12
+MOST_BYTES = 1 << 34  # of all arrays, uncompressed
+MOST_HEADER = 10_000  # bytes of an array's: its dtype and shape
+_ENCRYPTED = 1  # the flag of a member
+_ARRAY = b"\x93NUMPY"
+# What zipfile, its decompressors and NumPy raise for damage.
+_DAMAGE = (
+    *(ValueError, EOFError, LookupError, SyntaxError, TypeError, OverflowError, RecursionError, NotImplementedError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name, in this machine's byte order. Raises InputError."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} cannot be read: it is no file")
+        with path.open("rb") as stream:
+            if stream.read(len(_ARRAY)) == _ARRAY:
+                raise InputError(f"{path} holds one array without a name; expected an .npz file")
+            with zipfile.ZipFile(stream) as archive:
+                return {name: _read(archive, member) for name, member in _members(archive, path).items()}
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise InputError(f"{path} cannot be read: its arrays need more memory than there is") from None
+    except _DAMAGE:
+        raise InputError(f"{path} is no .npz file of numbers, or damaged: numpy.savez writes such files") from None
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
+    members = archive.infolist()
+    if len(members) > MOST_ARRAYS or sum(one.file_size for one in members) > MOST_BYTES:
+        raise InputError(
+            f"{path} has {len(members)} arrays of {sum(one.file_size for one in members)} bytes; expected at most "
+            f"{MOST_ARRAYS} arrays and {MOST_BYTES} bytes"
+        )
+    found: dict[str, zipfile.ZipInfo] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if member.flag_bits & _ENCRYPTED:
+            raise InputError(f"{path} is encrypted: the array {name!r} cannot be read; write it with numpy.savez")
+        if name in found:
+            raise InputError(f"{path} has two arrays called {name!r}; expected each name once")
+        found[name] = member
+    return found
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        array = np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MOST_HEADER)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
