@@ -46,6 +46,10 @@ class ToolchainError(ModelcError):
     """No compiler or emulator for the target, or one that failed."""
 
 
+class MeasureError(ModelcError):
+    """Candidates cannot be measured: no process to build or to run them in."""
+
+
 class VerificationError(ModelcError):
     """The package computes something else than ONNX Runtime does."""
 

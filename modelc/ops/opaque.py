@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.ir.block import OpaqueBlock
+
 Array = NDArray[Any]
 Meaning = Callable[..., tuple[Array, ...]]
 REDUCE: dict[str, Callable[[Array, Array], Array]] = {
@@ -46,6 +48,17 @@ def scatter_elements(attrs: Mapping[str, Any], x: Array, indices: Array, updates
         at = (*position[:axis], int(indices[position]), *position[axis + 1 :])
         result[at] = combine(result[at], updates[position])
     return (result,)
+
+
+def index_bounds(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """For each input of `block` whose elements are indices, the least extent that they index."""
+    attrs = dict(block.attrs)
+    if block.meaning == "scatter_nd":
+        data, indices = shapes[block.inputs[0]], shapes[block.inputs[1]]
+        return {block.inputs[1]: min(data[: indices[-1]], default=1)}
+    if block.meaning == "scatter_elements":
+        return {block.inputs[1]: shapes[block.inputs[0]][attrs["axis"]]}
+    return {}
 
 
 MEANINGS: dict[str, Meaning] = {

@@ -1,7 +1,7 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
 from modelc.package.emulate import EmulatedRun, StepTime, run_emulated
-from modelc.package.link import compile_kernel
+from modelc.package.link import RUNTIME, compile_kernel, link_kernel
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
 from modelc.package.spec import (
@@ -19,6 +19,7 @@ from modelc.package.write import check_place, write_package, write_verification
 
 __all__ = [
     "ALIGNMENT",
+    "RUNTIME",
     "SCHEMA_VERSION",
     "ArenaTensor",
     "Argument",
@@ -37,6 +38,7 @@ __all__ = [
     "compile_kernel",
     "emulator",
     "find_toolchain",
+    "link_kernel",
     "machine_of",
     "read_choices",
     "read_package",

@@ -40,13 +40,24 @@ LINK = (
 )
 
 
-def compile_kernel(toolchain: Toolchain, source: str) -> bytes:
-    """The object of a kernel in C."""
+def compile_kernel(toolchain: Toolchain, source: str, visible: bool = False) -> bytes:
+    """The object of a kernel in C; `visible` in the library that it alone is linked to (link_kernel)."""
     with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as name:
         folder = Path(name)
         (folder / "kernel.c").write_text(source)
-        toolchain.compile([*KERNEL, "-c", "kernel.c", "-o", "kernel.o"], folder)
+        toolchain.compile([*KERNEL, *["-fvisibility=default"] * visible, "-c", "kernel.c", "-o", "kernel.o"], folder)
         return (folder / "kernel.o").read_bytes()
+
+
+def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
+    """A shared library of the object of one kernel alone. What it calls of libm, whoever loads it has to bring."""
+    check_elf(code, "the kernel's object", toolchain.machine)
+    with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as name:
+        folder = Path(name)
+        (folder / "kernel.o").write_bytes(code)
+        alone = "-nostartfiles" if toolchain.machine.name == "arm" else "-nostdlib"  # arm divides by a library
+        toolchain.compile(["-shared", alone, "kernel.o", "-o", "kernel.so"], folder)
+        return (folder / "kernel.so").read_bytes()
 
 
 def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, bytes], library: Path) -> None:

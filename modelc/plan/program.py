@@ -295,7 +295,7 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         arguments=arguments,
         extent=kernel.extent,
         scratch_bytes=kernel.scratch_bytes,
-        serial=work.flops < SERIAL_FLOPS and work.bytes < SERIAL_BYTES,
+        serial=is_serial(work),
         nodes=use.bound.task.nodes,
         flops=float(work.flops),
         bytes=float(work.bytes),
@@ -349,6 +349,11 @@ class Work:
     flops: int
     bytes: int
     dtype: str
+
+
+def is_serial(work: Work) -> bool:
+    """Whether a step is not worth sharing among threads."""
+    return work.flops < SERIAL_FLOPS and work.bytes < SERIAL_BYTES
 
 
 def phase_works(compiled: Compiled) -> Iterator[Work]:

@@ -1,0 +1,64 @@
+"""(Task, Candidate, Target) -> one kernel in a shared library, and the constants as it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelc.codegen.kernels import Kernel, compile_nest
+from modelc.errors import InvalidIR
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.nest import Nest
+from modelc.measure.data import Array, Arrays, packed
+from modelc.measure.measurement import Limits
+from modelc.measure.sizes import check_sizes
+from modelc.package import compile_kernel, find_toolchain, link_kernel
+from modelc.space.choose import accepted
+from modelc.space.rules.derivation import rounding_error
+from modelc.target import Target
+
+SYMBOL = "kernel"
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A Candidate that its Task accepts: the Task after its stages, the Nest, every constant's bytes as the Nest reads
+    them, and whether rules among the stages round otherwise than the Task does."""
+
+    derived: Task
+    nest: Nest
+    constants: Arrays
+    filtered: bool
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel and the shared library with it."""
+
+    kernel: Kernel
+    library: bytes
+
+
+def schedule(task: Task, candidate: Candidate, constants: Mapping[str, Array], limits: Limits) -> Scheduled:
+    """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large."""
+    try:
+        found = accepted(task, candidate)
+        check_sizes(found.nest, limits)
+        stored = packed(task, candidate, constants)
+        return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)
+    except InvalidIR:
+        raise
+    except Exception as wrong:  # a Candidate is data from elsewhere: rules meet it unprepared
+        raise InvalidIR(f"it is no schedule of this task: {type(wrong).__name__}: {wrong}") from wrong
+
+
+def build(nest: Nest, target: Target, symbol: str = SYMBOL) -> Built:
+    """Machine code for a Nest. Raises whatever code generation and linking do."""
+    return link(compile_nest(nest, symbol, target), target)
+
+
+def link(kernel: Kernel, target: Target) -> Built:
+    toolchain = find_toolchain(target.triple)
+    code = kernel.object if kernel.object is not None else compile_kernel(toolchain, kernel.source or "", visible=True)
+    return Built(kernel, link_kernel(toolchain, code))

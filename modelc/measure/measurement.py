@@ -1,0 +1,87 @@
+"""What is known of one candidate after it was measured, and what measuring may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+Outcome = Literal["ok", "invalid", "build-failed", "build-timeout", "crashed", "timeout", "wrong"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate, measured by turns with the first good candidate of its Task.
+
+    `outcome` is one of
+        ok             it computed what the Task means, and was timed
+        invalid        it breaks a constraint of the Task, or is larger than the limits: nothing was lowered
+        build-failed   the code generator or the linker refused it, or its process died
+        build-timeout  it was not built in time
+        crashed        its process died
+        timeout        it did not end in time
+        wrong          it computed something else than the Task means, or touched what is not its own: a bug of modelc
+    and `message` says more of all but the first.
+
+    `seconds` of one call, the median of `repeats` samples; `reference_seconds` of the other one meanwhile (of the first
+    candidate: its own); `noise`, the standard error of `seconds`, relative. They are 0 where the outcome is not ok.
+    `build_seconds` and `run_seconds` are what building and running cost, everything included.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+    noise: float = 0.0
+    repeats: int = 0
+    reference_seconds: float = 0.0
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def relative(self) -> float:
+        """The time over the reference's in the same seconds: what compares candidates though the machine drifts."""
+        return self.seconds / self.reference_seconds if self.ok else float("inf")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Measurement:
+        """Reads what to_json() gives. Raises ValueError where it is something else."""
+        fields = Measurement.__dataclass_fields__
+        if not isinstance(data, Mapping) or set(data) != set(fields) or data["outcome"] not in get_args(Outcome):
+            raise ValueError(f"a measurement has {', '.join(fields)}, and one of the outcomes {get_args(Outcome)}")
+        text = {name: data[name] for name in ("outcome", "message")}
+        numbers = {name: value for name, value in data.items() if name not in text}
+        bad = [n for n, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
+        if bad or not isinstance(data["message"], str):
+            raise ValueError(f"{(bad or ['message'])[0]} of a measurement is of another type")
+        return Measurement(**text, **numbers)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one candidate may take before it is given up."""
+
+    build_seconds: float = 30.0  # while its builder is not stopped for a measurement
+    build_bytes: int = 3 << 30  # of memory, beyond what a builder has at its start
+    run_seconds: float = 10.0  # all calls together
+    run_bytes: int = 1 << 30  # of memory, beyond its buffers
+    buffer_bytes: int = 4 << 30  # buffers, temporaries and scratch of one kernel
+    statements: int = 3_000  # after unrolling
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How exactly candidates are timed."""
+
+    sample_seconds: float = 1e-3  # a sample repeats calls until it takes so long
+    least: int = 5  # samples of each
+    most: int = 40
+    noise: float = 0.01  # enough
+    seconds: float = 0.2  # after which there are no more samples than the least
+    slower: float = 3.0  # times the best seconds known: such a candidate is timed once

@@ -1,0 +1,162 @@
+"""Runners: the program that runs kernels (runner.c), here, emulated, or behind another command."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from modelc.errors import MeasureError, TargetError
+from modelc.measure.job import Answer
+from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
+from modelc.target import Target
+
+SOURCE = Path(__file__).with_name("runner.c")
+SHARED = ("modelc_pool.c", "modelc_cpu.c")  # of the runtime that goes into packages
+PATIENCE = 60.0  # seconds over a job's own limit
+
+
+class Runner:
+    """A runner for `target`, working in `folder`. By `command` (before the program's own arguments) it runs emulated;
+    without one on this machine, or under the emulator that the target needs."""
+
+    def __init__(self, target: Target, folder: Path, cpus: Collection[int] | None = None) -> None:
+        self.folder = folder
+        self._command = [*emulator(target.triple), str(program(machine_of(target.triple).gnu_triple)), str(folder)]
+        self._features, self._cpus = target.features, cpus
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending = bytearray()  # read and not yet used
+        self._lock = threading.Lock()  # of the process
+        self._closed = False
+        self._start()
+
+    def run(self, name: str, text: str, seconds: float) -> Answer:
+        """Does the job `name`, whose `text` limits it to `seconds`. Raises MeasureError where no runner answers."""
+        (self.folder / name).write_text(text)
+        try:
+            return self._asked(f"job {name}", seconds + PATIENCE)
+        except MeasureError:
+            self._start()
+            raise
+        finally:
+            with suppress(FileNotFoundError):
+                (self.folder / name).unlink()
+
+    def _start(self) -> None:
+        """A new process in place of what there may be."""
+        with self._lock:
+            self._end()
+            if self._closed:
+                raise MeasureError("the runner is closed")
+            try:
+                with (self.folder / "runner.log").open("wb") as log:
+                    self._process = subprocess.Popen(
+                        self._command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        start_new_session=True,  # an interrupt is for us; a runner ends when its pipe does
+                    )
+            except OSError as error:
+                raise MeasureError(f"the runner cannot be started: {error}") from None
+        with suppress(OSError):
+            if self._cpus is not None:
+                os.sched_setaffinity(self._process.pid, self._cpus)
+        lacks = json.loads(self._line(f"features {' '.join(self._features)}", PATIENCE))["lacks"]
+        if lacks:
+            self.close()
+            raise TargetError(f"the machine that measures lacks {lacks}, which the target needs")
+
+    def _asked(self, command: str, seconds: float) -> Answer:
+        answer: dict[str, Any] = json.loads(self._line(command, seconds))
+        answer["output"] = self._read(answer["output"], seconds)
+        return Answer(**answer)
+
+    def _line(self, command: str, seconds: float) -> bytes:
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(command.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise MeasureError(f"the runner has ended: {self._said()}") from None
+        until = time.monotonic() + seconds
+        while (end := self._pending.find(b"\n")) < 0:
+            self._more(until - time.monotonic())
+        return self._take(end + 1)
+
+    def _read(self, count: int, seconds: float) -> bytes:
+        until = time.monotonic() + seconds
+        while len(self._pending) < count:
+            self._more(until - time.monotonic())
+        return self._take(count)
+
+    def _take(self, count: int) -> bytes:
+        found = bytes(self._pending[:count])
+        del self._pending[:count]
+        return found
+
+    def _more(self, seconds: float) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
+            raise MeasureError("the runner does not answer")
+        part = os.read(descriptor, 1 << 20)
+        if not part:
+            raise MeasureError(f"the runner has ended: {self._said()}")
+        self._pending += part
+
+    def _said(self) -> str:
+        with suppress(OSError):
+            return (self.folder / "runner.log").read_text(errors="replace").strip()[-300:]
+        return ""
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+            self._process = None
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Ends it, also while another thread waits for it."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+        with self._lock:
+            self._end()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+
+@cache
+def program(triple: str) -> Path:
+    """The runner for a machine, compiled once in a process."""
+    folder = tempfile.TemporaryDirectory(prefix="modelc-runner-")
+    _folders.append(folder)
+    arguments: Sequence[str] = [
+        "-std=c11", "-O2", "-I", str(RUNTIME), str(SOURCE), *(str(RUNTIME / name) for name in SHARED), "-o", "runner",
+        "-ldl", "-pthread", "-Wl,--no-as-needed", "-lm",  # libm is for the kernels
+    ]  # fmt: skip
+    find_toolchain(triple).compile(arguments, Path(folder.name))
+    return Path(folder.name) / "runner"

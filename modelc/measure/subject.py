@@ -1,0 +1,79 @@
+"""A Task that candidates are measured of: what they are measured by, and whether their outputs are right."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from modelc.ir.block import Task
+from modelc.ir.expr import DTYPES
+from modelc.measure.builder import BuiltFiles, input_file
+from modelc.measure.data import Arrays, between, coarseness, difference, from_storage, stored_bytes, to_storage
+from modelc.measure.job import Part, Region
+
+POISON = 0xA5  # of bytes that belong to no element
+
+
+@dataclass
+class Subject:
+    """`cold_bytes` of memory are filled with copies of the Task's constants, of which each timed call reads the next:
+    what a network's parameters take, so that they are as cold as they are there. Constants of whole numbers of more
+    than a byte, which may be indices, stay where they are."""
+
+    key: str
+    task: Task
+    cold_bytes: int
+    lock: threading.Lock = field(default_factory=threading.Lock)  # while it is prepared
+    prepared: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the files of its inputs
+    wanted: Arrays = field(default_factory=dict)
+    reference: Part | None = None  # the first good candidate
+    reference_seconds: float = 0.0  # of late
+    best: float = math.inf  # over the reference's seconds
+
+    @cached_property
+    def alike(self) -> list[list[str]]:
+        """The constants that may lie cold, by dtype: those of one lie in one region, whose contents are like theirs."""
+        kinds: dict[str, list[str]] = {}
+        for name in sorted(self.task.constants):
+            kind = DTYPES[self.task.buffer(name).dtype]
+            if kind.kind not in "iub" or (kind.itemsize == 1 and kind.kind != "b"):
+                kinds.setdefault(kind.name, []).append(name)
+        return list(kinds.values())
+
+    def regions(self) -> list[Region]:
+        """Each dtype has its share of the bytes, and whole numbers of copies."""
+        if not self.cold_bytes:
+            return []
+        own = [sum(self.sizes[name] for name in names) for names in self.alike]
+        largest = [max(names, key=lambda name: self.sizes[name]) for names in self.alike]
+        copies = math.ceil(self.cold_bytes / max(1, sum(own)))
+        files = [input_file(self.key, self.task, name) for name in largest]
+        return [Region(copies * size, file) for size, file in zip(own, files, strict=True) if size]
+
+    @cached_property
+    def _stored(self) -> Arrays:
+        return {name: to_storage(data, self.task.buffer(name), POISON) for name, data in self.wanted.items()}
+
+    def wrong(self, output: bytes, found: BuiltFiles) -> str:
+        """What is wrong with a candidate's outputs (their storage, one after the other), or nothing."""
+        coarser = coarseness(found.dtypes)
+        at = 0
+        for name in self.task.outputs:
+            buffer = self.task.buffer(name)
+            raw = np.frombuffer(output, np.uint8, stored_bytes(buffer), at)
+            at += raw.size
+            kind = DTYPES[buffer.dtype]
+            alike = not difference(raw.view(kind), self._stored[name].view(kind), coarser, found.filtered)
+            if alike and raw.size == buffer.bytes:  # the storage is full of elements
+                continue
+            if wrong := difference(from_storage(raw, buffer), self.wanted[name], coarser, found.filtered):
+                return f"of {name}, {wrong}"
+            if (between(raw, buffer) != POISON).any():
+                return f"it writes between the elements of {name}"
+        return ""

@@ -1,0 +1,275 @@
+"""Measuring candidates: what is right is timed; what crashes, hangs, is wrong or too large costs one candidate."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from three_ways import host_target, task_of, tensor_target
+
+from modelc.errors import ToolchainError
+from modelc.ir.block import Block, Buffer, Iter, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import Const, Load, Var, op
+from modelc.measure import Effort, Limits, Measurement, Measurer
+from modelc.measure.data import bounds_of, difference, draw
+from modelc.package import emulator, find_toolchain
+from modelc.space.choose import candidates, chosen
+from modelc.space.rules import derivation
+from modelc.space.rules.rule import Rule
+from modelc.space.sketches.default import default_candidate
+from modelc.target import load_target
+
+QUICK = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
+RELU = task_of("Relu", {}, [(33, 70)])
+CONV = task_of("Conv", {"pads": [1] * 4}, [(1, 17, 9, 7), (33, 17, 3, 3), (33,)], (1, 2), True)
+TASKS = {
+    "conv": CONV,
+    "bf16": task_of("MatMul", {}, [(33, 64), (64, 48)], (1,), dtypes=["bfloat16"] * 2),
+    "int8": task_of("MatMulInteger", {}, [(33, 64), (64, 48)], (1,), dtypes=["int8"] * 2),
+    "float16": task_of("Sigmoid", {}, [(5, 33)], dtypes=["float16"]),
+    "bool": task_of("Not", {}, [(5, 33)], dtypes=["bool"]),
+    "int64 indices": task_of("Gather", {}, [(7, 40), (5, 3)], dtypes=["float32", "int64"]),
+    "int32 indices": task_of("GatherElements", {"axis": 1}, [(7, 40), (7, 3)], dtypes=["float32", "int32"]),
+    "opaque": task_of("TopK", {"axis": -1}, [(6, 50), (1,)], steering={1: np.array([5])}, outputs=2),
+    "indices of opaque": task_of("ScatterND", {}, [(9, 8), (4, 1), (4, 8)], dtypes=["float32", "int64", "float32"]),
+    "softmax": task_of("Softmax", {"axis": -1}, [(7, 70)]),
+}
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    limits = Limits(run_seconds=2.0, buffer_bytes=1 << 28, statements=1000)
+    with Measurer(tensor_target(), builders=1, effort=QUICK, limits=limits) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
+    task = TASKS[name]
+    subject = measurer.subject(task, cold_bytes=1 << 20)
+    first, again = measurer.measure(subject, [chosen(task, measurer.target).candidate] * 2)
+    for one in (first, again):
+        assert one.ok, one
+        assert 0 < one.seconds < 0.1 and one.repeats >= 3 and one.noise >= 0 and one.build_seconds > 0
+        assert Measurement.from_json(one.to_json()) == one
+    assert first.relative == 1.0 and 0.1 < again.relative < 10
+    assert measurer.subject(task, cold_bytes=1 << 20) is subject and measurer.outstanding == 0
+
+
+# --- candidates that go wrong ---------------------------------------------------------------------------------------
+
+
+def relu_of(more: str) -> Task:
+    """RELU in one Block with something else: what a wrong derivation rule would make of it."""
+    i, j, k, l = (Var(name) for name in "ijkl")
+    x: Load = Load("x0", (i, j))
+    iters: tuple[Iter, ...] = (Iter("i", 33), Iter("j", 70))
+    write = Load("y0", (i, j))
+    buffers, local = RELU.buffers, Buffer("t0", "float32", (1 << 30,))
+    if more == "wrong":
+        blocks = (Block("relu", iters, (write,), (op("max", x, Const(0.5, "float32")),)),)
+    elif more == "endless":  # sums of 2^60 products
+        product = op("mul", Load("x0", (i, op("mod", k, 70))), Load("x0", (i, op("mod", l, 70))))
+        sums = (*iters, Iter("k", 1 << 30, True), Iter("l", 1 << 30, True))
+        blocks = (Block("relu", sums, (write,), (product,), "add"),)
+    else:  # a local that nothing needs
+        assert more == "large"
+        zeros = (Iter("k", 1 << 30), Iter("l", 2, True))
+        fill = Block("fill", zeros, (Load("t0", (k,)),), (Const(0.0, "float32"),), "add")
+        relu = op("max", x, Load("t0", (op("mod", i, 1 << 30),)))
+        blocks, buffers = (fill, Block("relu", iters, (write,), (relu,))), (*buffers, local)
+    return replace(RELU, buffers=buffers, blocks=blocks, anchor="relu")
+
+
+@pytest.fixture
+def forged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A derivation rule of this process that makes wrong Tasks."""
+    rules = {**derivation._RULES, "forge": Rule("forge", lambda task, more: relu_of(more))}
+    monkeypatch.setattr(derivation, "_RULES", rules)
+
+
+def forged_candidate(more: str) -> Candidate:
+    found = default_candidate(relu_of(more), host_target())
+    return replace(found, stages=(Stage("forge", {"more": more}), *found.stages))
+
+
+def unrolled() -> Candidate:
+    """All of RELU's 2310 points unrolled."""
+    (block,) = RELU.blocks
+    assert isinstance(block, Block)
+    order = tuple(f"{i.name}0" for i in block.iters)
+    return Candidate({block.name: BlockSchedule("root", "arena", {}, order, dict.fromkeys(order, "unroll"))})
+
+
+@pytest.mark.usefixtures("forged")
+def test_each_costs_one_candidate(measurer: Measurer) -> None:
+    good = default_candidate(RELU, host_target())
+    unknown = replace(good, stages=(Stage("nothing", {}),))
+    foreign = default_candidate(CONV, host_target())
+    cases = {
+        "good": (good, "ok", ""),
+        "wrong": (forged_candidate("wrong"), "wrong", r"of y0, \d+ of 2310 elements are wrong, the first at \["),
+        "endless": (forged_candidate("endless"), "timeout", "did not end within 2 s"),
+        "large": (forged_candidate("large"), "invalid", r"takes \d+ bytes of memory, and may take 268435456"),
+        "unrolled": (unrolled(), "invalid", "unrolls to 2310 statements, and may have 1000"),
+        "unknown": (unknown, "invalid", "no derivation rule 'nothing'"),
+        "foreign": (foreign, "invalid", "no schedule of this task"),
+        "good again": (good, "ok", ""),
+    }
+    found = measurer.measure(measurer.subject(RELU), [candidate for candidate, _, _ in cases.values()])
+    for (name, (_, outcome, message)), one in zip(cases.items(), found, strict=True):
+        assert one.outcome == outcome, f"{name}: {one}"
+        assert re.search(message, one.message), f"{name}: {one}"
+        assert (one.seconds > 0) == one.ok and bool(one.message) != one.ok
+    assert measurer._builders[0].replaced == 0
+
+
+# --- processes that die ---------------------------------------------------------------------------------------------
+
+
+def several(count: int) -> list[Candidate]:
+    return [default_candidate(CONV, host_target(), winograd=False)] * count
+
+
+def test_a_builder_that_dies_costs_one_candidate(measurer: Measurer) -> None:
+    subject = measurer.subject(CONV)
+    assert measurer.measure(subject, several(1))[0].ok
+    (builder,) = measurer._builders
+    before = builder.replaced
+    os.kill(builder._pid, signal.SIGKILL)
+    found = measurer.measure(subject, several(3))
+    assert [one.outcome for one in found] == ["build-failed", "ok", "ok"]
+    assert found[0].message.startswith("its builder died") and builder.replaced == before + 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome", "message"),
+    [
+        (Limits(build_seconds=0.002), "build-timeout", "not built within 0.002 s"),
+        (Limits(build_bytes=1 << 20), "build-failed", "memory|builder died"),
+    ],
+)
+def test_what_building_may_take(
+    limits: Limits, outcome: str, message: str, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = measurer.subject(RELU)
+    assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
+    measurer._builders[0].kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(measurer, "limits", limits)
+        found = measurer.measure(subject, [unrolled()] * 2)
+    assert [one.outcome for one in found] == [outcome] * 2, found
+    assert all(re.search(message, one.message) for one in found), found
+    measurer._builders[0].kill()  # its memory stays limited
+    assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_measure import CONV, QUICK, several
+from three_ways import host_target
+from modelc.measure import Measurer
+
+with Measurer(host_target(), effort=QUICK) as measurer:
+    print(measurer._folder, flush=True)
+    subject = measurer.subject(CONV)
+    for candidate in several(10000):
+        measurer.submit(subject, candidate)
+    for number, one in measurer.results():
+        print(one.outcome, flush=True)
+"""
+
+
+def processes_of(folder: str) -> list[str]:
+    """Those that have the folder of a Measurer in their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.encode() in (process / "cmdline").read_bytes():
+                found.append(process.name)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )  # fmt: skip
+    assert process.stdout is not None
+    folder = process.stdout.readline().strip()
+    assert [process.stdout.readline().strip() for _ in range(3)] == ["ok"] * 3
+    assert Path(folder).is_dir() and len(processes_of(folder)) >= 4  # runner, zygote, builders; and a job at times
+    process.send_signal(number)
+    process.stdout.read()
+    assert process.wait(60) != 0
+    until = time.monotonic() + 20
+    while (processes_of(folder) or Path(folder).exists()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_of(folder) == [] and not Path(folder).exists()
+
+
+# --- elsewhere ------------------------------------------------------------------------------------------------------
+
+
+def test_emulated() -> None:
+    target = load_target("cortex-a72")
+    try:
+        find_toolchain(target.triple), emulator(target.triple)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    with Measurer(target, builders=1, effort=QUICK) as measurer:
+        found = [
+            measurer.measure(measurer.subject(task, cold_bytes=1 << 16), [default_candidate(task, target)])[0]
+            for task in (CONV, TASKS["softmax"], TASKS["opaque"])
+        ]
+    assert [one.outcome for one in found] == ["ok"] * 3, found
+
+
+def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurer, "threads", 2)
+    task = task_of("Conv", {"pads": [1] * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True)
+    (one,) = measurer.measure(measurer.subject(task), [next(candidates(task, host_target()))])
+    assert one.ok, one
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_indices_are_drawn_within_what_they_index() -> None:
+    gather = TASKS["int64 indices"]
+    assert bounds_of(gather) == {"x1": 7}
+    drawn = draw(gather)["x1"]
+    assert drawn.dtype == np.int64 and drawn.min() >= 0 and drawn.max() < 7 and len(np.unique(drawn)) > 3
+    assert bounds_of(TASKS["indices of opaque"]) == {"x1": 9} and bounds_of(CONV) == {}
+
+
+def test_differences() -> None:
+    ones = np.ones(4, np.float32)
+    assert difference(ones, ones) == "" == difference(ones * np.float32(1 + 5e-5), ones)
+    assert difference(ones * np.float32(1.001), ones).startswith("4 of 4 elements are wrong, the first at [0]: 1.001")
+    assert difference(ones * np.float32(1.001), ones, coarser=160) == ""
+    odd = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+    assert difference(odd, odd) == "" and difference(odd[::-1], odd).startswith("4 of 4")
+    assert difference(np.arange(3) + 1, np.arange(3)).startswith("3 of 3")
+
+
+def test_measurements_that_are_none() -> None:
+    good = Measurement("ok", "", 1e-3, 0.01, 5, 1e-3).to_json()
+    for bad in ({**good, "outcome": "fine"}, {**good, "seconds": "1"}, {**good, "more": 1}, {"outcome": "ok"}):
+        with pytest.raises(ValueError, match="measurement"):
+            Measurement.from_json(bad)
