@@ -11,6 +11,7 @@ from typing import Any
 
 from modelc.config import Config, parse_config
 from modelc.errors import ConfigError, ModelError
+from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate
 from modelc.layout.convert import LayoutChoice
 from modelc.target import Target, parse_target
@@ -80,6 +81,7 @@ def parse_choices(data: Any, source: str) -> Choices:
 
 def digest_of(model: Path) -> str:
     """The sha256 of a model's file, by which choices know it."""
+    check_file(model)
     digest = hashlib.sha256()
     try:
         with model.open("rb") as file:

@@ -276,8 +276,10 @@ def _answer(case: Case) -> tuple[str, str, str]:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
         return ("done", "exit code 0", "") if not code else ("exit", f"exit code {code}", str(code))
     except ModelcError as error:
-        if error.exit_code == INTERNAL_EXIT_CODE:
-            return "exception", _place(error.__cause__ or error), _traceback(error)
+        cause = error.__cause__ or error
+        if error.exit_code == INTERNAL_EXIT_CODE or isinstance(cause, MemoryError):
+            kind = "memory" if isinstance(cause, MemoryError) else "exception"
+            return kind, _place(cause), f"{_traceback(cause)}{error}"
         return "refused", type(error).__name__, str(error)[:SAID_CHARACTERS]
     except BaseException as error:
         return "exception", _place(error), _traceback(error)

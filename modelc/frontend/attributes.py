@@ -10,10 +10,10 @@ import onnx
 from onnx import AttributeProto
 
 from modelc.errors import ModelError
+from modelc.frontend.check import IGNORED
 from modelc.frontend.load import element_type, sparse_array, tensor_array
 
 DTYPE_ATTRS = {"to", "dtype", "output_dtype"}  # numbers of TensorProto.DataType
-IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
 
 
 def attributes(node: onnx.NodeProto, folder: Path, what: str) -> dict[str, Any]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ModelError
+from modelc.frontend.limits import LARGEST_FOLDED, check_shape
 from modelc.ir.graph import Node, Value
 from modelc.ops import operator_of
 
 Array = NDArray[Any]
-LARGEST = 1 << 36  # elements of a value, at most
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)  # value names of the model, not to be taken for new values
     node_names: set[str] = field(default_factory=set)
+    folded: int = 0  # bytes of constants made so far
 
     def value(self, name: str) -> Value:
         return self.values[name]
@@ -75,6 +75,20 @@ class Builder:
                 "modelc compiles static shapes only"
             )
         return data
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more constant of so many bytes may be made."""
+        return self.folded + size <= LARGEST_FOLDED
+
+    def make_room(self, node: OnnxNode, size: int) -> None:
+        """Counts the bytes of a constant that is going to be made. Raises ModelError where they are too many."""
+        fits = self.has_room(size)
+        self.folded += size
+        if not fits:
+            raise node.fail(
+                f"computing constants when compiling has made {self.folded} bytes with this one; expected at most "
+                f"{LARGEST_FOLDED}; store them in the model as initialisers"
+            )
 
     def fresh(self, base: str) -> str:
         name, k = base, 0
@@ -107,8 +121,7 @@ class Builder:
         new = Node(op, self._node_name(node.name, op), tuple(trimmed), names, dict(attrs or {}), (node.source,))
         types = operator_of(new).infer(new, tuple(self.values[x] if x else None for x in trimmed))
         for name, (dtype, shape) in zip(names, types, strict=False):
-            if prod(shape) > LARGEST:
-                raise node.fail(f"its result {name!r} has {prod(shape)} elements; expected at most {LARGEST}")
+            check_shape(shape, f"node {node.name!r} ({node.op}): its result {name!r}")
             if name:
                 self.values[name] = Value(name, dtype, tuple(int(d) for d in shape))
         self.nodes.append(new)

@@ -1,8 +1,8 @@
-"""Function bodies: those that the model brings along, and those by which ONNX itself defines its operators."""
+"""Domains, operator sets and schemas; function bodies: the model's own, and those by which ONNX defines operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -10,6 +10,20 @@ from onnx import helper
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Value
+
+Functions = Mapping[tuple[str, str], onnx.FunctionProto]
+
+
+def domain_of(node: onnx.NodeProto | onnx.FunctionProto) -> str:
+    return "" if node.domain == "ai.onnx" else str(node.domain)
+
+
+def operator_sets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """Domain -> version. The domain of ONNX itself is the empty string."""
+    sets = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in proto.opset_import}
+    if isinstance(proto, onnx.ModelProto) and proto.ir_version < 3:
+        sets.setdefault("", 1)
+    return sets
 
 
 def schema_of(op: str, domain: str, version: int) -> Any:
@@ -39,7 +53,7 @@ def schema_body(node: onnx.NodeProto, version: int, inputs: Sequence[Value | Non
         return None
     versions = schema.context_dependent_function_opset_versions
     found = max((v for v in versions if v <= version), default=min(versions))
-    types = [_type(v).SerializeToString() for v in inputs]
+    types = [type_of(v).SerializeToString() for v in inputs]
     text = schema.get_context_dependent_function_with_opset_version(found, node.SerializeToString(), types)
     if not text:
         return None
@@ -47,7 +61,7 @@ def schema_body(node: onnx.NodeProto, version: int, inputs: Sequence[Value | Non
     return body
 
 
-def _type(value: Value | None) -> onnx.TypeProto:
+def type_of(value: Value | None) -> onnx.TypeProto:
     if value is None:
         return onnx.TypeProto()
     return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(DTYPES[value.dtype]), value.shape)

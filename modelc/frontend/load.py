@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,28 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from modelc.errors import ModelError
+from modelc.frontend.check import check_model
+from modelc.frontend.functions import operator_sets
+from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FILE, check_shape
 from modelc.ir.expr import DTYPES
 
 Array = NDArray[Any]
+SHOWN = 80  # characters of a name in a file
 ELEMENT_TYPES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
 ELEMENT_TYPES |= {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
+
+
+def shown(text: str) -> str:
+    """A name out of a file, quoted, and not all of it if it is very long."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
 
 
 def read_model(path: str | Path) -> onnx.ModelProto:
     """The model in the file, without external data. Raises ModelError for what is not a model of a known version."""
     path = Path(path)
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder; expected an ONNX file")
+    check_file(path)
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
     if not content:
@@ -42,18 +49,28 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         raise ModelError(f"{path} is not an ONNX file, or it is truncated: its protobuf cannot be read") from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
-    _check_text(path, model.graph)
     _check_versions(path, model)
+    check_model(model, path)
     return model
 
 
-def _check_text(path: Path, graph: onnx.GraphProto) -> None:
-    """Protobuf hands over text that is no UTF-8 as bytes."""
-    words = [w for n in graph.node for w in (n.op_type, n.domain, n.name, *n.input, *n.output)]
-    words += [a.name for n in graph.node for a in n.attribute]
-    words += [x.name for part in (graph.input, graph.output, graph.initializer) for x in part]
-    if any(isinstance(w, bytes) for w in words):
-        raise ModelError(f"{path} is damaged: it has names that are not UTF-8 text")
+def check_file(path: Path) -> None:
+    """Raises ModelError for what is no file on disk that a model may be in."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise ModelError(f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', error)}") from None
+    if S_ISDIR(status.st_mode):
+        raise ModelError(f"{path} is a folder; expected an ONNX file")
+    if not S_ISREG(status.st_mode):
+        raise ModelError(f"{path} is a pipe or a device; expected a file on disk, for a model is read more than once")
+    if status.st_size > LARGEST_FILE:
+        raise ModelError(
+            f"{path} has {status.st_size} bytes; expected at most {LARGEST_FILE}, with larger weights as external data "
+            "beside it"
+        )
 
 
 def _check_versions(path: Path, model: onnx.ModelProto) -> None:
@@ -73,14 +90,6 @@ def _check_versions(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
-def operator_sets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
-    """Domain -> version. The domain of ONNX itself is the empty string."""
-    sets = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in proto.opset_import}
-    if isinstance(proto, onnx.ModelProto) and proto.ir_version < 3:
-        sets.setdefault("", 1)
-    return sets
-
-
 def element_type(number: int, what: str) -> str:
     """The dtype of an ONNX element type. Raises ModelError naming `what` has it, if modelc does not compute with it."""
     name: str = ELEMENT_TYPES.get(number, f"number {number}")
@@ -94,8 +103,7 @@ def tensor_array(tensor: onnx.TensorProto, folder: Path, what: str = "") -> Arra
     what = what or f"tensor {tensor.name!r}"
     dtype = DTYPES[element_type(tensor.data_type, what)]
     shape = tuple(tensor.dims)
-    if any(d < 0 for d in shape):
-        raise ModelError(f"{what} has the impossible shape {list(shape)}")
+    check_shape(shape, what)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _external(tensor, folder, what, dtype, shape)
     if tensor.HasField("raw_data") and len(tensor.raw_data) != prod(shape) * dtype.itemsize:
@@ -103,7 +111,7 @@ def tensor_array(tensor: onnx.TensorProto, folder: Path, what: str = "") -> Arra
         raise ModelError(f"{what} {list(shape)} needs {expected} bytes of data, found {len(tensor.raw_data)}")
     try:
         array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"{what} has data that does not fit its shape {list(shape)}: {error}") from None
     return array if array.dtype == dtype else array.astype(dtype)
 
@@ -116,7 +124,8 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or needed)
     except ValueError:
-        raise ModelError(f"{what}: offset and length of its external data are not numbers: {entries}") from None
+        found = " and ".join(shown(entries[key]) for key in ("offset", "length") if key in entries)
+        raise ModelError(f"{what}: expected numbers as offset and length of its external data, found {found}") from None
     size = path.stat().st_size
     if length != needed:
         raise ModelError(f"{what} {list(shape)} needs {needed} bytes, but its external data has length {length}")
@@ -134,14 +143,18 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
 def _inside(folder: Path, location: str, what: str) -> Path:
     """The data file `location`, which has to be within the model's folder, symbolic links resolved."""
     parts = PurePosixPath(location)
-    outside = parts.is_absolute() or PureWindowsPath(location).is_absolute() or "\\" in location
+    outside = parts.is_absolute() or PureWindowsPath(location).is_absolute() or "\\" in location or "\0" in location
     if not location or outside or ".." in parts.parts:
-        raise ModelError(f"{what} has its data in {location!r}; expected a file within the model's folder")
-    root, path = folder.resolve(), (folder / parts).resolve()
+        raise ModelError(f"{what} has its data in {shown(location)}; expected a file within the model's folder")
+    try:
+        root, path = folder.resolve(), (folder / parts).resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a loop of links
+        raise ModelError(f"{what} has its data in {shown(location)}, which cannot be opened: {error}") from None
     if not path.is_relative_to(root):
-        raise ModelError(f"{what} has its data in {location!r}, a link that leaves the model's folder")
-    if not path.is_file():
-        raise ModelError(f"{what} has its data in {location!r}, which is not in the model's folder {folder}")
+        raise ModelError(f"{what} has its data in {shown(location)}, a link that leaves the model's folder")
+    if not there:
+        raise ModelError(f"{what} has its data in {shown(location)}, which is not in the model's folder {folder}")
     return path
 
 
@@ -150,7 +163,18 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path) -> Array:
     what = f"sparse tensor {sparse.values.name!r}"
     values = tensor_array(sparse.values, folder, what)
     indices = tensor_array(sparse.indices, folder, f"the indices of {what}")
+    check_shape(sparse.dims, what)
+    if (made := prod(sparse.dims) * values.itemsize) > LARGEST_DENSE:
+        raise ModelError(f"{what} {list(sparse.dims)} takes {made} bytes when dense; expected at most {LARGEST_DENSE}")
+    rank = len(sparse.dims)
+    if values.ndim != 1 or indices.shape not in ((values.size,), (values.size, rank)) or indices.dtype != np.int64:
+        raise ModelError(
+            f"{what} has values {list(values.shape)} and indices {indices.dtype}{list(indices.shape)}; expected "
+            f"int64 indices, one or {rank} for each value"
+        )
     dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.size and indices.min() < 0:
+        raise ModelError(f"{what} has indices outside its shape {list(sparse.dims)}")
     try:
         if indices.ndim == 1:
             dense.reshape(-1)[indices] = values

@@ -129,3 +129,26 @@ FUSED: dict[tuple[str, str], Normaliser] = {
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_rms_normalization,
     ("", "SimplifiedLayerNormalization"): _rms_normalization,
 }
+
+_WINDOW = "auto_pad:STRING group:INT dilations:INTS kernel_shape:INTS pads:INTS strides:INTS"
+_MATRICES = "alpha:FLOAT transA:INT transB:INT"
+
+# (domain, operator) -> inputs (? for an optional one), most outputs, attributes with their types.
+SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
+    ("com.microsoft", "Gelu"): ("X", 1, ""),
+    ("com.microsoft", "BiasGelu"): ("A B", 1, ""),
+    ("com.microsoft", "FastGelu"): ("X bias?", 1, ""),
+    ("com.microsoft", "QuickGelu"): ("X", 1, "alpha:FLOAT"),
+    ("com.microsoft", "FusedMatMul"): ("A B", 1, f"{_MATRICES} transBatchA:INT transBatchB:INT"),
+    ("com.microsoft", "FusedConv"): ("X W B? Z?", 1, f"{_WINDOW} activation:STRING activation_params:FLOATS"),
+    ("com.microsoft", "FusedGemm"): (
+        "A B C?",
+        1,
+        f"{_MATRICES} beta:FLOAT activation:STRING activation_alpha:FLOAT activation_beta:FLOAT activation_gamma:FLOAT",
+    ),
+    ("com.microsoft", "LayerNormalization"): ("X Scale B?", 3, "axis:INT epsilon:FLOAT stash_type:INT"),
+    ("com.microsoft", "SkipLayerNormalization"): ("input skip gamma beta? bias?", 4, "epsilon:FLOAT"),
+    ("com.microsoft", "SimplifiedLayerNormalization"): ("X scale", 2, "axis:INT epsilon:FLOAT stash_type:INT"),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): ("input skip gamma bias?", 4, "epsilon:FLOAT"),
+    ("", "SimplifiedLayerNormalization"): ("X scale", 2, "axis:INT epsilon:FLOAT stash_type:INT"),
+}

@@ -142,7 +142,9 @@ def _eye_like(b: Builder, n: OnnxNode) -> None:
     value = b.value(n.inputs[0])
     if len(value.shape) != 2:
         raise n.fail(f"expected a matrix, found {list(value.shape)}")
-    eye = np.eye(*value.shape, k=n.attrs.get("k", 0), dtype=DTYPES[n.attrs.get("dtype", value.dtype)])
+    dtype = DTYPES[n.attrs.get("dtype", value.dtype)]
+    b.make_room(n, prod(value.shape) * dtype.itemsize)
+    eye = np.eye(*value.shape, k=n.attrs.get("k", 0), dtype=dtype)
     b.bind(n, n.outputs[0], b.constant(eye, f"{n.outputs[0]}_eye"))
 
 
@@ -243,6 +245,7 @@ def _group_normalization(b: Builder, n: OnnxNode) -> None:
         for k in (1, 2):
             data = b.data(inputs[k])
             if data is not None:
+                b.make_room(n, channels * data.itemsize)
                 inputs[k] = b.constant(np.repeat(data, channels // groups), f"{inputs[k]}_per_channel")
                 continue
             column = b.reshape(n, inputs[k], (groups, 1))

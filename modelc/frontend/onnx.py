@@ -20,21 +20,20 @@ from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import KEPT, run_node, worth_folding
-from modelc.frontend.functions import schema_body
-from modelc.frontend.load import operator_sets, read_model, sparse_array, tensor_array
+from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
+from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
 from modelc.frontend.specialise import input_values
 from modelc.frontend.structure import (
     FUNCTION_DEPTH,
-    Functions,
     Lack,
     Unsupported,
-    domain_of,
     importable,
     ordered,
     reason,
 )
+from modelc.frontend.types import inferred_bytes
 from modelc.ir.graph import Graph, Node, Value
 
 
@@ -180,14 +179,17 @@ class Importer:
 
     def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
         b = self.builder
-        if node.domain == "" and self._known(proto, node, scope):
+        if node.domain == "" and self._stated(node):
+            return
+        values = [b.value(x) if x else None for x in node.inputs]
+        made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
+        if node.domain == "" and self._known(proto, node, scope, made):
             return
         if (node.domain, node.op) in FUSED:
             FUSED[node.domain, node.op](b, node)
         elif importable(node.op, node.domain, node.version):
             (NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
         else:
-            values = [b.value(x) if x else None for x in node.inputs]
             body = schema_body(proto, node.version, values) if node.domain == "" else None
             if body is None:
                 self.lacking.append(
@@ -199,23 +201,28 @@ class Importer:
 
     # --- what is known now ----------------------------------------------------------------------------------------
 
-    def _known(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> bool:
-        """Computes the node if its outputs depend on constants and shapes alone; says whether it did."""
-        b = self.builder
+    def _stated(self, node: OnnxNode) -> bool:
+        """Takes over a value that is written in the model or in a shape; says whether it did."""
         if node.op == "Constant":
             self._put(node.outputs, (_constant_value(node),))
-            return True
-        if node.op in ("Shape", "Size"):
-            shape = np.asarray(b.shape(node.inputs[0]), np.int64)
+        elif node.op in ("Shape", "Size"):
+            shape = np.asarray(self.builder.shape(node.inputs[0]), np.int64)
             part = shape[slice(node.attrs.get("start"), node.attrs.get("end"))]
             self._put(node.outputs, (part if node.op == "Shape" else np.asarray(shape.prod(), np.int64),))
-            return True
+        else:
+            return False
+        return True
+
+    def _known(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope, made: int | None) -> bool:
+        """Computes the node, which makes `made` bytes, if it depends on constants alone; says whether it did."""
+        b = self.builder
         data = [b.data(x) for x in node.inputs]
         if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT:
             return False
         supported = importable(node.op, "", node.version)
-        if supported and not worth_folding(proto, data):
+        if supported and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
             return False
+        b.make_room(node, made or 0)
         found = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")
         if found is None:
             return False
@@ -266,6 +273,9 @@ class Importer:
     ) -> None:
         """The branch that a constant condition takes."""
         condition = self.builder.data(inputs[0])
+        if condition is not None and (condition.size != 1 or condition.dtype != np.bool_):
+            found = f"{condition.dtype}{list(condition.shape)}"
+            raise ModelError(f"node {name!r} (If): expected a condition of one bool, found {found}")
         if condition is None:
             self.lacking.append(Unsupported(name, "If", "", reason("If", "", 1)))
             self.missing |= set(outputs)

@@ -9,12 +9,11 @@ import onnx
 
 from modelc.errors import ModelError
 from modelc.frontend.fold import KEPT, RANDOM
-from modelc.frontend.functions import has_body, schema_of
+from modelc.frontend.functions import Functions, domain_of, has_body, operator_sets, schema_of
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS
 from modelc.ops import OPERATORS, REFUSED
 
-Functions = Mapping[tuple[str, str], onnx.FunctionProto]
 FUNCTION_DEPTH = 32  # functions calling functions
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "If"}
@@ -54,10 +53,6 @@ class Unsupported:
     def __str__(self) -> str:
         op = f"{self.domain}.{self.op}" if self.domain else self.op
         return f"{self.node!r} ({op}): {self.reason}"
-
-
-def domain_of(node: onnx.NodeProto | onnx.FunctionProto) -> str:
-    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
@@ -186,8 +181,7 @@ class Lack:
             inner = {a for a, given in zip(function.input, node.input, strict=False) if given in constants}
             inner |= set(function.input[len(node.input) :])
             named = [(f"{name}/{n}", x) for n, x in zip(node_names(function.node), function.node, strict=True)]
-            sets = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in function.opset_import}
-            self.look(named, sets, inner, depth + 1)
+            self.look(named, operator_sets(function), inner, depth + 1)
         elif op == "If" and domain == "":
             if node.input[0] not in constants:
                 self.found.append(Unsupported(name, op, domain, REASONS["If"]))

@@ -1,0 +1,25 @@
+"""How large what a model holds may be. Every limit is looked at before anything of that size is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from modelc.errors import ModelError
+
+LARGEST_FILE = (1 << 31) - 1  # bytes of an ONNX file: protobuf's own limit
+MOST_DIMENSIONS = 32  # of any value
+LARGEST_TENSOR = 1 << 36  # elements of any value
+LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
+LARGEST_FOLDED = 1 << 30  # bytes of all constants that the import makes
+
+
+def check_shape(shape: Iterable[int], what: str) -> None:
+    """Raises ModelError for a shape that no tensor has, or that is too large to be computed with."""
+    shape = list(shape)
+    if any(d < 0 for d in shape):
+        raise ModelError(f"{what} has the impossible shape {shape}")
+    if len(shape) > MOST_DIMENSIONS:
+        raise ModelError(f"{what} has {len(shape)} dimensions; expected at most {MOST_DIMENSIONS}")
+    if prod(max(d, 1) for d in shape) > LARGEST_TENSOR:
+        raise ModelError(f"{what} has the shape {shape}; expected at most {LARGEST_TENSOR} elements")

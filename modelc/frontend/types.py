@@ -1,0 +1,56 @@
+"""What ONNX's own inference says of a node whose inputs are known: whether their dtypes, ranks and shapes fit its
+operator, and how much the node makes. Asked before anything of ours reads the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from modelc.errors import ModelError
+from modelc.frontend.functions import domain_of, schema_of, type_of
+from modelc.frontend.limits import check_shape
+from modelc.ir.expr import DTYPES
+from modelc.ir.graph import Value
+
+SMALL = 1 << 10  # elements of a constant that inference may look at: axes, shapes, pads
+REFUSALS: tuple[type[Exception], ...] = (onnx.checker.ValidationError, shape_inference.InferenceError)
+
+
+def inferred_bytes(
+    node: onnx.NodeProto, versions: Mapping[str, int], inputs: Sequence[Value | None], where: str
+) -> int | None:
+    """Bytes of the node's outputs; None where ONNX cannot tell. Raises ModelError for inputs that the operator does not
+    take."""
+    domain = domain_of(node)
+    schema = schema_of(node.op_type, domain, versions.get(domain, 1))
+    if schema is None or domain != "":
+        return None
+    given = {name: value for name, value in zip(node.input, inputs, strict=True) if value is not None}
+    types = {name: type_of(value) for name, value in given.items()}
+    small = {name: value.data for name, value in given.items() if value.data is not None and value.data.size <= SMALL}
+    data = {name: numpy_helper.from_array(x, name) for name, x in small.items() if x.dtype.kind in "iufb"}
+    sets = [helper.make_opsetid(name, version) for name, version in versions.items()]
+    try:
+        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=sets)
+    except REFUSALS as error:
+        said = str(error).strip().splitlines()[0].split("] ", 1)[-1]
+        shown = ", ".join(f"{name!r} {value.dtype}{list(value.shape)}" for name, value in given.items())
+        raise ModelError(f"{where}: ONNX does not allow this: {said}; its inputs are {shown or 'none'}") from None
+    sizes = [_bytes(kind, f"{where}: its result {name!r}") for name, kind in found.items()]
+    return None if None in sizes or len(sizes) < len(node.output) else sum(size for size in sizes if size is not None)
+
+
+def _bytes(kind: Any, what: str) -> int | None:
+    tensor = kind.tensor_type
+    if kind.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+        return None
+    if not all(d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    shape = [d.dim_value for d in tensor.shape.dim]
+    check_shape(shape, what)
+    item = {helper.np_dtype_to_tensor_dtype(dtype): dtype.itemsize for dtype in DTYPES.values()}.get(tensor.elem_type)
+    return None if item is None else prod(shape) * item

@@ -1,0 +1,252 @@
+"""Damaged models: what ONNX's schemas do not allow is one sentence, before anything of it is computed or allocated."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from test_frontend import F, I, model, node, save
+
+import modelc
+from modelc.choices import digest_of
+from modelc.errors import ModelError
+from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FOLDED
+from modelc.frontend.microsoft import FUSED, SIGNATURES
+from modelc.frontend.onnx import import_model, unsupported
+
+X = [("X", F, [1, 4, 4])]
+IMAGE = [("X", F, [1, 3, 8, 8])]
+W = {"W": np.ones((4, 3, 3, 3), np.float32)}
+
+
+def refused(made, folder, sentence, reads=(import_model,)):
+    path = save(made, folder)
+    for read in reads:
+        with pytest.raises(ModelError, match=sentence):
+            read(path)
+
+
+# --- nodes, without knowing shapes -----------------------------------------------------------------------------------
+
+BY_SCHEMA = {
+    "few inputs": (node("Add", "X", "Y"), "expected 2 inputs, found 1"),
+    "surplus inputs": (node("Relu", "X,X", "Y"), "expected 1 input, found 2"),
+    "absent input": (node("Add", "X,", "Y"), "expected an input at position 1 .B., found none"),
+    "no outputs": (helper.make_node("Relu", ["X"], []), "expected 1 output, found 0"),
+    "surplus outputs": (node("Relu", "X", "Y,Z"), "expected 1 output, found 2"),
+    "misspelt": (node("Softmax", "X", "Y", axes=1), "expected one of its operator's attributes .axis., found 'axes'"),
+    "wrong type": (node("Softmax", "X", "Y", axis=1.0), "expected attribute axis of type INT, found FLOAT"),
+    "a list": (node("Transpose", "X", "Y", perm=1), "expected attribute perm of type INTS, found INT"),
+    "text": (node("Transpose", "X", "Y", perm="x"), "expected attribute perm of type INTS, found STRING"),
+    "missing": (node("Concat", "X,X", "Y"), "expected an attribute axis, found none"),
+    "own domain": (node("FusedMatMul", "X", "Y", domain="com.microsoft"), "expected 2 inputs, found 1"),
+    "own attribute": (node("Gelu", "X", "Y", domain="com.microsoft", alpha=1.0), "expected one of .*none.*'alpha'"),
+    "own type": (node("QuickGelu", "X", "Y", domain="com.microsoft", alpha=1), "alpha of type FLOAT, found INT"),
+}
+
+
+@pytest.mark.parametrize("name", BY_SCHEMA)
+def test_nodes_are_as_their_schemas_say(tmp_path, name):
+    made, sentence = BY_SCHEMA[name]
+    refused(model([made], X, domains=("", "com.microsoft")), tmp_path, sentence, (import_model, unsupported))
+
+
+def test_every_fused_operator_has_a_signature():
+    assert SIGNATURES.keys() == FUSED.keys()
+
+
+def test_an_attribute_given_twice(tmp_path):
+    made = node("Softmax", "X", "Y", axis=1)
+    made.attribute.append(made.attribute[0])
+    refused(model([made], X), tmp_path, "node 'Softmax_0' .Softmax.: attribute 'axis' is given twice")
+
+
+def test_branches_and_functions_are_checked_too(tmp_path):
+    out = [helper.make_tensor_value_info("o", F, [1, 4, 4])]
+    branch = helper.make_graph([node("Relu", "X,X", "o", name="inner")], "b", [], out)
+    made = node("If", "c", "Y", name="choice", then_branch=branch, else_branch=branch)
+    refused(model([made], X, constants={"c": np.array(True)}), tmp_path, "'choice' .*_branch: node 'inner'.*1 input")
+    sets = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "f", ["a"], ["b"], [node("Relu", "a", "b", name="in", x=1)], sets)
+    calls = [node("f", "X", "Y", domain="own")]
+    refused(model(calls, X, functions=[function], domains=("", "own")), tmp_path, "function f, node 'in'.*found 'x'")
+    calls = [node("f", "X,X", "Y", domain="own")]
+    function.node[0].ClearField("attribute")
+    refused(model(calls, X, functions=[function], domains=("", "own")), tmp_path, "expected 0 to 1 inputs, found 2")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda g: g.input.append(g.input[0]), "two inputs named 'X'"),
+        (lambda g: g.output.append(g.output[0]), "two outputs named 'Y'"),
+        (lambda g: g.initializer.extend([numpy_helper.from_array(np.ones(1), "w")] * 2), "two initialisers named 'w'"),
+        (lambda g: g.input.add(), "input without a name"),
+        (lambda g: g.node.append(g.node[0]), "produced twice"),
+        (lambda g: g.initializer.add(name="w", data_type=1, dims=[-1]), "impossible shape"),
+        (lambda g: g.initializer.add(name="w", data_type=1, dims=[1] * 70), "70 dimensions; expected at most 32"),
+        (lambda g: g.initializer.add(name="w", data_type=1, dims=[1 << 40, 1 << 40]), "expected at most .* elements"),
+    ],
+)
+def test_graphs_name_everything_once(tmp_path, damage, sentence):
+    made = model([node("Relu", "X", "Y")], X)
+    damage(made.graph)
+    refused(made, tmp_path, sentence)
+
+
+def test_two_functions_of_one_name(tmp_path):
+    sets = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "f", ["a"], ["b"], [node("Relu", "a", "b")], sets)
+    made = model([node("f", "X", "Y", domain="own")], X, functions=[function, function], domains=("", "own"))
+    refused(made, tmp_path, "two functions own.f")
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    content = model([node("Relu", "XXXX", "Y", name="NNNN")], [("XXXX", F, [1])]).SerializeToString()
+    for name in (b"XXXX", b"NNNN"):
+        path = tmp_path / "m.onnx"
+        path.write_bytes(content.replace(name, b"\xff\xfe\xff\xfe"))
+        with pytest.raises(ModelError, match=r"no UTF-8|cannot be read"):
+            import_model(path)
+
+
+# --- nodes, with dtypes and shapes -----------------------------------------------------------------------------------
+
+BY_INFERENCE = {
+    "dtypes differ": (node("Add", "X,K", "Y"), X, {"K": np.ones(4, np.int64)}, "inconsistent type"),
+    "dtype": (node("Gather", "X,K", "Y"), X, {"K": np.ones(4, np.float32)}, "unsupported type.*'K' float32.4."),
+    "broadcast": (node("Add", "X,K", "Y"), X, {"K": np.ones(3, np.float32)}, "Incompatible dimensions"),
+    "rank": (node("Conv", "X,W", "Y"), X, W, "does not allow|expected"),
+    "strides": (node("Conv", "X,W", "Y", strides=[0, 1]), IMAGE, W, "strides must"),
+    "kernel": (node("MaxPool", "X", "Y", kernel_shape=[0, 0]), IMAGE, {}, "kernel_shape must"),
+    "perm": (node("Transpose", "X", "Y", perm=[0, 0, 1]), X, {}, "repeated value"),
+    "axis": (node("Softmax", "X", "Y", axis=7), X, {}, "'axis' must be in"),
+    "split": (node("Split", "X", "Y,Z", axis=2, num_outputs=1 << 40), X, {}, "expected num_outputs 2, as many"),
+    "result": (node("Tile", "X,K", "Y"), X, {"K": np.array([1 << 40] * 3)}, "its result 'Y' has the .* at most"),
+}
+
+
+@pytest.mark.parametrize("name", BY_INFERENCE)
+def test_inputs_are_as_onnx_infers(tmp_path, name):
+    made, inputs, constants, sentence = BY_INFERENCE[name]
+    refused(model([made], inputs, constants=constants, opset=18), tmp_path, f"node '.*{sentence}")
+
+
+def test_a_condition_is_one_bool(tmp_path):
+    out = [helper.make_tensor_value_info("o", F, [1, 4, 4])]
+    branch = helper.make_graph([node("Relu", "X", "o")], "b", [], out)
+    made = node("If", "c", "Y", then_branch=branch, else_branch=branch)
+    for wrong in (np.zeros(0, bool), np.ones(2, bool), np.ones(1, np.float32)):
+        refused(model([made], X, constants={"c": wrong}), tmp_path, "expected a condition of one bool")
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def sparse(dims, values, indices, at=(2,)):
+    made = model([node("Add", "X,S", "Y")], X)
+    tensors = helper.make_tensor("S", F, [len(values)], values), helper.make_tensor("at", I, at, indices)
+    made.graph.sparse_initializer.append(helper.make_sparse_tensor(*tensors, dims))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (sparse([1 << 20, 1 << 20], [1.0, 2.0], [0, 1]), f"expected at most {LARGEST_DENSE}|elements"),
+        (sparse([1 << 16, 1 << 16], [1.0, 2.0], [0, 1]), f"when dense; expected at most {LARGEST_DENSE}"),
+        (sparse([-1, 4], [1.0, 2.0], [0, 1]), "impossible shape"),
+        (sparse([4, 4], [1.0, 2.0], [0, 99]), "outside its shape"),
+        (sparse([4, 4], [1.0, 2.0], [0, -1]), "outside its shape"),
+        (sparse([4, 4], [1.0, 2.0], [0, 1, 2], (3,)), "expected int64 indices, one or 2 for each value"),
+        (sparse([4, 4], [1.0, 2.0], [0, 1, 2, 1, 0, 0], (2, 3)), "expected int64 indices, one or 2 for each value"),
+    ],
+)
+def test_sparse_initialisers_are_bounded(tmp_path, made, sentence):
+    refused(made, tmp_path, sentence)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ([node("EyeLike", "K", "E"), node("ReduceSum", "E", "R")], {"K": np.ones((1 << 15, 1), np.float32)}),
+        ([node("Range", "a,n,b", "R")], {k: np.array(v) for k, v in (("a", 0), ("n", 1 << 34), ("b", 1))}),
+        ([node("ConstantOfShape", "n", "R")], {"n": np.array([1 << 14, 1 << 15])}),
+        ([node("Expand", "a,n", "R")], {"a": np.ones(1, np.float32), "n": np.array([1 << 14, 1 << 15])}),
+        ([node("Add", "a,b", "R")], {"a": np.ones((1 << 14, 1), np.float32), "b": np.ones(1 << 15, np.float32)}),
+        ([node("Pad", "a,n", "R")], {"a": np.ones(1, np.float32), "n": np.array([0, 1 << 29])}),
+        ([node("EyeLike", "a", "R")], {"a": np.broadcast_to(np.float32(0), (1 << 8, 1 << 8))}),
+    ],
+)
+def test_folding_stays_small(tmp_path, nodes, constants):
+    """Constants of 2^28 elements are refused, or left to the package to compute."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path = save(model(nodes, X, ("R",), constants=constants, opset=18), tmp_path)
+    try:
+        graph = import_model(path)
+        assert sum(v.data.nbytes for v in graph.values.values() if v.data is not None) < 1 << 22
+    except ModelError as error:
+        assert f"expected at most {LARGEST_FOLDED}" in str(error)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # KB
+
+
+def test_what_is_folded_in_all_is_bounded(tmp_path, monkeypatch):
+    """Each is allowed by itself."""
+    monkeypatch.setattr("modelc.frontend.build.LARGEST_FOLDED", 4 * 4 * 64 * 64)
+    inputs = [("X", F, [64, 64])]
+    for count in (3, 5):
+        nodes = [node("EyeLike", "X", f"E{k}") for k in range(count)]
+        made = model([*nodes, node("Max", ",".join(["X", *(f"E{k}" for k in range(count))]), "Y")], inputs)
+        if count == 3:
+            assert import_model(save(made, tmp_path)).values["Y"].shape == (64, 64)
+        else:
+            refused(made, tmp_path, "node 'EyeLike_4' .EyeLike.: computing constants when compiling has made 81920")
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("location", ["w" * 5000, "a\0b", ".", "nothing", "loop", "/etc/hostname", "../m", "a\\b", ""])
+def test_external_data_that_is_not_there(tmp_path, location):
+    (tmp_path / "loop").symlink_to("loop")
+    made = model([node("Add", "X,E", "Y")], X)
+    tensor = made.graph.initializer.add(name="E", data_type=F, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    refused(
+        made, tmp_path, "tensor 'E' has its data in '.{,83}', |expected a file within|tensor 'E' has its data in ''"
+    )
+
+
+@pytest.mark.parametrize("number", ["x", "1e3", "9" * 5000, "-1", "99999999999999999999"])
+def test_external_data_with_absurd_offsets(tmp_path, number):
+    made = model([node("Add", "X,E", "Y")], X)
+    (tmp_path / "data").write_bytes(bytes(16))
+    tensor = made.graph.initializer.add(name="E", data_type=F, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="data")
+    tensor.external_data.add(key="offset", value=number)
+    refused(made, tmp_path, "tensor 'E'.{,200}$")
+
+
+def test_a_pipe_is_no_model(tmp_path):
+    path = tmp_path / "m.onnx"
+    os.mkfifo(path)
+    for read in (import_model, unsupported, modelc.inspect, digest_of):
+        thread = threading.Thread(target=_expect_refusal, args=(read, path), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "it waits for a writer"
+
+
+def _expect_refusal(read, path):
+    with pytest.raises(ModelError, match="is a pipe or a device"):
+        read(path)
+
+
+def test_a_name_that_no_file_has():
+    for name in ("x" * 5000, "a\0b"):
+        with pytest.raises(ModelError, match="cannot be read"):
+            import_model(name)
