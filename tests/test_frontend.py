@@ -425,7 +425,7 @@ def test_external_data_is_read(tmp_path):
         ({"location": "none.bin"}, "is not in the model's folder"),
         ({"location": "w.bin", "offset": 8}, "which has 16 bytes"),
         ({"location": "w.bin", "offset": -4}, "bytes -4"),
-        ({"location": "w.bin", "offset": "x"}, "not numbers"),
+        ({"location": "w.bin", "offset": "x"}, "expected numbers as offset"),
         ({"location": "w.bin", "length": 8}, "has length 8"),
     ],
 )
