@@ -12,14 +12,13 @@ from modelc.errors import blaming
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.surgery import summary
 from modelc.package import read_package
-from modelc.package.manifest import NAME as MANIFEST
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators, and
     each node that cannot be compiled with the reason."""
     place = Path(path)
-    folder = place.is_dir() or (place / MANIFEST).exists()
+    folder = os.path.isdir(place)
     with blaming(f"{'package' if folder else 'model'} {place}"):
         return _package(place) if folder else _model(place)
 

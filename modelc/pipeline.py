@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -34,6 +35,7 @@ from modelc.package import (
     PackageTarget,
     check_place,
     compile_kernel,
+    emulator,
     find_toolchain,
     write_package,
 )
@@ -186,6 +188,9 @@ class Run:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
             find_toolchain(self.target.triple)
+            if verify and self.stages.reach("verify"):
+                with _offering_no_verify():
+                    emulator(self.target.triple)
         if self.config.precision == "bf16":
             require_bfloat16(self.target)
         verify = verify and self.stages.reach("verify")
@@ -392,7 +397,8 @@ class Run:
             nonlocal report, written
             written = True
             self.stages.took("package", time.perf_counter() - start)
-            with self.stages.stage("verify", f"{self.config.verify.samples} sample(s) against ONNX Runtime"):
+            samples = f"{self.config.verify.samples} sample(s) against ONNX Runtime"
+            with self.stages.stage("verify", samples), _offering_no_verify():
                 report = self.check(folder)
             if not report.passed and not keep_unverified:
                 raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
@@ -400,13 +406,8 @@ class Run:
 
         self.stages.progress("package", str(output))
         start = time.perf_counter()
-        try:
-            with blaming("stage package"):
-                package = write_package(spec, output, check if verify else None)
-        except (ToolchainError, EngineError) as error:
-            if not written:
-                raise
-            raise type(error)(f"{error}; to have the package unverified, compile with --no-verify") from None
+        with blaming("stage package"):
+            package = write_package(spec, output, check if verify else None)
         if not written:
             self.stages.took("package", time.perf_counter() - start)
         return package, report
@@ -414,3 +415,11 @@ class Run:
     def check(self, folder: Path) -> Report:
         v = self.config.verify
         return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol, bf16=v.bf16)
+
+
+@contextmanager
+def _offering_no_verify() -> Iterator[None]:
+    try:
+        yield
+    except (ToolchainError, EngineError) as error:
+        raise type(error)(f"{error}; to have the package unverified, compile with --no-verify") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from modelc.errors import ConfigError
 from modelc.ir.program import Program
 from modelc.package import Package
 from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
+from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
 
@@ -60,7 +60,7 @@ def errors_added(
     progress: Callable[[str], None],
 ) -> Added:
     """What `each` adds to the outputs of `wide`, on one drawn input. `package` writes a program's package."""
-    with tempfile.TemporaryDirectory(prefix="modelc-precision-") as folder:
+    with TemporaryFolder("precision") as folder:
         path = Path(folder) / "one.modelc"
         feed = draw(package(wide, path))
         wanted, errors = results(path, feed), dict[str, float]()

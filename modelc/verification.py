@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
@@ -18,6 +17,7 @@ from modelc.ir.program import Program
 from modelc.package import Package, read_choices, read_package, write_package
 from modelc.partition.precision import rounded_values
 from modelc.pipeline import Run
+from modelc.scratch import TemporaryFolder
 from modelc.verify import Probe, Report, compare_layers
 from modelc.verify.check import ATOL, RTOL, drawn, other_model, variant_of
 from modelc.verify.check import verify as verify_outputs
@@ -70,7 +70,7 @@ def _verify(
     only = slice(number, number + 1)
     one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
     run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, locked=one)
-    with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder:
+    with TemporaryFolder("layers") as folder:
         _, programs = run.programs()
         spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)
         exposed = write_package(spec, Path(folder) / "exposed.modelc")

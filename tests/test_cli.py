@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -118,21 +117,6 @@ def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
 def test_a_name_given_again_begins_another_set_of_shapes() -> None:
     assert shape_sets(("a=1,2", "b=3", "a=4,5", "b=6")) == [{"a": (1, 2), "b": (3,)}, {"a": (4, 5), "b": (6,)}]
     assert shape_sets(("a=",)) == [{"a": ()}]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_compilation_without_a_trace(tmp_path, number) -> None:
-    program = "from modelc.cli import main; main()"
-    command = [sys.executable, "-c", program, "compile", small.model(), "--shape", "x=1,3,20,24", "-o", tmp_path / "p"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stderr is not None
-        while not process.stderr.readline().startswith("codegen"):
-            assert process.poll() is None
-        process.send_signal(number)
-        said = process.stderr.read()
-    assert process.returncode == 128 + number and "Traceback" not in said
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the other verbs ----------------------------------------------------------------------------------------------

@@ -237,11 +237,12 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
     def none(_: str) -> tuple[str, ...]:
         raise ToolchainError("no emulator for aarch64-linux-gnu")
 
-    monkeypatch.setattr("modelc.package.emulate.emulator", none)
+    monkeypatch.setattr("modelc.pipeline.emulator", none)
     arguments = (small.model(), "raspberry-pi-5", tmp_path / "p", small.SHAPES[:1])
+    stages: list[str] = []
     with pytest.raises(ToolchainError, match=r"no emulator.*--no-verify"):
-        modelc.compile(*arguments)
-    assert os.listdir(tmp_path) == []
+        modelc.compile(*arguments, progress=lambda s, _: stages.append(s))
+    assert stages == [] and os.listdir(tmp_path) == []
     assert modelc.compile(*arguments, verify=False).report is None
 
 

@@ -15,6 +15,8 @@ HOUSE = ROOT / "modelc"
 
 ROOMS = (  # from the top
     "errors",
+    "scratch",
+    "signals",
     "ir",
     "target",
     "ops",
@@ -38,6 +40,7 @@ ROOMS = (  # from the top
     "verification",
     "describe",
     "cli",
+    "__main__",
 )
 OWNERS = {"onnx": "frontend", "tvm": "codegen", "onnxruntime": "verify", "openvino": "verify"}
 

@@ -342,7 +342,7 @@ def test_another_machines_package_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_package(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"cannot open the package .*No such file"):
+    with pytest.raises(ModelError, match=r"is not a package: cannot read .*manifest.json: No such file"):
         load(tmp_path)
 
 

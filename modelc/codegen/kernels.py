@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
 from modelc.ir.nest import Call, Nest
+from modelc.scratch import TemporaryFolder
 from modelc.target import Intrinsic, Target, llvm_target
 
 
@@ -51,7 +51,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
         phases = lower_nest(nest, symbol, target.available_intrinsics)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
     module = build_module(tvm.IRModule(functions), machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder("object") as folder:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path), "o")
         code = path.read_bytes()

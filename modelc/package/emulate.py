@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from modelc.package.link import RUNTIME
 from modelc.package.read import read_package
 from modelc.package.spec import TensorInfo
 from modelc.package.toolchain import emulator, find_toolchain, machine_of
+from modelc.scratch import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def run_emulated(
     package = read_package(path)
     triple, plan = package.manifest.target.triple, package.manifest.variants[variant]
     program = [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
-    with tempfile.TemporaryDirectory(prefix="modelc-run-") as name:
+    with TemporaryFolder("run") as name:
         given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
         given.write_bytes(b"".join(_bytes_of(tensor, inputs) for tensor in plan.inputs))
         numbers = {"--threads": threads, "--variant": variant, "--repeat": repeat}
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
         said = _run([*program, str(package.path), str(given), str(taken), *flags], timeout, package.path)
-        outputs = _split(plan.outputs, taken.read_bytes())
+        outputs = _split(plan.outputs, taken.read_bytes(), package.path)
     words = [line.split(" ", 3) for line in said.splitlines()]
     steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
     figures = {w[0]: float(w[1]) for w in words if w[0] != "step"}
@@ -79,8 +79,10 @@ def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]]) -> bytes:
     return array.tobytes()
 
 
-def _split(tensors: Sequence[TensorInfo], data: bytes) -> dict[str, NDArray[Any]]:
-    outputs, offset = {}, 0
+def _split(tensors: Sequence[TensorInfo], data: bytes, path: Path) -> dict[str, NDArray[Any]]:
+    outputs, offset, wanted = {}, 0, sum(tensor.bytes for tensor in tensors)
+    if len(data) != wanted:
+        raise PackageError(f"{path} is damaged: its outputs have {len(data)} bytes; the manifest says {wanted}")
     for tensor in tensors:
         part = np.frombuffer(data[offset : offset + tensor.bytes], _numpy_dtype(tensor.dtype))
         outputs[tensor.name] = part.reshape(tensor.shape).copy()
@@ -104,13 +106,13 @@ def _run(command: Sequence[str], timeout: float, package: Path) -> str:
     return done.stdout
 
 
-_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+_folders: list[TemporaryFolder] = []  # removed when the process ends
 
 
 @cache
 def _runner(triple: str) -> Path:
     """The folder with the driver, compiled once in a process for each machine."""
-    folder = tempfile.TemporaryDirectory(prefix="modelc-runner-")
+    folder = TemporaryFolder("runner")
     _folders.append(folder)
     arguments = [
         "-std=c11",

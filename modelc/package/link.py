@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import modelc.runtime
 from modelc.package.toolchain import Toolchain, check_elf
+from modelc.scratch import TemporaryFolder
 
 RUNTIME = Path(modelc.runtime.__file__).parent
 SOURCES = ("modelc_runtime.c", "modelc_pool.c", "modelc_cpu.c", "modelc_sha256.c")
@@ -42,7 +42,7 @@ LINK = (
 
 def compile_kernel(toolchain: Toolchain, source: str, visible: bool = False) -> bytes:
     """The object of a kernel in C; `visible` in the library that it alone is linked to (link_kernel)."""
-    with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as name:
+    with TemporaryFolder("kernel") as name:
         folder = Path(name)
         (folder / "kernel.c").write_text(source)
         toolchain.compile([*KERNEL, *["-fvisibility=default"] * visible, "-c", "kernel.c", "-o", "kernel.o"], folder)
@@ -52,7 +52,7 @@ def compile_kernel(toolchain: Toolchain, source: str, visible: bool = False) -> 
 def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
     """A shared library of the object of one kernel alone. What it calls of libm, whoever loads it has to bring."""
     check_elf(code, "the kernel's object", toolchain.machine)
-    with tempfile.TemporaryDirectory(prefix="modelc-kernel-") as name:
+    with TemporaryFolder("kernel") as name:
         folder = Path(name)
         (folder / "kernel.o").write_bytes(code)
         alone = "-nostartfiles" if toolchain.machine.name == "arm" else "-nostdlib"  # arm divides by a library
@@ -62,7 +62,7 @@ def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
 
 def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, bytes], library: Path) -> None:
     """Writes libmodel.so to `library`. Works in a folder of its own with relative names, so no path gets into it."""
-    with tempfile.TemporaryDirectory(prefix="modelc-link-") as name:
+    with TemporaryFolder("link") as name:
         folder = Path(name)
         for file in (*SOURCES, *HEADERS, EXPORTS):
             shutil.copyfile(RUNTIME / file, folder / file)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from modelc.errors import PackageError
-from modelc.package.spec import ArenaTensor, Argument, PackageTarget, Plan, Step, TensorInfo
+from modelc.package.schema import Check, Mismatch, compiled
+from modelc.package.spec import ArenaTensor, Argument, PackageTarget, Plan, Step, TensorInfo, check_plans
+from modelc.runtime.loader import MANIFEST as NAME
+from modelc.runtime.loader import MOST_MANIFEST_BYTES, SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
-NAME = "manifest.json"
-MOST_BYTES = 1 << 28
+__all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Manifest", "parsed", "schema"]
+
+DEEPEST = 16  # objects and lists within each other in `verification`, which is free otherwise
 
 
 @dataclass(frozen=True)
@@ -47,27 +48,31 @@ class Manifest:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
         data = json.loads(json.dumps(asdict(self)))
         _validate(data, NAME)
-        return json.dumps(data, indent=1) + "\n"
+        text = json.dumps(data, indent=1) + "\n"
+        if len(text) > MOST_MANIFEST_BYTES:
+            raise PackageError(
+                f"{NAME} would have {len(text)} bytes, and {MOST_MANIFEST_BYTES} are possible: compile fewer shapes"
+            )
+        return text
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the package in `folder`. Raises PackageError if there is none, or it is damaged or newer."""
-    path = folder / NAME
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise PackageError(f"{path} has more than {MOST_BYTES} bytes: it is not a package's manifest")
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise PackageError(f"{folder} is not a package: cannot read {NAME}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise PackageError(f"{path} is damaged: it is not JSON") from None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+def parsed(data: Mapping[str, Any], where: str) -> Manifest:
+    """The manifest that `data`, an object read from `where`, says. Raises PackageError where it is damaged or newer."""
+    version = data.get("schema_version")
+    if type(version) is int and version > SCHEMA_VERSION:
         raise PackageError(
-            f"{path} is of schema {version}, and this modelc knows up to {SCHEMA_VERSION}: update modelc"
+            f"{where} is of schema {version}, and this modelc knows up to {SCHEMA_VERSION}: update modelc"
         )
-    _validate(data, str(path))
-    return _from_data(data)
+    _validate(data, where)
+    found = _from_data(data)
+    params = found.files["params.bin"].bytes
+    try:
+        check_plans(found.variants, params, where)
+    except PackageError as error:
+        raise PackageError(f"{where} is damaged: {error}") from None
+    if any(offset + size > params for offset, size in found.params):
+        raise PackageError(f"{where} is damaged: at params: an array lies beyond the {params} bytes of params.bin")
+    return found
 
 
 def schema() -> Mapping[str, Any]:
@@ -77,16 +82,22 @@ def schema() -> Mapping[str, Any]:
 
 
 @cache
-def _validator() -> Any:
-    return jsonschema.Draft202012Validator(schema())
+def _validator() -> Check:
+    return compiled(schema())
 
 
-def _validate(data: Any, where: str) -> None:
-    errors: Iterator[jsonschema.ValidationError] = _validator().iter_errors(data)
-    error = next(errors, None)
-    if error is not None:
-        place = "/".join(str(part) for part in error.absolute_path) or "the whole"
-        raise PackageError(f"{where} is damaged: at {place}: {error.message[:200]}")
+def _validate(data: Mapping[str, Any], where: str) -> None:
+    try:
+        _validator()(data)
+    except Mismatch as wrong:
+        raise PackageError(f"{where} is damaged: at {wrong.place}: {wrong.reason}") from None
+    if not _shallow(data["verification"], DEEPEST):
+        raise PackageError(f"{where} is damaged: at verification: more than {DEEPEST} levels in each other")
+
+
+def _shallow(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_shallow(one, levels - 1) for one in inner)
 
 
 def _from_data(data: Mapping[str, Any]) -> Manifest:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from modelc.errors import PackageError
-from modelc.package import manifest
-from modelc.package.manifest import FileInfo, Manifest
+from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
+from modelc.runtime.loader import ModelError, check_file, open_file, open_folder, read_manifest
 
 
 @dataclass(frozen=True)
@@ -22,42 +25,59 @@ class Package:
 def read_package(path: str | Path, check: bool = False) -> Package:
     """The package in folder `path`. Sizes are compared always, checksums with `check` (that reads all of params.bin).
     Raises PackageError that names the damaged file."""
-    folder = Path(path)
-    package = Package(folder, manifest.read_manifest(folder))
-    for name, expected in package.manifest.files.items():
-        _check_file(folder, name, expected, check)
-    return package
+    with _opened(path) as folder:
+        manifest = parsed(read_manifest(folder, str(path)), f"{path}/{NAME}")
+        for name, expected in manifest.files.items():
+            with open_file(folder, str(path), name) as file:
+                check_file(file, f"{path}/{name}", expected.bytes, expected.sha256 if check else None)
+    return Package(Path(path), manifest)
+
+
+def read_manifest_of(path: str | Path) -> Manifest:
+    """The manifest alone, whatever the other files are. Raises PackageError."""
+    with _opened(path) as folder:
+        return parsed(read_manifest(folder, str(path)), f"{path}/{NAME}")
 
 
 def read_choices(package: Package) -> dict[str, Any]:
     """What choices.json holds, with the checksum compared."""
-    _check_file(package.path, "choices.json", package.manifest.files["choices.json"], True)
-    return _read_json(package.path / "choices.json")
+    return _read_json(package, "choices.json")
 
 
 def read_verification(package: Package) -> dict[str, Any] | None:
     """The whole report of the verification, None if there was none."""
-    expected = package.manifest.files.get("verification.json")
-    if expected is None:
-        return None
-    _check_file(package.path, "verification.json", expected, True)
-    return _read_json(package.path / "verification.json")
+    return _read_json(package, "verification.json") if "verification.json" in package.manifest.files else None
 
 
-def _check_file(folder: Path, name: str, expected: FileInfo, checksum: bool) -> None:
-    path = folder / name
+def _read_json(package: Package, name: str) -> dict[str, Any]:
+    expected, where = package.manifest.files[name], f"{package.path}/{name}"
+    with _opened(package.path) as folder, open_file(folder, str(package.path), name) as file:
+        check_file(file, where, expected.bytes, expected.sha256)
+        file.seek(0)
+        try:
+            data = json.loads(file.read())
+        except (OSError, ValueError, RecursionError):
+            data = None
+    if not isinstance(data, dict):
+        raise PackageError(f"{where} is damaged: it is not a JSON object")
+    return data
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[int]:
+    """A descriptor of the package's folder; what the loader has to say against it or its files is a PackageError."""
     try:
-        if path.resolve(strict=True).parent != folder.resolve():
-            raise PackageError(f"{path} leads out of the package: it is not read")
-        found = path.stat().st_size
-        if found != expected.bytes:
-            raise PackageError(
-                f"{path} is damaged: it has {found} bytes instead of {expected.bytes}; copy the package again"
-            )
-        if checksum and sha256_of(path) != expected.sha256:
-            raise PackageError(f"{path} is damaged: its checksum is not the manifest's; copy the package again")
-    except OSError as error:
-        raise PackageError(f"cannot read {path}: {error.strerror}") from None
+        folder = open_folder(str(path))
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+    except ModelError as error:
+        raise PackageError(str(error)) from None
+
+
+def file_info(path: Path) -> FileInfo:
+    return FileInfo(path.stat().st_size, sha256_of(path))
 
 
 def sha256_of(path: Path) -> str:
@@ -66,17 +86,3 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(1 << 20):
             computed.update(chunk)
         return computed.hexdigest()
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
-        raise PackageError(f"{path} is damaged: it is not a JSON object")
-    return data
-
-
-def file_info(path: Path) -> FileInfo:
-    return FileInfo(path.stat().st_size, sha256_of(path))

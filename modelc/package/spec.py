@@ -16,6 +16,7 @@ Space = Literal["arena", "params", "input", "output"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
+MOST_BYTES = 2**63 - 1  # of a tensor
 DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
     "float32": 4,
     "float64": 8,
@@ -148,22 +149,25 @@ class PackageSpec:
 
     def check(self) -> None:
         """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
-        if not self.variants:
-            raise PackageError(f"the package '{self.name}' has no variant")
         _check_params(self)
-        first = self.variants[0]
-        for number, plan in enumerate(self.variants):
-            for tensors, of_first in ((plan.inputs, first.inputs), (plan.outputs, first.outputs)):
-                _check_tensors(tensors, f"variant {number} of package '{self.name}'")
-                if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
-                    raise PackageError(
-                        f"variant {number} of package '{self.name}' differs from variant 0 in more than shapes"
-                    )
-            for step in plan.steps:
-                _check_step(step, plan, self.params_bytes)
-        shapes = [tuple(t.shape for t in plan.inputs) for plan in self.variants]
-        if len(set(shapes)) != len(shapes):
-            raise PackageError(f"two variants of package '{self.name}' have equal input shapes")
+        check_plans(self.variants, self.params_bytes, f"package '{self.name}'")
+
+
+def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> None:
+    """Raises PackageError if the variants do not fit each other, or a step uses what is not there."""
+    if not variants:
+        raise PackageError(f"{where} has no variant")
+    first = variants[0]
+    for number, plan in enumerate(variants):
+        for tensors, of_first in ((plan.inputs, first.inputs), (plan.outputs, first.outputs)):
+            _check_tensors(tensors, f"variant {number} of {where}")
+            if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
+                raise PackageError(f"variant {number} of {where} differs from variant 0 in more than shapes")
+        for step in plan.steps:
+            _check_step(step, plan, params_bytes)
+    shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
+    if len(set(shapes)) != len(shapes):
+        raise PackageError(f"two variants of {where} have equal input shapes")
 
 
 def _check_params(spec: PackageSpec) -> None:
@@ -180,8 +184,10 @@ def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
     if len({t.name for t in tensors}) != len(tensors):
         raise PackageError(f"two inputs or two outputs of {where} have the same name")
     for tensor in tensors:
-        if tensor.dtype not in DTYPE_BYTES or any(extent < 0 for extent in tensor.shape):
+        if tensor.dtype not in DTYPE_BYTES or any(extent < 0 for extent in tensor.shape) or tensor.bytes > MOST_BYTES:
             raise PackageError(f"'{tensor.name}' of {where} has dtype {tensor.dtype} and shape {list(tensor.shape)}")
+        if "\0" in tensor.name:
+            raise PackageError(f"{tensor.name!r} of {where} has a null character in its name, where C's strings end")
 
 
 def _check_step(step: Step, plan: Plan, params_bytes: int) -> None:

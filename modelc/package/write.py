@@ -8,21 +8,21 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from modelc import scratch
 from modelc.errors import PackageError
 from modelc.package import manifest
 from modelc.package.glue import plan_source
 from modelc.package.link import RUNTIME, link_library, runtime_sources
 from modelc.package.manifest import SCHEMA_VERSION, Manifest
-from modelc.package.read import Package, file_info, read_package
+from modelc.package.read import Package, file_info, read_manifest_of, read_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
 
@@ -86,9 +86,10 @@ def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
     place = _place(path)
     before = read_package(place).manifest
     with _folder_beside(place) as folder:
-        for name in before.files:
-            if name != VERIFICATION:
-                _link_or_copy(place / name, folder / name)
+        with _os_errors_as_sentences(place):
+            for name in before.files:
+                if name != VERIFICATION:
+                    _link_or_copy(place / name, folder / name)
         made = _add_verification(folder, before, report)
         _take_place(folder, place)
     return Package(place, made)
@@ -97,10 +98,11 @@ def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
 def _add_verification(folder: Path, made: Manifest, report: Mapping[str, Any]) -> Manifest:
     if "summary" not in report:
         raise PackageError("the report of a verification lacks its 'summary'")
-    (folder / VERIFICATION).write_text(json.dumps(report, indent=1) + "\n")
-    files = {**made.files, VERIFICATION: file_info(folder / VERIFICATION)}
-    made = replace(made, files=files, verification=report["summary"])
-    (folder / manifest.NAME).write_text(made.to_json())
+    with _os_errors_as_sentences(folder):
+        (folder / VERIFICATION).write_text(json.dumps(report, indent=1) + "\n")
+        files = {**made.files, VERIFICATION: file_info(folder / VERIFICATION)}
+        made = replace(made, files=files, verification=report["summary"])
+        (folder / manifest.NAME).write_text(made.to_json())
     return made
 
 
@@ -132,28 +134,56 @@ def _build_id(spec: PackageSpec, params_sha256: str) -> str:
 
 
 def _place(path: str | Path) -> Path:
-    place = Path(path).resolve()
-    if place.exists() and not place.is_dir():
-        raise PackageError(f"{path} is a file: a package is a folder, give another name")
-    if place.is_dir() and any(place.iterdir()) and not (place / manifest.NAME).is_file():
-        raise PackageError(f"{path} is a folder that is not a package: it is not replaced, give another name")
+    """Where the package will be: a new place, an empty folder, or a package of which nothing but itself is lost."""
+    try:
+        place = Path(path).resolve()
+        if os.path.lexists(place) and not place.is_dir():
+            raise PackageError(f"{path} is a file: a package is a folder, give another name")
+        if place.is_dir():
+            _check_replaceable(place, str(path))
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PackageError(f"cannot write the package {path}: {reason}") from None
     return place
+
+
+def _check_replaceable(place: Path, shown: str) -> None:
+    """Raises PackageError if a folder holds anything but a package's own files, and what Python makes of loader.py."""
+    found = sorted(entry.name for entry in os.scandir(place))
+    if not found:
+        return
+    if manifest.NAME not in found:
+        raise PackageError(f"{shown} is a folder that is not a package: it is not replaced, give another name")
+    try:
+        own = {manifest.NAME, *read_manifest_of(place).files}
+    except PackageError as error:
+        raise PackageError(f"{shown} is not replaced, for it is no whole package: {error}; give another name") from None
+    foreign = [name for name in found if not (_is_plain(place / name) if name in own else _is_cache(place / name))]
+    if foreign:
+        names = ", ".join(foreign[:5]) + ", ..." * (len(foreign) > 5)
+        raise PackageError(f"{shown} is not replaced, it holds more than a package ({names}): move that elsewhere")
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
+
+
+def _is_cache(path: Path) -> bool:
+    """What importing loader.py leaves."""
+    if path.name != "__pycache__" or path.is_symlink() or not path.is_dir():
+        return False
+    return all(_is_plain(file) and file.match("loader.*.pyc*") for file in path.iterdir())
 
 
 @contextmanager
 def _folder_beside(place: Path) -> Iterator[Path]:
     """An empty folder on the same file system; gone afterwards, unless it took the place."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".partial", dir=place.parent))
-    except OSError as error:
-        raise PackageError(f"cannot write in {place.parent}: {error.strerror}") from None
-    try:
-        mask = os.umask(0)
-        os.umask(mask)
-        folder.chmod(0o777 & ~mask)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch.beside(place, folder=True))
+        except OSError as error:
+            raise PackageError(f"cannot write in {place.parent}: {error.strerror}") from None
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -165,17 +195,14 @@ def _os_errors_as_sentences(place: Path) -> Iterator[None]:
 
 
 def _take_place(folder: Path, place: Path) -> None:
-    if not place.exists() or not any(place.iterdir()):
-        os.rename(folder, place)
-    elif not _exchange(folder, place):  # a file system that cannot exchange: two steps, with the way back
-        aside = folder.with_suffix(".old")
-        os.rename(place, aside)
-        try:
+    """Renames `folder` to `place`; what is there is replaced in one step, if it still may be."""
+    with _os_errors_as_sentences(place):
+        if not place.exists() or not any(place.iterdir()):
             os.rename(folder, place)
-        except BaseException:
-            os.rename(aside, place)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+            return
+        _check_replaceable(place, str(place))
+        if not _exchange(folder, place):
+            scratch.replace(folder, place)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -206,7 +206,8 @@ mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);
-    pool->scratch = pool->workers[0].scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
+    if (pool->scratch_stride <= SIZE_MAX / 2 / (size_t)threads) /* else it does not fit an address space of 32 bits */
+        pool->scratch = pool->workers[0].scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
     if (pool->scratch && start_workers(pool)) return pool;
     mc_pool_close(pool);
     return NULL;

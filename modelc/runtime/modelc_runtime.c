@@ -14,7 +14,7 @@
 
 #include "modelc_runtime.h"
 
-enum { MOST_THREADS = 1024, MOST_MANIFEST_BYTES = 1 << 28 };
+enum { MOST_THREADS = 1024, MOST_MANIFEST_BYTES = 1 << 25 };
 
 typedef struct step_counter {
     uint64_t calls, nanoseconds;
@@ -44,12 +44,14 @@ const char *modelc_last_error(void) { return message; }
 
 /* ---- opening ---- */
 
+/* Through no link, and without waiting for the other end of a pipe. */
 static modelc_status open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
     char path[PATH_MAX];
     struct stat status;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0 && errno == ELOOP) return fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
     if (*fd < 0) return fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
     if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
         close(*fd);
@@ -94,11 +96,16 @@ static modelc_status check_manifest(const char *folder) {
     uint64_t bytes;
     modelc_status status = open_file(folder, "manifest.json", &fd, &bytes);
     if (status) return status;
-    char *text = bytes <= MOST_MANIFEST_BYTES ? malloc((size_t)bytes + 1) : NULL;
+    if (bytes > MOST_MANIFEST_BYTES) {
+        close(fd);
+        return fail(MODELC_MISMATCH, "%s/manifest.json has %llu bytes; at most %d are possible", folder,
+                    (unsigned long long)bytes, (int)MOST_MANIFEST_BYTES);
+    }
+    char *text = malloc((size_t)bytes + 1);
     size_t got = 0;
     for (ssize_t n; text && got < bytes && (n = read(fd, text + got, (size_t)bytes - got)) > 0;) got += (size_t)n;
     close(fd);
-    if (!text) return fail(MODELC_NO_MEMORY, "%s/manifest.json is too large to read", folder);
+    if (!text) return fail(MODELC_NO_MEMORY, "out of memory");
     text[got] = 0;
     status = compare_manifest(folder, text);
     free(text);

@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,14 @@ static void bind_api(const char *package) {
     }
 }
 
+static int32_t number_of(const char *text) {
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (errno || end == text || *end || number < INT32_MIN || number > INT32_MAX) die("not a number of 32 bits", text);
+    return (int32_t)number;
+}
+
 static void *buffer_for(const modelc_tensor *tensor) {
     void *memory = malloc(tensor->bytes + 1);
     if (!memory) die("out of memory for", tensor->name);
@@ -98,7 +107,7 @@ int main(int argc, char **argv) {
                           : !strcmp(argv[i], "--repeat")  ? &repeat
                                                           : NULL;
         if (!strcmp(argv[i], "--profile")) profile = 1;
-        else if (number && i + 1 < argc) *number = atoi(argv[++i]);
+        else if (number && i + 1 < argc) *number = number_of(argv[++i]);
         else die("unknown option", argv[i]);
     }
     modelc_handle *model;

@@ -6,11 +6,11 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import TargetError
+from modelc.scratch import TemporaryFolder, beside
 from modelc.target.host import Host, read_host
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.target.isa import architecture
@@ -95,7 +95,7 @@ def _estimate(host: Host) -> Timing:
 def _measure(host: Host) -> Timing | None:
     """Compiles and runs `probe.c`; None if that is not possible here."""
     try:
-        with tempfile.TemporaryDirectory(prefix="modelc-probe-") as folder:
+        with TemporaryFolder("probe") as folder:
             program = build_probe(host.triple, folder)
             run = [program, str(host.cores), *map(str, _working_sets(host))]
             done = subprocess.run(run, check=True, capture_output=True, timeout=_SECONDS, text=True)
@@ -171,8 +171,8 @@ def _recall(path: Path) -> Target | None:
 def _remember(path: Path, target: Target) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.stem, delete=False) as file:
-            file.write(target.to_yaml())
-        os.replace(file.name, path)
+        with beside(path, folder=False) as made:
+            made.write_text(target.to_yaml())
+            os.replace(made, path)
     except OSError:
         pass  # a read-only home: the next process measures again

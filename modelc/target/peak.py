@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from types import TracebackType
 
 from modelc.errors import TargetError
+from modelc.scratch import TemporaryFolder
 from modelc.target.native import build_probe, probe
 from modelc.target.schema import Target
 
@@ -35,7 +35,7 @@ class Peak:
 
     def __init__(self, unit: Unit, threads: int = 1) -> None:
         self.unit, self.threads = unit, threads
-        self._folder = tempfile.TemporaryDirectory(prefix="modelc-peak-")
+        self._folder = TemporaryFolder("peak")
         try:
             self._program = build_probe(probe().triple, self._folder.name)
         except (OSError, subprocess.SubprocessError) as error:

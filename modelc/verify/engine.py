@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, VerificationError
+from modelc.scratch import TemporaryFolder
 from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
 NAMES = tuple(ENGINES)
@@ -32,7 +32,7 @@ class Engine:
     def __init__(self, engine: str, path: str | Path, threads: int = 1) -> None:
         self.engine = engine
         self._path = path
-        self._folder = tempfile.TemporaryDirectory(prefix="modelc-engine-")
+        self._folder = TemporaryFolder("engine")
         self._said = Path(self._folder.name) / "stderr"
         root = str(Path(__file__).resolve().parents[2])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -6,7 +6,6 @@ very same. Values are matched with ONNX's by name, so those that fusion created 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from modelc.frontend.surgery import expose
 from modelc.ir.block import compact_strides
 from modelc.ir.layout import Layout
 from modelc.package import read_package
+from modelc.scratch import TemporaryFolder
 from modelc.verify.check import as_numbers, runner
 from modelc.verify.compare import Rounded, distance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
@@ -85,7 +85,7 @@ def compare_layers(
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""
     package = read_package(exposed)
-    with tempfile.TemporaryDirectory(prefix="modelc-layers-") as folder, ExitStack() as stack:
+    with TemporaryFolder("layers") as folder, ExitStack() as stack:
         bare = Path(folder) / "model.onnx"
         known = set(expose(model, [probe.value for probe in probes], bare))
         ours = runner(package, stack)(dict(feed))

@@ -11,7 +11,6 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -32,6 +31,7 @@ from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
 from modelc.ir.interpret import run_block
 from modelc.package.toolchain import emulator, find_toolchain
+from modelc.scratch import TemporaryFolder
 from modelc.target import Intrinsic, read_intrinsics, read_target
 from modelc.target.host import read_host
 from modelc.target.isa import architecture
@@ -189,7 +189,7 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
     function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
     module = build_module(tvm.IRModule({"apply": function}), machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder("intrinsic") as folder:
         path = Path(folder) / "apply.o"
         module.write_to_file(str(path), "o")
         return path.read_bytes(), module.inspect_source("s")
@@ -286,7 +286,7 @@ def _run(
         "args": ", ".join(f"data[{k}]" for k in range(len(sizes))),
         "result": operands.index(accumulator),
     }
-    with tempfile.TemporaryDirectory() as name:
+    with TemporaryFolder("intrinsic") as name:
         folder = Path(name)
         (folder / "driver.c").write_text(driver)
         (folder / "apply.o").write_bytes(obj)

@@ -1,0 +1,168 @@
+"""Whatever ends a command, nothing half-written is left; what only SIGKILL could leave, the next command removes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import test_pipeline_model as small
+
+from modelc import scratch
+from modelc.scratch import TemporaryFolder, beside, remove_orphans
+from modelc.signals import ENDING
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def as_from_a_terminal() -> None:
+    """In a child: no signal is ignored, whatever whoever started the tests (nohup, &) ignores."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def modelc(
+    folder: Path, *arguments: object, until: str = "", before: object = as_from_a_terminal
+) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process, in `folder`, with a $TMPDIR of its own there; what it says up to `until` is read."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
+    command = [sys.executable, "-m", "modelc", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder, preexec_fn=before
+    ) as process:
+        assert process.stderr is not None
+        while until and not process.stderr.readline().startswith(until):
+            assert process.poll() is None
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def compiling(folder: Path) -> tuple[object, ...]:
+    return "compile", small.model(), "--shape", "x=1,3,20,24", "-o", folder / "p"
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path != folder / "tmp")
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_a_compilation_without_a_trace(tmp_path: Path, number: int) -> None:
+    with modelc(tmp_path, *compiling(tmp_path), until="codegen") as process:
+        process.send_signal(number)
+        said = process.communicate()[1]
+    assert process.returncode == 128 + number and "Traceback" not in said, said
+    assert said.splitlines()[-1].startswith("modelc: interrupted" if number == signal.SIGINT else "modelc: ended by")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_a_signal_during_imports_is_answered_by_a_sentence(tmp_path: Path, delay: float) -> None:
+    with modelc(tmp_path, "targets", "list") as process:
+        status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + 20
+        while not caught(status.read_text()) >> (signal.SIGQUIT - 1) & 1:  # Python itself does not catch this one
+            assert process.poll() is None and time.monotonic() < end
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert (process.returncode, said) in [(130, "modelc: interrupted\n"), (0, "")]
+    assert process.returncode or delay
+
+
+def caught(status: str) -> int:
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    def before() -> None:
+        as_from_a_terminal()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with modelc(tmp_path, *compiling(tmp_path), "--no-verify", until="codegen", before=before) as process:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 0 and (tmp_path / "p/manifest.json").is_file()
+
+
+def test_a_killed_compilation_is_tidied_by_the_next_command(tmp_path: Path) -> None:
+    with modelc(tmp_path, *compiling(tmp_path), until="package") as process:
+        while not list(tmp_path.glob("tmp/modelc-tmp-*")):
+            assert process.poll() is None
+        process.kill()
+        process.communicate()
+    assert list(tmp_path.glob(".p.*.modelc.partial")) and list(tmp_path.glob("tmp/modelc-tmp-*"))
+    (tmp_path / "mine.partial").mkdir()
+    with modelc(tmp_path, "targets", "list") as process:
+        process.communicate()
+    assert process.returncode == 0 and left(tmp_path) == ["mine.partial"]
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_use_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with TemporaryFolder("test") as name, beside(tmp_path / "p", folder=True) as made:
+        with beside(tmp_path / "file", folder=False) as file:
+            assert file.stat().st_size == 0 and scratch.held()
+            program = "import sys; from modelc.scratch import remove_orphans; remove_orphans(sys.argv[1])"
+            subprocess.run([sys.executable, "-c", program, tmp_path], check=True, env={"PYTHONPATH": str(ROOT)})
+            assert {Path(name), made, file} == set(tmp_path.iterdir())
+        assert not file.exists()
+    assert not list(tmp_path.iterdir()) and not scratch.held()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".p.12345678.partial",
+        "p.12345678.modelc.partial",
+        ".p.1234567.modelc.partial",
+        "modelc-tmp-x",
+        "modelc-12345678",
+    ],
+)
+def test_names_of_others_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    remove_orphans(tmp_path)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_orphans_are_removed_and_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    for name in (".p.12345678.modelc.partial", "modelc-tmp-run-12345678", ".p.abcdefgh.modelc.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / ".out.npz.12345678.modelc.partial").write_text("")
+    link = tmp_path / ".q.12345678.modelc.partial"
+    link.symlink_to(tmp_path / "mine")
+    os.mkfifo(tmp_path / ".r.12345678.modelc.partial")
+    remove_orphans(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mine", link.name, ".r.12345678.modelc.partial"} and (tmp_path / "mine/thesis.tex").exists()
+    remove_orphans(tmp_path / "none")
+
+
+def test_a_package_that_was_set_aside_comes_back(tmp_path: Path) -> None:
+    aside = tmp_path / ".p.12345678.modelc.old"
+    aside.mkdir()
+    (aside / "manifest.json").write_text("old")
+    remove_orphans(tmp_path)
+    assert (tmp_path / "p/manifest.json").read_text() == "old" and os.listdir(tmp_path) == ["p"]
+    aside.mkdir()
+    (aside / "manifest.json").write_text("older")
+    remove_orphans(tmp_path)
+    assert (tmp_path / "p/manifest.json").read_text() == "old" and os.listdir(tmp_path) == ["p"]
