@@ -15,7 +15,7 @@ from typing import Any
 
 from modelc import __version__
 from modelc.choices import Choices, Shapes, check_choices, digest_of, read_choices_file
-from modelc.codegen.kernels import Kernel, compile_nest
+from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.config import Config, check_precision, load_config
 from modelc.errors import ConfigError, InvalidIR, ToolchainError, VerificationError, blaming
@@ -191,6 +191,8 @@ class Run:
             if verify and self.stages.reach("verify"):
                 with _offering_no_verify():
                     emulator(self.target.triple)
+        if self.stages.reach("codegen"):
+            llvm_machine(self.target)
         if self.config.precision == "bf16":
             require_bfloat16(self.target)
         verify = verify and self.stages.reach("verify")

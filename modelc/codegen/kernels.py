@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target.codegen import llvm_is_valid_cpu
 
+from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
@@ -60,12 +61,14 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
 
 
 def llvm_machine(target: Target) -> tvm.target.Target:
-    """The target as TVM's. Raises TargetError for a CPU that LLVM does not know, which TVM would ignore."""
+    """The target as TVM's. Raises TargetError for a CPU that LLVM does not know, which TVM would ignore, or that is
+    none of the triple's, for which LLVM would end the process."""
     options = llvm_target(target)
     if not llvm_is_valid_cpu(target.cpu, options["mtriple"]):
         raise TargetError(
             f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"
         )
+    check_llvm(target)
     return tvm.target.Target(options)
 
 

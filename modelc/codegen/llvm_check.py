@@ -1,0 +1,91 @@
+"""Whether LLVM makes code for a CPU at all. It ends the process where a CPU that it knows is none of the triple's (a
+32-bit one where that says 64), so a process of its own is asked, once: what it agreed to is remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from modelc.errors import TargetError
+from modelc.target import Target, llvm_target
+from modelc.target.host import known_cpus
+
+SECONDS = 60
+_LANES = 64
+_asking = Lock()
+
+
+def check_llvm(target: Target) -> None:
+    """Raises TargetError where LLVM makes no code for the target's triple, CPU and features."""
+    if target.cpu in known_cpus(target.architecture):
+        return
+    with _asking:  # kernels are compiled in threads
+        words = _refusal(json.dumps(llvm_target(target), sort_keys=True))
+    if words is not None:
+        raise TargetError(
+            f"target {target.name}: LLVM makes no code for cpu {target.cpu!r} and triple {target.triple}: {words}"
+        )
+
+
+@cache
+def _refusal(options: str) -> str | None:
+    """What LLVM says against these options; None where it makes code."""
+    import tvm
+
+    digest = hashlib.sha256(f"{tvm.__version__} {options}".encode()).hexdigest()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    agreed = Path(base) / "modelc" / f"llvm-{digest[:16]}"
+    if agreed.exists():
+        return None
+    command = [sys.executable, "-m", "modelc.codegen.llvm_check"]
+    try:
+        done = subprocess.run(command, input=options.encode(), capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it was not done within {SECONDS} s"
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        crashed = f"it crashes (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
+        return next((line[:300] for line in lines if "LLVM ERROR" in line), crashed)
+    try:
+        agreed.parent.mkdir(parents=True, exist_ok=True)
+        agreed.touch()
+    except OSError:
+        pass  # a read-only home: it is asked again
+    return None
+
+
+def make_code(options: dict[str, Any]) -> None:
+    """Vectors, bytes and a loop through LLVM, to an object file that is thrown away."""
+    import tvm
+    from tvm import tirx as tx
+
+    from modelc.codegen.kernels import build_module
+
+    machine = tvm.target.Target(options)
+    params, body = [], []
+    i = tx.Var("i", "int32")
+    for dtype in ("float32", "int8"):
+        pointers = [tx.Var(f"{dtype}_{name}", tvm.ir.PointerType(tvm.ir.PrimType(dtype))) for name in "ab"]
+        a, b = (tx.decl_buffer((_LANES * _LANES,), dtype, f"{p.name}_", data_alignment=64) for p in pointers)
+        at = tx.Ramp(i * _LANES, 1, _LANES)
+        value = tx.BufferLoad(a, [at])
+        store = tx.BufferStore(b, value * value + tx.BufferLoad(b, [at]), [at])
+        loop = tx.For(i, 0, _LANES, tx.ForKind.SERIAL, store)
+        params += pointers
+        body += [tx.DeclBuffer(a, data=pointers[0]), tx.DeclBuffer(b, data=pointers[1]), loop]
+    function = tx.PrimFunc(params, tx.SeqStmt(body)).with_attr("global_symbol", "ask").with_attr("target", machine)
+    module = build_module(tvm.IRModule({"ask": function}), machine)
+    with tempfile.TemporaryDirectory() as folder:
+        module.write_to_file(str(Path(folder) / "ask.o"), "o")
+
+
+if __name__ == "__main__":
+    make_code(json.load(sys.stdin))
