@@ -9,14 +9,17 @@ import threading
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from test_frontend import F, I, model, node, save
+from test_frontend import F, I, check, imported, model, node, ops, save
 
 import modelc
 from modelc.choices import digest_of
 from modelc.errors import ModelError
 from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FOLDED
 from modelc.frontend.microsoft import FUSED, SIGNATURES
+from modelc.frontend.normalise import MOST_OPERANDS
 from modelc.frontend.onnx import import_model, unsupported
+from modelc.ops import operator_of
+from modelc.passes.fold_constants import FoldConstants
 
 X = [("X", F, [1, 4, 4])]
 IMAGE = [("X", F, [1, 3, 8, 8])]
@@ -205,6 +208,46 @@ def test_what_is_folded_in_all_is_bounded(tmp_path, monkeypatch):
             assert import_model(save(made, tmp_path)).values["Y"].shape == (64, 64)
         else:
             refused(made, tmp_path, "node 'EyeLike_4' .EyeLike.: computing constants when compiling has made 81920")
+
+
+def test_a_chain_of_folded_constants_keeps_only_what_is_read(tmp_path):
+    """48 steps of 8 MB each."""
+    nodes = [node("Mul", f"W{k},s", f"W{k + 1}") for k in range(48)] + [node("Add", "X,W48", "Y")]
+    constants = {"W0": np.ones(1 << 21, np.float32), "s": np.float32(1.5)}
+    graph = import_model(save(model(nodes, [("X", F, [1 << 21])], constants=constants), tmp_path))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = FoldConstants()(graph)
+    assert ops(done) == ["Add"] and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+    np.testing.assert_allclose(done.values["W48"].data, np.float32(1.5) ** 48, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+def test_many_operands_are_taken_in_turns(tmp_path, op):
+    names = [f"X{k}" for k in range(40)]
+    made = model([node(op, ",".join(names), "Y")], [(x, F, [3]) for x in names])
+    graph = check(made, tmp_path)
+    assert max(len(n.inputs) for n in graph.nodes) <= MOST_OPERANDS < len(names)
+
+
+def test_2000_operands_compile(tmp_path):
+    names = [f"X{k}" for k in range(2000)]
+    path = save(model([node("Sum", ",".join(names), "Y")], [(x, F, [3]) for x in names]), tmp_path)
+    assert modelc.compile(path, "x86-64-v3", stop_after="schedule").seconds["schedule"] > 0
+
+
+def test_outputs_are_of_the_type_that_is_declared(tmp_path):
+    made = model([node("Relu", "X", "Y")], X, [("Y", I, [1, 4, 4])])
+    refused(made, tmp_path, "declares 'Y' with elements of type int64; they are float32")
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_results_without_elements_have_no_meaning(tmp_path, mode):
+    constants = {"S": np.array([1, 1, 0, 8])}
+    made = model([node("Resize", "X,,,S", "Y", mode=mode)], [("X", F, [1, 1, 4, 4])], constants=constants, opset=18)
+    graph = imported(made, tmp_path)
+    (resize,) = graph.nodes
+    inputs = tuple(graph.values[x] if x else None for x in resize.inputs)
+    assert operator_of(resize).define(resize, inputs, [graph.values["Y"]]).blocks == ()
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ CASES = 100
 
 
 def test_undamaged_seeds_compile() -> None:
-    for name, content in BUILT.items():
-        assert attempt(content, "schedule", compare=name != "old") == "compiled to schedule"
+    for content in BUILT.values():
+        assert attempt(content, "schedule") == "compiled to schedule"
 
 
 @pytest.mark.parametrize("kind", [*mutations.BYTES, *mutations.GRAPH])

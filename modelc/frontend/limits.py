@@ -11,7 +11,7 @@ LARGEST_FILE = (1 << 31) - 1  # bytes of an ONNX file: protobuf's own limit
 MOST_DIMENSIONS = 32  # of any value
 LARGEST_TENSOR = 1 << 36  # elements of any value
 LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
-LARGEST_FOLDED = 1 << 30  # bytes of all constants that the import makes
+LARGEST_FOLDED = 1 << 29  # bytes of all constants that the import makes
 
 
 def check_shape(shape: Iterable[int], what: str) -> None:

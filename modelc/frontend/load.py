@@ -20,6 +20,7 @@ from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FILE, check_shape
 from modelc.ir.expr import DTYPES
 
 Array = NDArray[Any]
+EXTERNAL_KEYS = {"location", "offset", "length", "checksum"}
 SHOWN = 80  # characters of a name in a file
 ELEMENT_TYPES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
 ELEMENT_TYPES |= {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
@@ -118,6 +119,11 @@ def tensor_array(tensor: onnx.TensorProto, folder: Path, what: str = "") -> Arra
 
 def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
+    if unknown := sorted(entries.keys() - EXTERNAL_KEYS):
+        known = ", ".join(sorted(EXTERNAL_KEYS))
+        raise ModelError(f"{what}: expected external data to say {known}, found {shown(unknown[0])}")
+    if tensor.HasField("raw_data"):
+        raise ModelError(f"{what} has both external data and data of its own")
     location = entries.get("location", "")
     path = _inside(folder, location, what)
     needed = prod(shape) * dtype.itemsize

@@ -15,6 +15,7 @@ import numpy as np
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.ir.expr import DTYPES
 
+MOST_OPERANDS = 16  # of one Sum, Mean, Max or Min
 Normaliser = Callable[[Builder, OnnxNode], None]
 
 
@@ -205,6 +206,21 @@ def _aligned(b: Builder, n: OnnxNode) -> None:
     b.emit(n, n.op, (a, second), _without(n, "axis", "broadcast"), n.outputs)
 
 
+def _variadic(b: Builder, n: OnnxNode) -> None:
+    """Many operands are taken in turns, so that no expression is deep."""
+    if len(n.inputs) <= MOST_OPERANDS:
+        b.emit(n, n.op, n.inputs, _without(n, "axis", "broadcast"), n.outputs)
+        return
+    op = "Sum" if n.op == "Mean" else n.op
+    result, rest = n.inputs[0], n.inputs[1:]
+    for k in range(0, len(rest), MOST_OPERANDS - 1):
+        last = op == n.op and k + MOST_OPERANDS - 1 >= len(rest)
+        result = b.emit(n, op, (result, *rest[k : k + MOST_OPERANDS - 1]), {}, n.outputs if last else None)
+    if op != n.op:
+        count = b.constant(len(n.inputs), f"{n.outputs[0]}_count", b.value(result).dtype)
+        b.emit(n, "Div", (result, count), {}, n.outputs)
+
+
 def _prelu(b: Builder, n: OnnxNode) -> None:
     """Before operator set 7 a slope of one dimension was per channel."""
     slope, rank = b.shape(n.inputs[1]), len(b.shape(n.inputs[0]))
@@ -356,6 +372,7 @@ NORMALISERS: dict[str, Normaliser] = {
     "Pad": _pad,
     "Slice": _slice,
     **{name: _aligned for name in _ALIGNED},
+    **dict.fromkeys(("Sum", "Mean", "Max", "Min"), _variadic),
     "PRelu": _prelu,
     "Softmax": _softmax,
     "LogSoftmax": _softmax,

@@ -24,7 +24,7 @@ from modelc.frontend.functions import Functions, domain_of, operator_sets, schem
 from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
-from modelc.frontend.specialise import input_values
+from modelc.frontend.specialise import check_declared, input_values
 from modelc.frontend.structure import (
     FUNCTION_DEPTH,
     Lack,
@@ -307,6 +307,9 @@ class Importer:
         """What was imported. An output that is a constant becomes a copy of it, so that every output is computed."""
         b = self.builder
         outputs = tuple(o.name for o in proto.output)
+        for declared in (*proto.output, *proto.value_info):
+            if declared.name in b.values:
+                check_declared(declared, b.values[declared.name])
         for name in dict.fromkeys(outputs):
             value = b.values[name]
             if value.data is not None:

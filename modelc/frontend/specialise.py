@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from modelc.errors import ModelError
-from modelc.frontend.load import element_type
+from modelc.frontend.load import ELEMENT_TYPES, element_type
 from modelc.ir.graph import Value
 
 Dims = tuple[int | str, ...]  # a free dimension is its name, or the empty string
@@ -70,6 +70,18 @@ def with_constants(model: onnx.ModelProto, constants: Mapping[str, NDArray[Any]]
     result.graph.input.extend(kept)
     result.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in constants.items())
     return result
+
+
+def check_declared(info: onnx.ValueInfoProto, value: Value) -> None:
+    """Raises ModelError if the model declares a value to be of another type than it is. Declared shapes may be free or
+    those of an exporter's example."""
+    kind = info.type.WhichOneof("value")
+    if kind not in (None, "tensor_type"):
+        raise ModelError(f"the model declares {info.name!r} as {kind.removesuffix('_type')}; it is a tensor")
+    number = info.type.tensor_type.elem_type
+    if number and ELEMENT_TYPES.get(number) != value.dtype:
+        found = ELEMENT_TYPES.get(number, f"number {number}")
+        raise ModelError(f"the model declares {info.name!r} with elements of type {found}; they are {value.dtype}")
 
 
 def _dims(info: onnx.ValueInfoProto) -> Dims | None:

@@ -48,9 +48,12 @@ class Operator:
     meaning: Callable[[Node, Inputs, tuple[Value | None, ...]], Definition]
 
     def define(self, node: Node, inputs: Inputs, outputs: Sequence[Value | None]) -> Definition:
-        """The node's meaning. Outputs that the node leaves out (None, or an empty name) are not computed."""
+        """The node's meaning. Outputs that the node leaves out (None, or an empty name) are not computed; where every
+        output is empty, nothing is."""
         wanted = {f"y{k}" for k, v in enumerate(outputs) if v is not None and v.name}
         types = self.infer(node, inputs)
+        if all(0 in shape for _, shape in types):
+            return Definition()
         return _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -26,20 +27,27 @@ class FoldConstants:
 
     def __call__(self, graph: Graph) -> Graph:
         values, outputs = dict(graph.values), frozenset(graph.outputs)
+        readers = Counter(x for node in graph.nodes for x in dict.fromkeys(node.inputs))
         kept: list[Node] = []
-        folded: list[Value] = []
+        folded: dict[str, Value] = {}
+        count = 0
         for node in graph.nodes:
             inputs = tuple(values[x] if x else None for x in node.inputs)
             if not outputs.isdisjoint(node.outputs) or not self._folds(node, inputs, values):
                 kept.append(node)
                 continue
+            count += 1
             for name, data in zip(node.outputs, _computed(node, inputs), strict=False):
                 if name:
                     shape = values[name].shape
                     value = Value(name, values[name].dtype, shape, np.ascontiguousarray(data).reshape(shape))
-                    values[name] = value
-                    folded.append(value)
-        return graph.with_nodes(kept, folded) if folded else graph
+                    values[name] = folded[name] = value
+            for name in dict.fromkeys(node.inputs):
+                readers[name] -= 1
+                if not readers[name] and name in folded:  # large ones would add up along a chain
+                    del folded[name]
+                    values[name] = graph.values[name]
+        return graph.with_nodes(kept, folded.values()) if count else graph
 
     def _folds(self, node: Node, inputs: tuple[Value | None, ...], values: dict[str, Value]) -> bool:
         if node.op in KEPT:
