@@ -50,7 +50,8 @@ class Config:
     multiply: f32, bf16, or auto (bf16 where it is near enough). `attention`: whether attention is one kernel.
     `layout`: how values are stored. `winograd`: whether convolutions may be computed by minimal filtering.
     `tensorize`: whether kernels are made of the target's intrinsics; else of plain vectors.
-    `flush_denormals`: whether a package computes with subnormal numbers taken as zero."""
+    `flush_denormals`: whether a package computes with subnormal numbers taken as zero. `check_addresses`: whether a run
+    looks at indices and lengths in its data before it addresses memory by them."""
 
     simplify: tuple[Spec, ...]
     precision: str
@@ -59,6 +60,7 @@ class Config:
     winograd: bool
     tensorize: bool
     flush_denormals: bool
+    check_addresses: bool
     verify: Verification
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Config:
             "partition": {"attention": self.attention},
             "layout": asdict(self.layout),
             "schedule": {"winograd": self.winograd, "tensorize": self.tensorize},
-            "codegen": {"flush_denormals": self.flush_denormals},
+            "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
             "verify": asdict(self.verify),
         }
 
@@ -107,7 +109,7 @@ def parse_config(tree: Any, source: str) -> Config:
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
     schedule = _section(top["schedule"], source, "schedule", ("winograd", "tensorize"))
-    codegen = _section(top["codegen"], source, "codegen", ("flush_denormals",))
+    codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
     rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
     passes = top["simplify"]
@@ -127,6 +129,7 @@ def parse_config(tree: Any, source: str) -> Config:
         winograd=_flag(schedule, source, "schedule.winograd"),
         tensorize=_flag(schedule, source, "schedule.tensorize"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
+        check_addresses=_flag(codegen, source, "codegen.check_addresses"),
         verify=Verification(
             rtol=_number(check, source, "verify.rtol"),
             atol=_number(check, source, "verify.atol"),

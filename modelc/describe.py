@@ -32,6 +32,8 @@ def _package(path: Path) -> dict[str, Any]:
         "build_id": m.build_id,
         "target": asdict(m.target),
         "flush_denormals": m.flush_denormals,
+        "check_addresses": m.check_addresses,
+        "checks": sum(len(step.checks) for step in first.steps),
         "variants": [
             {"inputs": [asdict(t) for t in plan.inputs], "outputs": [asdict(t) for t in plan.outputs]}
             for plan in m.variants

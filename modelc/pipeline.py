@@ -367,7 +367,10 @@ class Run:
     ) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
-        plans = tuple(plan_program(program, compiled, parameters, pack_constant, expose) for program in programs)
+        plans = tuple(
+            plan_program(program, compiled, parameters, pack_constant, self.config.check_addresses, expose)
+            for program in programs
+        )
         tasks = {key: one.candidate for key, one in compiled.items()}
         chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept, self.layouts)
         return PackageSpec(
@@ -379,6 +382,7 @@ class Run:
             choices=chosen.to_json(),
             versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
             flush_denormals=self.config.flush_denormals,
+            check_addresses=self.config.check_addresses,
             notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
         )
 

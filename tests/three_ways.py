@@ -28,6 +28,7 @@ import numpy as np
 
 from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.codegen.pack import pack_constant
+from modelc.ir.addresses import without_claims
 from modelc.ir.block import Block, Buffer, OpaqueBlock, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Var
@@ -129,7 +130,7 @@ def _task(
         (*inputs, *tables, *locals_, *outs),
         tuple(b.name for b in (*inputs, *tables)),
         tuple(b.name for b in outs),
-        definition.blocks,
+        tuple(without_claims(b) if isinstance(b, Block) else b for b in definition.blocks),
         (reductions or [definition.blocks[-1].name])[0],
         frozenset([*(f"x{k}" for k in consts if f"x{k}" in used), *(b.name for b in tables)]),
     )

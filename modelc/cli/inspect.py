@@ -50,6 +50,8 @@ def _print_package(found: dict[str, Any]) -> None:
     say(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
     made = ", ".join(f"{count} of {name}" for name, count in found["intrinsics"].items())
     say(f"  intrinsics    {made or 'none: plain vectors'}")
+    checked = f"checked before use, {found['checks']} of them" if found["check_addresses"] else "NOT checked"
+    say(f"  addresses     from data are {checked}")
     say(f"  work          {found['gflops']:.3g} GFLOP, arena {size(found['arena_bytes'])}")
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}")
     verification = found["verification"]

@@ -194,6 +194,7 @@ OPERATIONS: dict[str, Operation] = {
     "isinf": Operation(1, np.isinf, "bool"),
     "select": Operation(3, np.where, "select"),  # select(condition, then, else)
     "cast": Operation(1, lambda x: x, "cast"),
+    "claim": Operation(3, lambda x, low, high: x),  # x, of which an operator says that low <= x <= high (addresses.py)
 }
 INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
 

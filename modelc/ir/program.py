@@ -24,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from modelc.errors import InvalidIR
+from modelc.ir.addresses import Guard, unproved
 from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.interpret import run_block
@@ -86,10 +87,12 @@ class Placed:
 
 @dataclass(frozen=True)
 class BoundTask:
-    """A Task and the values that its boundary buffers stand for."""
+    """A Task and the values that its boundary buffers stand for. `guards` are checked before it runs: data that it
+    computes addresses from."""
 
     task: Task
     values: Mapping[str, str]
+    guards: tuple[Guard, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -100,7 +103,8 @@ class BoundTask:
         return tuple(self.values[b] for b in self.task.outputs)
 
     def __str__(self) -> str:
-        return f"{self.task.name}({', '.join(f'{b}={v}' for b, v in self.values.items())})"
+        checked = f" where {', '.join(map(str, self.guards))}" if self.guards else ""
+        return f"{self.task.name}({', '.join(f'{b}={v}' for b, v in self.values.items())}){checked}"
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,8 @@ def region(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int,
 
 def verify_program(program: Program, where: str) -> None:
     """Raises InvalidIR, naming `where` (the pass), unless every value lies within its root, every Task fits the values
-    that it is bound to, every element is written once and before it is read."""
+    that it is bound to, every element is written once and before it is read, and no data that passes a Task's guards
+    leads it outside a buffer."""
 
     def fail(sentence: str) -> None:
         raise InvalidIR(f"after {where}: program {program.name}: {sentence}")
@@ -235,6 +240,7 @@ def verify_program(program: Program, where: str) -> None:
             fail(f"expected a name of its own for task {bound.task.name!r}")
         names.add(bound.task.name)
         _check_task(program, bound, fail)
+        _check_addresses(program, bound, fail)
     _check_order(program, fail)
 
 
@@ -300,6 +306,23 @@ def _check_task(program: Program, bound: BoundTask, fail: Fail) -> None:
         ready |= set(writes)
     if missing := [b for b in task.outputs if b not in ready]:
         fail(f"task {task.name} does not write {missing[0]!r}")
+
+
+def _check_addresses(program: Program, bound: BoundTask, fail: Fail) -> None:
+    task = bound.task
+    for guard in bound.guards:
+        if guard.buffer not in task.inputs or guard.buffer in task.constants:
+            fail(f"task {task.name} guards {guard.buffer!r}, which is none of its inputs")
+
+    def known(name: str) -> Array | None:
+        if name not in task.constants:
+            return None
+        value = program.values[bound.values[name]]
+        data, strides = program.constants[value.root], value.logical_strides
+        return data if strides is None else region(data.reshape(-1), value.offset, value.shape, strides)
+
+    if sentence := unproved(task, bound.guards, known):
+        fail(f"task {task.name}: {sentence}: the operator has to say what it may be, or clamp it")
 
 
 def _check_order(program: Program, fail: Fail) -> None:

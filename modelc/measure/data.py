@@ -15,7 +15,7 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Load, Var, loads
 from modelc.ir.interpret import evaluate
 from modelc.ops import run_blocks
-from modelc.ops.opaque import index_bounds
+from modelc.ops.opaque import index_ranges
 from modelc.space.rules.derivation import constant_data, derive
 
 Array = NDArray[Any]
@@ -57,8 +57,8 @@ def bounds_of(task: Task) -> dict[str, int]:
 
     for block in reversed(task.blocks):  # consumers first: what makes an index is bounded as it is
         if not isinstance(block, Block):
-            for name, extent in index_bounds(block, {b.name: b.shape for b in task.buffers}).items():
-                below(name, extent)
+            for name, _, _, high in index_ranges(block, {b.name: b.shape for b in task.buffers}):
+                below(name, high + 1)
             continue
         for access in (*block.reads, *block.writes):
             for index, extent in zip(access.indices, task.buffer(access.buffer).shape, strict=True):

@@ -55,6 +55,6 @@ def operator_of(node: Node) -> Operator:
 
 
 __all__ = [
-    "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_graph", "evaluate_node", "operator_of",
-    "run", "run_blocks"
+    "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_graph", "evaluate_node",
+    "operator_of", "run", "run_blocks"
 ]  # fmt: skip

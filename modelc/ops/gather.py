@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from modelc.ir.addresses import claim
 from modelc.ir.block import Buffer, Iter
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select
 from modelc.ir.graph import Node, Value
@@ -14,6 +15,7 @@ from modelc.ops.operator import (
     Types,
     assign,
     axis_of,
+    check_known,
     fail,
     fold,
     grid,
@@ -27,12 +29,17 @@ from modelc.ops.operator import (
 Outputs = tuple[Value | None, ...]
 
 
-def wrapped(value: Value, k: int, at: tuple[Expr, ...], extent: int) -> Expr:
-    """The index that input `k` holds at `at`, into a dimension of `extent`: a number if it is one known number."""
-    if value.data is not None and value.data.size == 1:
-        found = int(value.data.reshape(()))
-        return Const(found + extent if found < 0 else found)
-    index: Expr = Load(f"x{k}", at)
+def wrapped(node: Node, value: Value, k: int, at: tuple[Expr, ...], extent: int) -> Expr:
+    """The index that input `k` holds at `at`, into a dimension of `extent`: a number if it is one known number. Raises
+    ModelError for known indices that the dimension does not have."""
+    if value.data is not None:
+        last = at[-1] if at else None
+        part = value.data[..., int(last.value)] if isinstance(last, Const) else value.data
+        check_known(node, value, part, -extent, extent - 1)
+        if value.data.size == 1:
+            found = int(value.data.reshape(()))
+            return Const(found + extent if found < 0 else found)
+    index: Expr = claim(Load(f"x{k}", at), -extent, extent - 1)
     index = index if value.dtype == "int64" else cast("int64", index)
     if value.data is not None and (value.data >= 0).all():
         return index
@@ -53,7 +60,7 @@ def _gather(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     axis, rank = axis_of(node, len(x.shape)), len(indices.shape)
     ((_, shape),) = _gather_infer(node, inputs)
     over = point(names(len(shape)))
-    index = wrapped(indices, 1, over[axis : axis + rank], x.shape[axis])
+    index = wrapped(node, indices, 1, over[axis : axis + rank], x.shape[axis])
     read = Load("x0", (*over[:axis], index, *over[axis + rank :]))
     return Definition((), (assign("gather", grid(shape), Load("y0", over), read),))
 
@@ -68,7 +75,7 @@ def _elements_infer(node: Node, inputs: Inputs) -> Types:
 def _elements(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x, indices = required(node, inputs, 0), required(node, inputs, 1)
     axis, over = axis_of(node, len(x.shape)), point(names(len(indices.shape)))
-    read = Load("x0", (*over[:axis], wrapped(indices, 1, over, x.shape[axis]), *over[axis + 1 :]))
+    read = Load("x0", (*over[:axis], wrapped(node, indices, 1, over, x.shape[axis]), *over[axis + 1 :]))
     return Definition((), (assign("gather", grid(indices.shape), Load("y0", over), read),))
 
 
@@ -86,7 +93,7 @@ def _nd(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     ((_, shape),) = _nd_infer(node, inputs)
     batch, depth, outer = int(node.attrs.get("batch_dims", 0)), indices.shape[-1], len(indices.shape) - 1
     over = point(names(len(shape)))
-    found = tuple(wrapped(indices, 1, (*over[:outer], Const(d)), x.shape[batch + d]) for d in range(depth))
+    found = tuple(wrapped(node, indices, 1, (*over[:outer], Const(d)), x.shape[batch + d]) for d in range(depth))
     read = Load("x0", (*over[:batch], *found, *over[outer:]))
     return Definition((), (assign("gather", grid(shape), Load("y0", over), read),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from modelc.ir.addresses import claim
 from modelc.ir.affine import simplify
 from modelc.ir.block import Block
 from modelc.ir.expr import Const, Expr, Load, Var, op, select
@@ -19,6 +20,7 @@ from modelc.ops.operator import (
     assign,
     axis_of,
     broadcast,
+    check_known,
     fail,
     given,
     grid,
@@ -322,7 +324,9 @@ def _reverse(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x = required(node, inputs, 0)
     time, batch = axis_of(node, len(x.shape), 0, "time_axis"), axis_of(node, len(x.shape), 1, "batch_axis")
     iters, over = grid(x.shape), point(names(len(x.shape)))
-    length = Load("x1", (over[batch],))
+    lengths = required(node, inputs, 1)
+    check_known(node, lengths, lengths.data, 0, x.shape[time])
+    length = claim(Load("x1", (over[batch],)), 0, x.shape[time])
     at = list[Expr](over)
     at[time] = select(op("lt", over[time], length), length - 1 - over[time], over[time])
     return Definition((), (assign("reverse", iters, Load("y0", over), Load("x0", tuple(at))),))

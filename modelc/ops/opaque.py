@@ -12,6 +12,7 @@ from modelc.ir.block import OpaqueBlock
 
 Array = NDArray[Any]
 Meaning = Callable[..., tuple[Array, ...]]
+Range = tuple[str, int | None, int, int]  # operand, column of its last dimension (None: all of it), least, greatest
 REDUCE: dict[str, Callable[[Array, Array], Array]] = {
     "none": lambda old, new: new,
     "add": np.add,
@@ -50,15 +51,16 @@ def scatter_elements(attrs: Mapping[str, Any], x: Array, indices: Array, updates
     return (result,)
 
 
-def index_bounds(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """For each input of `block` whose elements are indices, the least extent that they index."""
+def index_ranges(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Range, ...]:
+    """Where the operands of `block` that addresses are computed from have to lie."""
     attrs = dict(block.attrs)
     if block.meaning == "scatter_nd":
         data, indices = shapes[block.inputs[0]], shapes[block.inputs[1]]
-        return {block.inputs[1]: min(data[: indices[-1]], default=1)}
+        return tuple((block.inputs[1], d, -data[d], data[d] - 1) for d in range(indices[-1]))
     if block.meaning == "scatter_elements":
-        return {block.inputs[1]: shapes[block.inputs[0]][attrs["axis"]]}
-    return {}
+        n = shapes[block.inputs[0]][attrs["axis"]]
+        return ((block.inputs[1], None, -n, n - 1),)
+    return ()
 
 
 MEANINGS: dict[str, Meaning] = {

@@ -130,6 +130,13 @@ def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
     return value.data
 
 
+def check_known(node: Node, value: Value, found: NDArray[Any] | None, low: int, high: int) -> None:
+    """Raises ModelError if `found`, what is known of `value`, has an element outside [low, high]."""
+    wrong = np.array([]) if found is None else found[(found < low) | (found > high)]
+    if wrong.size:
+        fail(node, f"expected {value.name!r} from {low} to {high}, found {wrong[0]}")
+
+
 def known_ints(node: Node, inputs: Inputs, k: int, what: str) -> tuple[int, ...] | None:
     """Whole numbers that steer: from input `k`, or else from the attribute `what` (older operator sets)."""
     data = known(node, inputs, k, what)

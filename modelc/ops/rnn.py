@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from modelc.ir.addresses import claim
 from modelc.ir.block import AnyBlock, Buffer, Iter
 from modelc.ir.expr import Const, Expr, Load, Var, const, op
 from modelc.ir.graph import Node, Value
@@ -15,6 +16,7 @@ from modelc.ops.operator import (
     Operator,
     Types,
     assign,
+    check_known,
     fail,
     fold,
     given,
@@ -79,6 +81,8 @@ class _Cell:
         self.activations = [_ACTIVATIONS[a] for a in names]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
         lengths = given(self.inputs, 4)
+        if lengths is not None:
+            check_known(self.node, lengths, lengths.data, 0, self.time)
         self.masked = lengths is not None and (lengths.data is None or bool((lengths.data < self.time).any()))
 
     def local(self, name: str, *shape: int) -> str:
@@ -97,7 +101,9 @@ class _Cell:
 
     def within(self, t: int, new: Expr, old: Expr) -> Expr:
         """`new` at times within the sequence, else `old`."""
-        return op("select", op("lt", Const(t, "int32"), Load("x4", (Var("n"),))), new, old) if self.masked else new
+        if not self.masked:
+            return new
+        return op("select", op("lt", Const(t, "int32"), claim(Load("x4", (Var("n"),)), 0, self.time)), new, old)
 
     def step(self, t: int, value: Expr, old: Expr) -> None:
         """The hidden state after time `t`, which was `old` before."""

@@ -22,6 +22,9 @@ from modelc.ops.operator import (
 )
 from modelc.ops.window import SPACE, TAPS, spatial_rank
 
+WHOLE = 2.0**62  # positions beyond are no whole numbers of 64 bits
+EXACT = 2**22  # up to here a float32 tells positions and their fractions apart
+REACH = 4  # farther outside no tap reads another element
 _MODES = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4, "nearest": 1}
 
 
@@ -44,17 +47,22 @@ def _position(e: Expr, n: int, corners: bool, t: str) -> Expr:
     return (e + one) * half * const(n - 1, t) if corners else ((e + one) * const(n, t) - one) * half
 
 
+def _usable(position: Expr, n: int, corners: bool, padding: str, t: str) -> Expr:
+    """A position near the `n` elements that reads what `position` does: where that is NaN or beyond all whole numbers,
+    the one of coordinate -1, as in ONNX Runtime; past EXACT a reflection is where it is at EXACT."""
+    first, last = (-EXACT, EXACT) if padding == "reflection" else (-REACH, n - 1 + REACH)
+    near = op("min", op("max", position, const(first, t)), const(last, t))
+    whole = op("and", op("ge", position, const(-WHOLE, t)), op("le", position, const(WHOLE, t)))
+    return select(whole, near, const(0 if corners else -0.5, t))
+
+
 def _tap(i: Expr, n: int, corners: bool, padding: str) -> Expr:
-    """The element that the whole-number position `i` reads."""
-    if padding == "zeros":
-        return i
-    if padding == "border":
-        return op("min", op("max", i, 0), n - 1)
-    if n == 1:
-        return Const(0)
-    period = 2 * (n - 1) if corners else 2 * n
-    lap = i % period
-    return op("min", lap, (period if corners else period - 1) - lap)
+    """The element that the whole-number position `i` reads, or would if it were there."""
+    if padding == "reflection" and n > 1:
+        period = 2 * (n - 1) if corners else 2 * n
+        lap = i % period
+        i = op("min", lap, (period if corners else period - 1) - lap)
+    return op("min", op("max", i, 0), n - 1)
 
 
 def _weight(distance: Expr, taps: int, t: str) -> Expr:
@@ -82,7 +90,7 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
     locals_: list[Buffer] = []
     for k, name in enumerate(space):
         read = widened(Load("x1", (*place, Const(rank - 1 - k))), coordinates.dtype, t)
-        body = _position(read, x.shape[2 + k], corners, t)
+        body = _usable(_position(read, x.shape[2 + k], corners, t), x.shape[2 + k], corners, padding, t)
         if taps == 1:
             body = op("round", body)
         locals_.append(Buffer(f"at_{name}", t, (shape[0], *shape[2:])))

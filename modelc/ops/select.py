@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from modelc.ir.block import OpaqueBlock
 from modelc.ir.graph import Node, Value
+from modelc.ops.opaque import index_ranges
 from modelc.ops.operator import (
     Definition,
     Inputs,
     Operator,
     Types,
     axis_of,
+    check_known,
     fail,
     known_ints,
     required,
@@ -42,10 +44,14 @@ def _scatter(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     if reduction not in ("none", "add", "mul", "max", "min"):
         fail(node, f"expected reduction none, add, mul, max or min, found {reduction!r}")
     attrs: tuple[tuple[str, object], ...] = (("reduction", reduction),)
-    if node.op == "ScatterND":
-        return Definition((), (OpaqueBlock("scatter", "scatter_nd", ("x0", "x1", "x2"), ("y0",), attrs),))
-    attrs = (("axis", axis_of(node, len(required(node, inputs, 0).shape))), *attrs)
-    return Definition((), (OpaqueBlock("scatter", "scatter_elements", ("x0", "x1", "x2"), ("y0",), attrs),))
+    x, indices = required(node, inputs, 0), required(node, inputs, 1)
+    attrs = attrs if node.op == "ScatterND" else (("axis", axis_of(node, len(x.shape))), *attrs)
+    meaning = "scatter_nd" if node.op == "ScatterND" else "scatter_elements"
+    block = OpaqueBlock("scatter", meaning, ("x0", "x1", "x2"), ("y0",), attrs)
+    for _, column, low, high in index_ranges(block, {"x0": x.shape, "x1": indices.shape}):
+        known = indices.data if column is None or indices.data is None else indices.data[..., column]
+        check_known(node, indices, known, low, high)
+    return Definition((), (block,))
 
 
 OPERATORS = (

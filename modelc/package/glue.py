@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from modelc.errors import PackageError
-from modelc.package.spec import DTYPE_BYTES, Argument, PackageSpec, Plan, Step, TensorInfo
+from modelc.package.spec import DTYPE_BYTES, Argument, PackageSpec, Plan, RangeCheck, Step, TensorInfo
 
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_BYTES, 1)}
 
@@ -27,6 +27,7 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
         "schema_version": schema_version,
         "target": {"name": spec.target.name, "triple": spec.target.triple, "features": list(spec.target.features)},
         "flush_denormals": spec.flush_denormals,
+        "check_addresses": spec.check_addresses,
         "versions": dict(sorted(spec.versions.items())),
         "notes": list(spec.notes),
     }
@@ -66,7 +67,8 @@ def _declarations(plans: Iterable[Plan]) -> str:
 
 def _variant(number: int, plan: Plan) -> str:
     thunks = "".join(_thunk(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
-    rows = "".join(_step_row(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
+    thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
+    rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
     return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
 
@@ -84,9 +86,35 @@ def _pointer(argument: Argument) -> str:
     return f"{POINTERS[argument.space].format(index=argument.index)} + {argument.offset}u"
 
 
-def _step_row(thunk: str, step: Step) -> str:
+def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
+    """static int check_0_3(...) { return mc_in_range(&ranges_0_3[0], frame->inputs[0], ...) && ...; }"""
+    extents = "".join(
+        f"static const int64_t range_{kind}_{name}_{i}[] = {{{''.join(f'{n}, ' for n in getattr(check, kind))}0}};\n"
+        for i, check in enumerate(checks)
+        for kind in ("shape", "strides")
+    )
+    rows = "".join(
+        f"    {{{_c_string(check.operator)}, {_c_string(check.value)}, "
+        f"range_shape_{name}_{i}, range_strides_{name}_{i}, "
+        f"{DTYPE_CODES[check.dtype]}, {len(check.shape)}, {-1 if check.column is None else check.column}, "
+        f"INT64_C({check.low}), INT64_C({check.high})}},\n"
+        for i, check in enumerate(checks)
+    )
+    asked = (
+        f"mc_in_range(&ranges_{name}[{i}], {_pointer(check.argument)}, sentence, size)"
+        for i, check in enumerate(checks)
+    )
+    return (
+        f"{extents}static const mc_range ranges_{name}[] = {{\n{rows}}};\n"
+        f"static int check_{name}(const mc_frame *frame, char *sentence, size_t size) {{\n"
+        f"    return {' && '.join(asked)};\n}}\n"
+    )
+
+
+def _step_row(name: str, step: Step) -> str:
+    check = f"check_{name}" if step.checks else "0"
     work = f"{float(step.flops)!r}, {float(step.bytes)!r}"
-    return f"    {{{thunk}, {_c_string(step.name)}, {step.extent}, {int(step.serial)}, {work}}},\n"
+    return f"    {{step_{name}, {check}, {_c_string(step.name)}, {step.extent}, {int(step.serial)}, {work}}},\n"
 
 
 def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:

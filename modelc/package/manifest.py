@@ -11,7 +11,7 @@ from typing import Any
 
 from modelc.errors import PackageError
 from modelc.package.schema import Check, Mismatch, compiled
-from modelc.package.spec import ArenaTensor, Argument, PackageTarget, Plan, Step, TensorInfo, check_plans
+from modelc.package.spec import ArenaTensor, Argument, PackageTarget, Plan, RangeCheck, Step, TensorInfo, check_plans
 from modelc.runtime.loader import MANIFEST as NAME
 from modelc.runtime.loader import MOST_MANIFEST_BYTES, SCHEMA_VERSION
 
@@ -36,6 +36,7 @@ class Manifest:
     name: str
     target: PackageTarget
     flush_denormals: bool
+    check_addresses: bool
     choices_sha256: str
     versions: Mapping[str, str]
     notes: tuple[str, ...]
@@ -104,6 +105,7 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
     target = data["target"]
     return Manifest(
         **{key: data[key] for key in ("schema_version", "build_id", "name", "flush_denormals", "choices_sha256")},
+        check_addresses=data.get("check_addresses", False),
         target=PackageTarget(target["name"], target["triple"], tuple(target["features"])),
         versions=data["versions"],
         notes=tuple(data["notes"]),
@@ -131,4 +133,10 @@ def _tensor(data: Mapping[str, Any]) -> TensorInfo:
 
 def _step(data: Mapping[str, Any]) -> Step:
     arguments = tuple(Argument(**argument) for argument in data["arguments"])
-    return Step(**{**data, "arguments": arguments, "nodes": tuple(data["nodes"])})
+    checks = tuple(_check(check) for check in data.get("checks", ()))
+    return Step(**{**data, "arguments": arguments, "nodes": tuple(data["nodes"]), "checks": checks})
+
+
+def _check(data: Mapping[str, Any]) -> RangeCheck:
+    shape, strides = tuple(data["shape"]), tuple(data["strides"])
+    return RangeCheck(**{**data, "argument": Argument(**data["argument"]), "shape": shape, "strides": strides})

@@ -17,6 +17,8 @@ Space = Literal["arena", "params", "input", "output"]
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
 MOST_BYTES = 2**63 - 1  # of a tensor
+MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
+
 DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
     "float32": 4,
     "float64": 8,
@@ -57,6 +59,24 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class RangeCheck:
+    """What is asked of data before a step addresses memory by it: whole numbers (int32 or int64) of the value `value`,
+    the first at `argument`, the others where `shape` and `strides` (in elements) say, lie in [low, high]. `column` is
+    the one of the value's last dimension that they are, which shape and strides leave out; None: they are all.
+    `operator` is who wants it."""
+
+    argument: Argument
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    column: int | None
+    low: int
+    high: int
+    value: str
+    operator: str
+
+
+@dataclass(frozen=True)
 class Step:
     """One call of a kernel, `void symbol(T0 *a0, ..., uint8_t *scratch, int32_t begin, int32_t end)`.
 
@@ -66,6 +86,7 @@ class Step:
     operations and bytes of the whole step, the dtype it really computes in, the names of the intrinsics in it (none:
     plain vectors) and the instructions that these are, the layout of its result. `error_bound` is 0 but for minimal
     filtering: there an element is at most so far, times the largest input times the largest weight, from the exact sum.
+    `checks` are made before it runs.
     """
 
     name: str
@@ -82,6 +103,7 @@ class Step:
     instruction: str = ""
     layout: str = ""
     error_bound: float = 0.0
+    checks: tuple[RangeCheck, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +150,8 @@ class PackageTarget:
 @dataclass(frozen=True)
 class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
-    and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used.
+    and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
+    `check_addresses`: steps have their checks.
     """
 
     name: str
@@ -139,6 +162,7 @@ class PackageSpec:
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     flush_denormals: bool = False
+    check_addresses: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -197,7 +221,10 @@ def _check_step(step: Step, plan: Plan, params_bytes: int) -> None:
         raise PackageError(
             f"step '{step.name}' has an outermost loop of {step.extent} iterations; below 2^31 is possible"
         )
-    for argument in step.arguments:
+    for check in step.checks:
+        if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
+            raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
+    for argument in (*step.arguments, *(check.argument for check in step.checks)):
         if argument.space not in get_args(Space):
             raise PackageError(f"step '{step.name}' has an argument in '{argument.space}'")
         tensors = {"input": plan.inputs, "output": plan.outputs}.get(argument.space)

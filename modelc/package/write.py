@@ -70,6 +70,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             name=spec.name,
             target=spec.target,
             flush_denormals=spec.flush_denormals,
+            check_addresses=spec.check_addresses,
             choices_sha256=hashlib.sha256(choices).hexdigest(),
             versions=dict(sorted(spec.versions.items())),
             notes=spec.notes,

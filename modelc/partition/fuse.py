@@ -7,7 +7,8 @@
                 inputs of a reduction (softmax, norms), never of a contraction or a window
     attention   contractions before and after the reductions of rows join them: attention.py
 
-A fusion that would make two Tasks wait for each other is not done.
+What addresses are computed from is stored before the Task that reads it, so that it can be checked. A fusion that would
+make two Tasks wait for each other is not done.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from math import prod
 
+from modelc.ir.addresses import addressing
 from modelc.ir.block import Block, OpaqueBlock
 from modelc.ir.expr import Load, Var, size
 from modelc.ir.program import is_contraction
@@ -90,7 +92,7 @@ class Fusion(Groups):
         does not make too large an expression of it."""
         (block,) = self.pieces[k].blocks
         assert isinstance(block, Block)
-        if not all(identity(r, block) for r in block.reads if r.buffer in sizes):
+        if not all(identity(r, block) for r in block.reads if r.buffer in sizes) or addressing(block) & sizes.keys():
             return False
         return operations(block, sizes) <= OPERATIONS and not self.depends(self.needs[k] - set(members), members)
 
@@ -131,7 +133,7 @@ class Fusion(Groups):
         Block, none of them through a window or as the operand of a contraction."""
         piece, shape = self.pieces[k], self.work.shapes[name]
         for block in piece.blocks:
-            if isinstance(block, OpaqueBlock) or piece.converts:
+            if isinstance(block, OpaqueBlock) or piece.converts or name in addressing(block):
                 return False
             reads = [r for r in block.reads if r.buffer == name]
             if not reads:

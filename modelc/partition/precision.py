@@ -53,7 +53,7 @@ def contracting_tasks(program: Program) -> tuple[str, ...]:
 def with_roundings(program: Program, name: str) -> Program:
     """`program`, all stored as float32, where the Task `name` alone rounds its operands and results as in bfloat16."""
     tasks = [
-        BoundTask(_with_roundings(bound.task), bound.values) if bound.task.name == name else bound
+        replace(bound, task=_with_roundings(bound.task)) if bound.task.name == name else bound
         for bound in program.tasks
     ]
     rounded = replace(program, tasks=tuple(tasks))
@@ -237,7 +237,7 @@ class _Rewrite:
             narrow = {x for x in narrow if task.buffer(x).dtype == WIDE}
             copied = {x for x in values if values[x] != bound.values[x]}
             task = replace(task, buffers=tuple(self._bound(b, values, copied) for b in task.buffers))
-            self.tasks.append(BoundTask(in_bfloat16(task, narrow, operands), values))
+            self.tasks.append(replace(bound, task=in_bfloat16(task, narrow, operands), values=values))
         used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
         used |= {self.values[n].root for n in used}
         constants = {n: data for n, data in self.constants.items() if n in used}

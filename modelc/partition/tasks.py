@@ -9,10 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from modelc.ir.addresses import Guard, claims, without_claims
 from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock, Task
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, Layouts
 from modelc.ir.program import BoundTask, Placed, Program, is_contraction
+from modelc.ops.opaque import index_ranges
 from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece, block_reads
 from modelc.partition.views import stored, strides_of
@@ -69,7 +71,7 @@ def bound_task(
     work: Work, group: Collection[Piece], others: Collection[str], number: int, layouts: Layouts
 ) -> BoundTask:
     """The Task of a group of Pieces. `others` are the values that something outside reads."""
-    blocks = [b for p in group for b in p.blocks]
+    blocks = [without_claims(b) if isinstance(b, Block) else b for p in group for b in p.blocks]
     written = [n for p in group for n in p.writes]
     outputs = [n for n in written if n in others]
     inputs = list(dict.fromkeys(x for b in blocks for x in block_reads(b)))
@@ -98,7 +100,22 @@ def bound_task(
     nodes = tuple(dict.fromkeys(s for p in group for s in p.node.source or (p.node.name,)))
     ins, outs = (tuple(names[x] for x in dict.fromkeys(values)) for values in (inputs, outputs))
     task = Task(title, tuple(buffers), ins, outs, final, _anchor(final), known, nodes)
-    return BoundTask(task, result)
+    return BoundTask(task, result, _guards(work, group, names))
+
+
+def _guards(work: Work, group: Collection[Piece], names: Mapping[str, str]) -> tuple[Guard, ...]:
+    """What the operators of a group say of the data that they address by, by the Task's names. What is constant was
+    looked at when it was read."""
+    found: list[Guard] = []
+    for piece in group:
+        operator = f"{piece.node.op} {(piece.node.source or (piece.node.name,))[0]!r}"
+        for block in piece.blocks:
+            if isinstance(block, Block):
+                found += claims(block, operator)
+                continue
+            found += [Guard(*one, operator) for one in index_ranges(block, work.shapes)]
+    varying = [g for g in found if g.buffer in names and work.places[g.buffer].root not in work.constants]
+    return tuple(dict.fromkeys(replace(g, buffer=names[g.buffer]) for g in varying))
 
 
 def _written(block: AnyBlock) -> tuple[str, ...]:

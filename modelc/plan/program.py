@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from modelc.codegen.lower.in_place import in_place
 from modelc.errors import InvalidIR
+from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
-from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, Step, TensorInfo
+from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 
@@ -179,15 +180,27 @@ class Use:
     step: int  # of the kernel
     arguments: tuple[str, ...]  # values, or temporaries "TASK NUMBER.NAME"
     regions: tuple[str, ...]  # the kernel's names of the same
+    guards: tuple[Guard, ...] = ()  # of the Task, before the first of its steps
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Everything that has to keep its contents until the step has run."""
+        return (*self.arguments, *(self.bound.values[guard.buffer] for guard in self.guards))
 
 
 def plan_program(
-    program: Program, compiled: Mapping[str, Compiled], parameters: Parameters, pack: Pack, expose: bool = False
+    program: Program,
+    compiled: Mapping[str, Compiled],
+    parameters: Parameters,
+    pack: Pack,
+    checked: bool = True,
+    expose: bool = False,
 ) -> Plan:
-    """The steps of `program` with the kernels `compiled` (by Task.hash). With `expose`, what would lie in the arena is
-    an output, stored as the kernels write it, under its own name: for looking at what every kernel computed."""
+    """The steps of `program` with the kernels `compiled` (by Task.hash); `checked`: what they compute addresses from is
+    checked first. With `expose`, what would lie in the arena is an output, stored as the kernels write it, under its
+    own name: for looking at what every kernel computed."""
     _check_boundary(program)
-    uses = list(_uses(program, compiled))
+    uses = list(_uses(program, compiled, checked))
     roots = _arena_roots(program, uses)
     lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
@@ -219,7 +232,7 @@ def _tensor(placed: Placed) -> TensorInfo:
     return TensorInfo(placed.name, placed.dtype, placed.physical_shape)
 
 
-def _uses(program: Program, compiled: Mapping[str, Compiled]) -> Iterator[Use]:
+def _uses(program: Program, compiled: Mapping[str, Compiled], checked: bool) -> Iterator[Use]:
     for number, bound in enumerate(program.tasks):
         found = compiled[bound.task.hash]
         values = {
@@ -229,20 +242,20 @@ def _uses(program: Program, compiled: Mapping[str, Compiled]) -> Iterator[Use]:
         }
         for k, step in enumerate(found.kernel.steps):
             arguments = tuple(values.get(name) or f"{bound.task.name} {number}.{name}" for name in step.args)
-            yield Use(bound, found, k, arguments, step.args)
+            yield Use(bound, found, k, arguments, step.args, bound.guards if k == 0 and checked else ())
 
 
 def _arena_roots(program: Program, uses: Sequence[Use]) -> dict[str, Placed]:
     """The values that need storage in the arena, in order of first use."""
     outside = {*program.inputs, *program.outputs, *program.constants}
-    names = [program.values[a].root for use in uses for a in use.arguments if a in program.values]
+    names = [program.values[a].root for use in uses for a in use.needs if a in program.values]
     return {name: program.values[name] for name in names if name not in outside}
 
 
 def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
     steps: dict[str, list[int]] = {name: [] for name in roots}
     for number, use in enumerate(uses):
-        for argument in use.arguments:
+        for argument in use.needs:
             if argument in program.values and program.values[argument].root in steps:
                 steps[program.values[argument].root].append(number)
     for name, at in steps.items():
@@ -304,6 +317,22 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
         layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
         error_bound=compiled.error_bound,
+        checks=tuple(_check(guard, use.bound, program, places) for guard in use.guards),
+    )
+
+
+def _check(guard: Guard, bound: BoundTask, program: Program, places: Mapping[str, Argument]) -> RangeCheck:
+    """The guard, of the value where it lies."""
+    placed = program.values[bound.values[guard.buffer]]
+    place, shape, strides = places[placed.root], placed.shape, placed.logical_strides
+    if strides is None:
+        raise InvalidIR(f"{placed.name!r} is stored otherwise than strided: what is in it cannot be checked")
+    offset = placed.offset
+    if guard.column is not None:
+        offset, shape, strides = offset + guard.column * strides[-1], shape[:-1], strides[:-1]
+    at = Argument(place.space, place.index, place.offset + offset * DTYPES[placed.dtype].itemsize)
+    return RangeCheck(
+        at, placed.dtype, shape, strides, guard.column, guard.low, guard.high, placed.name, guard.operator
     )
 
 

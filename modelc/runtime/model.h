@@ -27,7 +27,8 @@ typedef enum modelc_status {
     MODELC_MISMATCH = 4,     /* manifest.json and libmodel.so come from different builds */
     MODELC_BAD_SCHEMA = 5,   /* manifest.json is of a schema that this library does not know */
     MODELC_NO_CPU = 6,       /* this machine lacks a CPU feature that the kernels use */
-    MODELC_NO_MEMORY = 7     /* memory or threads could not be had */
+    MODELC_NO_MEMORY = 7,    /* memory or threads could not be had */
+    MODELC_BAD_DATA = 8      /* an index or a length in the data is out of range: the sentence says which, and where */
 } modelc_status;
 
 typedef enum modelc_dtype {
@@ -92,6 +93,11 @@ MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32
 
 /* Computes the outputs from the inputs. Buffers hold at least the tensors' bytes, at the natural alignment of their
  * elements or any other that the machine reads; outputs overlap neither the inputs nor each other. Allocates nothing.
+ *
+ * Data that an address is computed from (the indices of Gather and Scatter, the lengths of ReverseSequence) is checked
+ * before it is used, wherever in the model it comes from; inputs must not change meanwhile. Where it is out of range the
+ * run ends with MODELC_BAD_DATA: nothing outside the buffers was read or written, what the outputs hold is of no use,
+ * and the handle can be run again. The manifest's "check_addresses" says whether the package was made so.
  */
 MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
                                     void *const *outputs);

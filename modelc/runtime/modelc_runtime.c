@@ -271,6 +271,13 @@ static modelc_status refuse_variant(const modelc_handle *handle, int32_t variant
                 (int)mc_the_model.variant_count);
 }
 
+/* Data that leads outside is found on the calling thread, before any kernel has touched memory by it. */
+static modelc_status run_step(const modelc_handle *handle, const mc_step *step, const mc_frame *frame) {
+    if (step->check && !step->check(frame, message, sizeof message)) return MODELC_BAD_DATA;
+    mc_pool_run(handle->pool, step, frame);
+    return MODELC_OK;
+}
+
 modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs) {
     const mc_variant *v = variant_of(handle, variant);
     modelc_status status;
@@ -278,24 +285,25 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     if ((status = check_buffers(v->inputs, v->input_count, inputs, "input")) ||
         (status = check_buffers(v->outputs, v->output_count, (const void *const *)outputs, "output")))
         return status;
+    status = MODELC_OK;
     mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
     pthread_mutex_lock(&handle->lock);
     frame.arena = handle->arena;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
     if (handle->profiling) {
         step_counter *counters = handle->counters[variant];
-        for (int32_t i = 0; i < v->step_count; i++) {
+        for (int32_t i = 0; i < v->step_count && !status; i++) {
             uint64_t start = mc_now();
-            mc_pool_run(handle->pool, &v->steps[i], &frame);
+            status = run_step(handle, &v->steps[i], &frame);
             counters[i].nanoseconds += mc_now() - start;
             counters[i].calls++;
         }
     } else {
-        for (int32_t i = 0; i < v->step_count; i++) mc_pool_run(handle->pool, &v->steps[i], &frame);
+        for (int32_t i = 0; i < v->step_count && !status; i++) status = run_step(handle, &v->steps[i], &frame);
     }
     mc_float_leave(saved);
     pthread_mutex_unlock(&handle->lock);
-    return MODELC_OK;
+    return status;
 }
 
 /* ---- profiling ---- */

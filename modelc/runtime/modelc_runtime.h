@@ -15,8 +15,25 @@ typedef struct mc_frame {
 /* Runs iterations [begin, end) of a step's outermost loop. The result does not depend on how the loop is cut. */
 typedef void (*mc_kernel)(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end);
 
+/* Whole numbers that addresses are computed from, and where they have to lie. `column` is the one of the last dimension
+ * that they are, which shape and strides leave out; -1: they are all. */
+enum { MC_MOST_RANK = 32 };
+typedef struct mc_range {
+    const char *operator_name;
+    const char *value;
+    const int64_t *shape;
+    const int64_t *strides; /* in elements */
+    int32_t dtype;          /* MODELC_INT32 or MODELC_INT64 */
+    int32_t rank;
+    int32_t column;
+    int64_t low;
+    int64_t high; /* included */
+} mc_range;
+
 typedef struct mc_step {
     mc_kernel run;
+    /* Whether the data that the step addresses by is right; else `sentence` says what is wrong. NULL: nothing to ask. */
+    int (*check)(const mc_frame *frame, char *sentence, size_t size);
     const char *name;
     int32_t extent;
     int32_t serial; /* too little work to share: runs on the calling thread */
@@ -66,6 +83,9 @@ int32_t mc_cpu_limit(void);    /* the same, bounded by the cgroup's quota: threa
 /* Floating-point control of this thread: rounding to nearest, no traps, subnormals flushed or kept. */
 uint64_t mc_float_enter(int flush_denormals);
 void mc_float_leave(uint64_t saved);
+
+/* modelc_range.c: whether `data` lies in the range; else what is wrong, in a sentence. */
+int mc_in_range(const mc_range *range, const void *data, char *sentence, size_t size);
 
 /* modelc_sha256.c */
 void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);
