@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,8 @@ class Builder:
     reserved: set[str] = field(default_factory=set)  # value names of the model, not to be taken for new values
     node_names: set[str] = field(default_factory=set)
     folded: int = 0  # bytes of constants made so far
+    numbers: Counter[str] = field(default_factory=Counter)  # of values' names made of the same base
+    node_numbers: Counter[str] = field(default_factory=Counter)
 
     def value(self, name: str) -> Value:
         return self.values[name]
@@ -91,10 +94,10 @@ class Builder:
             )
 
     def fresh(self, base: str) -> str:
-        name, k = base, 0
+        name = base
         while name in self.values or name in self.reserved:
-            k += 1
-            name = f"{base}_{k}"
+            self.numbers[base] += 1
+            name = f"{base}_{self.numbers[base]}"
         return name
 
     def constant(self, data: Any, base: str, dtype: str | None = None) -> str:
@@ -128,10 +131,11 @@ class Builder:
         return names[0]
 
     def _node_name(self, base: str, op: str) -> str:
-        name, k = base, 0
+        name, inner = base, f"{base}/{op}"
         while name in self.node_names:
-            name = f"{base}/{op}" if not k else f"{base}/{op}_{k}"
-            k += 1
+            k = self.node_numbers[inner]
+            self.node_numbers[inner] += 1
+            name = f"{inner}_{k}" if k else inner
         self.node_names.add(name)
         return name
 

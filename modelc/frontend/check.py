@@ -16,7 +16,7 @@ from onnx import AttributeProto
 
 from modelc.errors import ModelError
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_of
-from modelc.frontend.limits import check_shape
+from modelc.frontend.limits import FUNCTION_DEPTH, MOST_NODES, check_shape
 from modelc.frontend.microsoft import SIGNATURES
 
 IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
@@ -80,6 +80,7 @@ def check_model(model: onnx.ModelProto, path: object) -> None:
             raise ModelError(f"{path} has two functions {'.'.join(filter(None, key))}")
         functions[key] = function
     versions = operator_sets(model)
+    _check_expansion(model.graph.node, functions, path)
     _check_graph(model.graph, str(path), versions, functions)
     for function in model.functions:
         what = f"{path}, function {function.name}"
@@ -196,3 +197,28 @@ def _check_attributes(node: onnx.NodeProto, where: str) -> None:
 def _kind(number: int) -> str:
     kinds: Any = AttributeProto.AttributeType
     return str(kinds.Name(number)) if number in kinds.values() else f"number {number}"
+
+
+def _check_expansion(nodes: Iterable[onnx.NodeProto], functions: Functions, path: object) -> None:
+    """Raises ModelError where inlining the functions would make more than MOST_NODES nodes, or would not end."""
+    sizes: dict[tuple[str, str], int] = {}  # nodes of a function with all that it calls
+
+    def size(node: onnx.NodeProto, depth: int) -> int:
+        inner = sum(size(x, depth) for a in node.attribute for g in (a.g, *a.graphs) for x in g.node)
+        key = (domain_of(node), node.op_type)
+        if key not in functions:
+            return 1 + inner
+        if key not in sizes:
+            if depth >= FUNCTION_DEPTH:
+                raise ModelError(
+                    f"{path}: at function {node.op_type!r} the model's functions call each other more than "
+                    f"{FUNCTION_DEPTH} (FUNCTION_DEPTH) deep, or in a circle"
+                )
+            sizes[key] = sum(size(x, depth + 1) for x in functions[key].node)
+        return sizes[key] + inner
+
+    if sum(size(node, 0) for node in nodes) > MOST_NODES:
+        raise ModelError(
+            f"{path} has more than {MOST_NODES} nodes (MOST_NODES) once its functions are inlined; expected a model "
+            "that is smaller, or whose functions call each other less often"
+        )

@@ -11,6 +11,8 @@ LARGEST_FILE = (1 << 31) - 1  # bytes of an ONNX file: protobuf's own limit
 MOST_DIMENSIONS = 32  # of any value
 LARGEST_TENSOR = 1 << 36  # elements of any value
 LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
+FUNCTION_DEPTH = 32  # functions calling functions
+MOST_NODES = 1 << 17  # of a model whose functions are inlined: compiling takes time and memory for each
 LARGEST_FOLDED = 1 << 29  # bytes of all constants that the import makes
 
 

@@ -8,7 +8,7 @@ or replaced by the body that the model or ONNX gives for them, and inferred by t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
+from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
 from modelc.frontend.specialise import check_declared, input_values
 from modelc.frontend.structure import (
-    FUNCTION_DEPTH,
     Lack,
     Unsupported,
+    captured,
     importable,
     ordered,
     reason,
@@ -115,6 +116,9 @@ class Scope:
         if name in self.names or self.around is None:
             return self.names[name]
         return self.around.find(name)
+
+    def has(self, name: str) -> bool:
+        return name in self.names or (self.around is not None and self.around.has(name))
 
 
 @dataclass
@@ -289,7 +293,7 @@ class Importer:
         wanted = {formal.name: actual for formal, actual in zip(graph.output, outputs, strict=False) if actual}
         produced = {x for node in graph.node for x in node.output}
         inner.names |= {formal: actual for formal, actual in wanted.items() if formal in produced}
-        outside = (_given(graph) | scope_names(scope)) - produced
+        outside = (_given(graph) | {x for x in captured(graph) if scope.has(x)}) - produced
         for inner_name, node in ordered(graph.node, wanted, outside, f"node {name!r} (If)"):
             self.visit(node, f"{name}/{inner_name}", source, inner)
         self._hand_over(wanted, produced, inner, name, source)
@@ -310,29 +314,21 @@ class Importer:
         for declared in (*proto.output, *proto.value_info):
             if declared.name in b.values:
                 check_declared(declared, b.values[declared.name])
-        for name in dict.fromkeys(outputs):
-            value = b.values[name]
-            if value.data is not None:
-                held = b.constant(value.data, f"{name}_value")
-                node = OnnxNode("Identity", "", 1, f"{name}_copy", (held,), (name,), {}, name)
-                for k, other in enumerate(b.nodes):
-                    b.nodes[k] = _reading(other, name, held)
-                b.emit(node, "Identity", (held,), outputs=(name,))
+        known = {x: v.data for x in dict.fromkeys(outputs) if (v := b.values[x]).data is not None}
+        held = {name: b.constant(data, f"{name}_value") for name, data in known.items()}
+        b.nodes = [_reading(node, held) for node in b.nodes]
+        for name, constant in held.items():
+            node = OnnxNode("Identity", "", 1, f"{name}_copy", (constant,), (name,), {}, name)
+            b.emit(node, "Identity", (constant,), outputs=(name,))
         graph = Graph(proto.name or path.stem, tuple(v.name for v in inputs), outputs, b.values, ())
         return graph.with_nodes(b.nodes)
 
 
-def scope_names(scope: Scope) -> set[str]:
-    """Every name that a branch within `scope` can read."""
-    return set(scope.names) | (scope_names(scope.around) if scope.around else set())
-
-
-def _reading(node: Node, name: str, held: str) -> Node:
-    if name not in node.inputs:
+def _reading(node: Node, held: Mapping[str, str]) -> Node:
+    """The node with other inputs in place of those that `held` names."""
+    if held.keys().isdisjoint(node.inputs):
         return node
-    return Node(
-        node.op, node.name, tuple(held if x == name else x for x in node.inputs), node.outputs, node.attrs, node.source
-    )
+    return replace(node, inputs=tuple(held.get(x, x) for x in node.inputs))
 
 
 def _constant_value(node: OnnxNode) -> Any:

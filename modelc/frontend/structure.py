@@ -10,11 +10,11 @@ import onnx
 from modelc.errors import ModelError
 from modelc.frontend.fold import KEPT, RANDOM
 from modelc.frontend.functions import Functions, domain_of, has_body, operator_sets, schema_of
+from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS
 from modelc.ops import OPERATORS, REFUSED
 
-FUNCTION_DEPTH = 32  # functions calling functions
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "If"}
 SEQUENCES = (
