@@ -18,7 +18,8 @@ from modelc.choices import Choices, Shapes, check_choices, digest_of, read_choic
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.config import Config, check_precision, load_config
-from modelc.errors import ConfigError, InvalidIR, ToolchainError, VerificationError, blaming
+from modelc.errors import ConfigError, InvalidIR, ModelError, ToolchainError, VerificationError, blaming
+from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -156,6 +157,16 @@ def compile(
         return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
 
 
+def check_storage(program: Program) -> None:
+    """Raises ModelError where layouts make a value larger than kernels can count."""
+    for value in program.values.values():
+        if value.elements > LARGEST_TENSOR:
+            raise ModelError(
+                f"value {value.name!r} {list(value.shape)} is stored in {value.elements} elements; expected at most "
+                f"{LARGEST_TENSOR}"
+            )
+
+
 def place_of(task: Task) -> str:
     """The task and the nodes that it covers, for an error."""
     more = f" and {len(task.nodes) - NAMED} more" if len(task.nodes) > NAMED else ""
@@ -282,6 +293,8 @@ class Run:
                 for graph, choice in zip(graphs, self.layouts, strict=True)
             ]
             programs = self.rounded(wide, self.kept)
+            for program in programs:
+                check_storage(program)
             for program in programs if self.stages.dumping else ():
                 dump(str(program))
         return wide, programs

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,12 +134,14 @@ def fuzz(
 ) -> Report:
 
     report = Report(seed)
-    for case, outcome in run_cases(drawn_cases(corpus, count, seed, stop_after, compare, kinds), limits, jobs):
-        if report.add(case, outcome) and reproducers is not None:
-            small = smaller(case, corpus, outcome.signature, compare, limits)
-            report.replace(outcome, small)
-            write_reproducer(reproducers, len(report.signatures), small, corpus, outcome.signature)
-            print(f"{outcome.kind}: {outcome.signature}: {small.name}", file=sys.stderr, flush=True)
+    cases = drawn_cases(corpus, count, seed, stop_after, compare, kinds)
+    with suppress(KeyboardInterrupt):  # what is known by then is reported
+        for case, outcome in run_cases(cases, limits, jobs):
+            if report.add(case, outcome) and reproducers is not None:
+                small = smaller(case, corpus, outcome.signature, compare, limits)
+                report.replace(outcome, small)
+                write_reproducer(reproducers, len(report.signatures), small, corpus, outcome.signature)
+                print(f"{outcome.kind}: {outcome.signature}: {small.name}", file=sys.stderr, flush=True)
     return report
 
 

@@ -161,7 +161,7 @@ def sparse(dims, values, indices, at=(2,)):
     ("made", "sentence"),
     [
         (sparse([1 << 20, 1 << 20], [1.0, 2.0], [0, 1]), f"expected at most {LARGEST_DENSE}|elements"),
-        (sparse([1 << 16, 1 << 16], [1.0, 2.0], [0, 1]), f"when dense; expected at most {LARGEST_DENSE}"),
+        (sparse([1 << 15, 1 << 15], [1.0, 2.0], [0, 1]), f"when dense; expected at most {LARGEST_DENSE}"),
         (sparse([-1, 4], [1.0, 2.0], [0, 1]), "impossible shape"),
         (sparse([4, 4], [1.0, 2.0], [0, 99]), "outside its shape"),
         (sparse([4, 4], [1.0, 2.0], [0, -1]), "outside its shape"),
@@ -177,7 +177,7 @@ def test_sparse_initialisers_are_bounded(tmp_path, made, sentence):
     ("nodes", "constants"),
     [
         ([node("EyeLike", "K", "E"), node("ReduceSum", "E", "R")], {"K": np.ones((1 << 15, 1), np.float32)}),
-        ([node("Range", "a,n,b", "R")], {k: np.array(v) for k, v in (("a", 0), ("n", 1 << 34), ("b", 1))}),
+        ([node("Range", "a,n,b", "R")], {k: np.array(v) for k, v in (("a", 0), ("n", 1 << 28), ("b", 1))}),
         ([node("ConstantOfShape", "n", "R")], {"n": np.array([1 << 14, 1 << 15])}),
         ([node("Expand", "a,n", "R")], {"a": np.ones(1, np.float32), "n": np.array([1 << 14, 1 << 15])}),
         ([node("Add", "a,b", "R")], {"a": np.ones((1 << 14, 1), np.float32), "b": np.ones(1 << 15, np.float32)}),
@@ -248,6 +248,19 @@ def test_results_without_elements_have_no_meaning(tmp_path, mode):
     (resize,) = graph.nodes
     inputs = tuple(graph.values[x] if x else None for x in resize.inputs)
     assert operator_of(resize).define(resize, inputs, [graph.values["Y"]]).blocks == ()
+
+
+def test_kernels_count_elements_in_32_bits(tmp_path):
+    """The largest model that is taken is compiled in little memory, one element more is refused."""
+    for count in ((1 << 31) - 1, 1 << 31):
+        path = save(model([node("Relu", "X", "Y")], [("X", F, [count])]), tmp_path)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if count < 1 << 31:
+            assert "schedule" in modelc.compile(path, "x86-64-v3", stop_after="schedule").seconds
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+        else:
+            with pytest.raises(ModelError, match=r"'X' has the shape .2147483648.; expected at most 2147483647 el"):
+                modelc.compile(path, "x86-64-v3", stop_after="schedule")
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

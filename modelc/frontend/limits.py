@@ -9,7 +9,7 @@ from modelc.errors import ModelError
 
 LARGEST_FILE = (1 << 31) - 1  # bytes of an ONNX file: protobuf's own limit
 MOST_DIMENSIONS = 32  # of any value
-LARGEST_TENSOR = 1 << 36  # elements of any value
+LARGEST_TENSOR = (1 << 31) - 1  # elements of any value: kernels count them in 32 bits
 LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
 FUNCTION_DEPTH = 32  # functions calling functions
 MOST_NODES = 1 << 17  # of a model whose functions are inlined: compiling takes time and memory for each

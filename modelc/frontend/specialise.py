@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from modelc.errors import ModelError
+from modelc.frontend.limits import check_shape
 from modelc.frontend.load import ELEMENT_TYPES, element_type
 from modelc.ir.graph import Value
 
@@ -47,6 +48,8 @@ def input_values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
             fixed[name] = tuple(d for d in known if isinstance(d, int))
     if free:
         raise ModelError("the shapes of the model's inputs have to be fixed:\n  " + "\n  ".join(free))
+    for name, shape in fixed.items():
+        check_shape(shape, f"input {name!r}")
     return [
         Value(name, element_type(info.type.tensor_type.elem_type, f"input {name!r}"), fixed[name])
         for name, info in inputs.items()

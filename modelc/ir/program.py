@@ -326,17 +326,18 @@ def _check_addresses(program: Program, bound: BoundTask, fail: Fail) -> None:
 
 
 def _check_order(program: Program, fail: Fail) -> None:
-    """Plays the program on a mask of what is written."""
+    """Plays the program on masks of what is written: for each element of a root that has views, else one for all."""
     written: dict[str, Array] = {}
+    viewed = {v.root for v in program.values.values() if v.is_view}
 
     def mask(name: str) -> Array:
         value = program.values[name]
         root = program.values[value.root]
         if root.name not in written:
             given = root.name in program.inputs or root.name in program.constants
-            written[root.name] = np.full(root.elements, given)
+            written[root.name] = np.full(root.elements if root.name in viewed else min(root.elements, 1), given)
         strides = value.logical_strides
-        if strides is None:
+        if strides is None or root.name not in viewed:
             return written[root.name]
         return region(written[root.name], value.offset, value.shape, strides)
 
