@@ -24,6 +24,8 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
+from modelc.ir.arithmetic import converted, power, shifted_left, shifted_right, truncated_quotient
+
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -132,12 +134,6 @@ class Operation:
     infix: str | None = None
 
 
-def _truncdiv(a: Any, b: Any) -> Any:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.floor_divide(a, b)
-        return q + ((q < 0) & (q * b != a))
-
-
 OPERATIONS: dict[str, Operation] = {
     "add": Operation(2, np.add, infix="+"),
     "sub": Operation(2, np.subtract, infix="-"),
@@ -145,9 +141,9 @@ OPERATIONS: dict[str, Operation] = {
     "div": Operation(2, np.true_divide, infix="/"),
     "floordiv": Operation(2, np.floor_divide, infix="//"),
     "mod": Operation(2, np.mod, infix="%"),
-    "truncdiv": Operation(2, _truncdiv),  # integers, rounded towards zero as C and ONNX do
+    "truncdiv": Operation(2, truncated_quotient),  # integers, rounded towards zero as C and ONNX do
     "fmod": Operation(2, np.fmod),
-    "pow": Operation(2, np.power),
+    "pow": Operation(2, power),
     "max": Operation(2, np.maximum),  # a NaN in either operand gives NaN
     "min": Operation(2, np.minimum),
     "lt": Operation(2, np.less, "bool", "<"),
@@ -164,8 +160,8 @@ OPERATIONS: dict[str, Operation] = {
     "bitor": Operation(2, np.bitwise_or),
     "bitxor": Operation(2, np.bitwise_xor),
     "bitnot": Operation(1, np.invert),
-    "shl": Operation(2, np.left_shift),
-    "shr": Operation(2, np.right_shift),
+    "shl": Operation(2, shifted_left),
+    "shr": Operation(2, shifted_right),
     "neg": Operation(1, np.negative),
     "abs": Operation(1, np.abs),
     "sign": Operation(1, np.sign),
@@ -235,7 +231,7 @@ def cast(dtype: str, x: Expr) -> Expr:
 def const(value: Any, dtype: str) -> Const:
     """A constant rounded to its dtype, held as a Python number."""
     with np.errstate(all="ignore"):
-        rounded = np.asarray(value).astype(DTYPES[dtype])
+        rounded = converted(np.asarray(value), DTYPES[dtype])
     return Const(float(rounded) if dtype in ("float16", "bfloat16") else rounded.item(), dtype)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from modelc.ir.arithmetic import converted
 from modelc.ir.block import AGGREGATIONS, Block, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var, conjunction, dtype_of, variables
 from modelc.ir.layout import Layout
@@ -50,7 +51,7 @@ def _operate(e: Op, args: list[Array]) -> Array:
     operation = OPERATIONS[e.name]
     if operation.result == "cast":
         assert e.dtype is not None
-        return args[0].astype(DTYPES[e.dtype])
+        return converted(args[0], DTYPES[e.dtype])
     result = operation.meaning(*args)
     if operation.result == "bool":
         return np.asarray(result, np.bool_)

@@ -125,15 +125,10 @@ def _mod(node: Node, t: str, a: Expr, b: Expr) -> Expr:
 
 
 def _shift(node: Node, t: str, a: Expr, b: Expr) -> Expr:
-    """Shifts by the whole width or more leave nothing but the sign."""
     direction = text(node, "direction", "")
     if direction not in ("LEFT", "RIGHT"):
         fail(node, f"expected direction LEFT or RIGHT, found {direction!r}")
-    bits = DTYPES[t].itemsize * 8
-    if direction == "RIGHT" and t[0] == "i":
-        return op("shr", a, op("min", b, const(bits - 1, t)))
-    width = const(bits, t)
-    return select(op("lt", b, width), op("shl" if direction == "LEFT" else "shr", a, b), const(0, t))
+    return op("shl" if direction == "LEFT" else "shr", a, b)
 
 
 def _prelu(node: Node, t: str, x: Expr, slope: Expr) -> Expr:
@@ -178,10 +173,6 @@ def _power(t: str, x: Expr, exponent: Expr, of: str) -> Expr:
     if number == 3:
         return x * x * x
     if t in FLOATS:
-        if number == 0.5:
-            return op("sqrt", x)
-        if number == -0.5:
-            return const(1, t) / op("sqrt", x)
         if number == -1:
             return const(1, t) / x
         return op("pow", x, exponent if of == t else cast(t, exponent))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from modelc.errors import ModelError
 from modelc.ir.affine import Ranges, bounds, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock
-from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
 
 Shape = tuple[int, ...]
@@ -275,6 +275,15 @@ def accumulator(dtype: str) -> str:
 
 def widened(e: Expr, dtype: str, to: str) -> Expr:
     return e if dtype == to else cast(to, e)
+
+
+def clamped(e: Expr, of: str, to: str) -> Expr:
+    """The float `e` of dtype `of` as the nearest number of the integer dtype `to`, truncated."""
+    limits = np.iinfo(DTYPES[to])
+    most = const(int(limits.max), of)
+    if most.value > limits.max:
+        most = const(np.nextafter(DTYPES[of].type(limits.max), DTYPES[of].type(0)), of)
+    return cast(to, op("min", op("max", e, const(int(limits.min), of)), most))
 
 
 def renamed_output(block: Block, buffer: str) -> Block:

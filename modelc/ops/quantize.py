@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
 from modelc.ops.conv import conv_block, conv_shape
 from modelc.ops.matmul import matmul_block, matmul_shape
@@ -21,6 +21,7 @@ from modelc.ops.operator import (
     accumulator,
     assign,
     axis_of,
+    clamped,
     fail,
     fold,
     given,
@@ -38,9 +39,14 @@ Outputs = tuple[Value | None, ...]
 
 
 def saturated(e: Expr, of: str, to: str) -> Expr:
-    """A float rounded (halves to even) and clamped to what the integer dtype `to` holds."""
+    """A float rounded (halves to even) and clamped to what the integer dtype `to` holds, NaN the least of that: it is
+    cast to 0, so that signed numbers are moved before and after."""
     limits = np.iinfo(DTYPES[to])
-    return cast(to, op("min", op("max", e, const(int(limits.min), of)), const(int(limits.max), of)))
+    if limits.min == 0 or limits.bits > 16:  # larger floats, moved, lose digits
+        return clamped(e, of, to)
+    unsigned = f"u{to}"
+    moved = clamped(e - const(int(limits.min), of), of, unsigned)
+    return cast(to, moved - const(-int(limits.min), unsigned))
 
 
 def zero_point(inputs: Inputs, k: int, at: Sequence[Expr], to: str) -> Expr | None:
@@ -117,7 +123,7 @@ def _dynamic(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     blocks = (
         fold("min", "low", reducing, Load("low", ()), Load("x0", over)),
         fold("max", "high", reducing, Load("high", ()), Load("x0", over)),
-        assign("scale", (), scale, (high - low) / const(255.0, t)),
+        assign("scale", (), scale, select(op("eq", low, high), const(1.0, t), (high - low) / const(255.0, t))),
         assign("zero", (), point_, saturated(op("round", op("neg", low) / scale), t, "uint8")),
         assign(
             "quantize",

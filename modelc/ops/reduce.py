@@ -19,6 +19,7 @@ from modelc.ops.operator import (
     accumulator,
     assign,
     axis_of,
+    clamped,
     fold,
     grid,
     known_ints,
@@ -70,6 +71,10 @@ REDUCTIONS = {
     "ReduceL2": Reduction("add", _square, _root),
     "ReduceLogSum": Reduction("add", None, _log),
 }
+
+
+# Sums of 32-bit whole numbers are exact up to 2**53, and saturate where they are put back, as ONNX Runtime's do.
+WIDE = {"int32": "float64", "uint32": "float64"}
 
 
 def _axes(node: Node, inputs: Inputs) -> tuple[int, ...]:
@@ -132,19 +137,20 @@ def _rows(node: Node, inputs: Inputs) -> _Rows:
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     dtype, rows = required(node, inputs, 0).dtype, _rows(node, inputs)
     reduction, name = REDUCTIONS[node.op], node.op.lower()
-    wide = dtype if reduction.aggregation in ("max", "min") else accumulator(dtype)
+    wide = dtype if reduction.aggregation in ("max", "min") else WIDE.get(dtype, accumulator(dtype))
+    narrowed = clamped if wide == WIDE.get(dtype) else widened
     each = widened(rows.each, dtype, wide)
     each = reduction.each(each) if reduction.each else each
     if len(rows.outer) == len(rows.iters):
         final = reduction.finish(each, 1, wide) if reduction.finish else each
-        return Definition((), (assign(name, rows.iters, Load("y0", rows.direct), widened(final, wide, dtype)),))
+        return Definition((), (assign(name, rows.iters, Load("y0", rows.direct), narrowed(final, wide, dtype)),))
     if reduction.finish is None and wide == dtype:
         return Definition((), (fold(reduction.aggregation, name, rows.iters, Load("y0", rows.direct), each),))
     total: Expr = Load("total", rows.row)
     final = reduction.finish(total, rows.count, wide) if reduction.finish else total
     blocks = (
         fold(reduction.aggregation, "total", rows.iters, Load("total", rows.row), each),
-        assign(name, rows.final, Load("y0", rows.over), widened(final, wide, dtype)),
+        assign(name, rows.final, Load("y0", rows.over), narrowed(final, wide, dtype)),
     )
     return Definition((Buffer("total", wide, rows.shape),), blocks)
 

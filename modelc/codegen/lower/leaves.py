@@ -115,12 +115,6 @@ def accesses(leaf: Leaf) -> list[Load]:
     return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
 
 
-def casts(body: tuple[Stmt, ...]) -> set[str]:
-    """The dtypes that something is cast to."""
-    exprs = [e for s in statements(body) if isinstance(s, Leaf) for e in (*s.body, *s.where)]
-    return {x.dtype for e in exprs for x in walk(e) if isinstance(x, Op) and x.dtype is not None}
-
-
 def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
     """Whether every access to `name` in `body` has constant indices once loops are unrolled."""
     fixed: set[str] = set()

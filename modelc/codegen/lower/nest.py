@@ -35,7 +35,6 @@ from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.in_place import in_place
 from modelc.codegen.lower.leaves import (
     accesses,
-    casts,
     depends,
     first_sides,
     guarded_value,
@@ -54,7 +53,7 @@ from modelc.codegen.lower.vectors import (
     sequence,
     widen,
 )
-from modelc.codegen.math.rounding import with_rounding
+from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import AGGREGATIONS
@@ -135,18 +134,17 @@ class _Lowering(Expressions):
         scope = Scope(storage=storage)
         first = self.body[0] if len(self.body) == 1 else None
         before = self.shaping(self.body)
-        if isinstance(first, Loop) and first.tag == "parallel":
-            extent = first.extent
-            self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
-            inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
-            code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
-        else:
-            extent, code = 1, self.block(self.body, scope)
+        with importing() as functions:
+            if isinstance(first, Loop) and first.tag == "parallel":
+                extent = first.extent
+                self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
+                inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
+                code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
+            else:
+                extent, code = 1, self.block(self.body, scope)
         if self.open is not None:
             code = [*before, *code, release(self.open.intrinsic)]
-        body = imported(self.applied.values(), sequence([*self.declared, *code]))
-        if "bfloat16" in {*self.dtypes.values(), *casts(self.body)}:
-            body = with_rounding(body)
+        body = functions.around(imported(self.applied.values(), sequence([*self.declared, *code])))
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
         args, applied = tuple(r.name for r in regions), tuple(self.applied.values())

@@ -7,8 +7,10 @@ from tvm import tirx as tx
 from modelc.codegen.math.code import Code, Expr, is_risc_v, let_operands
 from modelc.codegen.math.integers import not_
 from modelc.codegen.math.rounding import rounded_bits, rounds
+from modelc.ir.expr import INTEGERS
 
 HALVES = ("float16", "bfloat16")
+FLOATS = ("float32", "float64")  # that the machine converts
 
 
 def cast(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
@@ -30,7 +32,29 @@ def cast(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
         return not_(code, tx.EQ(x, code.const(0, from_dtype)))
     if from_dtype == "bool":
         return tx.Select(x, code.const(1, dtype), code.const(0, dtype))
+    if from_dtype in FLOATS and dtype in INTEGERS:
+        return _truncated(code, dtype, x, from_dtype)
     return tx.Cast(code.type(dtype), x)
+
+
+def _truncated(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
+    """`x` rounded towards zero, as ir/arithmetic.py says. LLVM's conversion is undefined for what does not fit, and its
+    own saturating one is computed lane by lane on x86."""
+    wide = "int64" if dtype.endswith("64") else "int32"
+    least = -(2.0 ** (int(wide[3:]) - 1))
+    x, bound, lowest = code.let(x), code.const(-least, from_dtype), code.const(least, from_dtype)
+    if dtype not in ("uint32", "uint64"):
+        return tx.Cast(code.type(dtype), _signed(code, wide, x, bound, lowest))
+    upper = x >= bound
+    number = _signed(code, wide, code.let(tx.Select(upper, x + lowest, x)), bound, lowest)
+    top = tx.Select(upper, code.const(int(least), wide), code.const(0, wide))
+    return tx.reinterpret(code.type(dtype), tx.bitwise_xor(number, top))
+
+
+def _signed(code: Code, wide: str, x: Expr, bound: Expr, lowest: Expr) -> Expr:
+    """The least number for what does not fit: a NaN fails the first comparison."""
+    below = code.let(tx.Select(x < bound, x, lowest))
+    return tx.Cast(code.type(wide), tx.Select(below > lowest, below, lowest))
 
 
 @let_operands

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import tirx as tx
+from tvm.target.codegen import llvm_cpu_has_features
 
 Expr = Any  # a TIR expression
 
@@ -115,6 +116,13 @@ def is_arm32() -> bool:
 
 def is_risc_v() -> bool:
     return target_arch().startswith("riscv")
+
+
+def fuses() -> bool:
+    """Whether the current TVM target computes a * b + c at once; asked for where it does not, it is a call."""
+    if target_arch().startswith(("aarch64", "riscv")):
+        return True
+    return any(map(llvm_cpu_has_features, ("fma", "vfp4")))  # x86's and 32-bit Arm's name for it
 
 
 def let_operands(function: Callable[..., Expr]) -> Callable[..., Expr]:

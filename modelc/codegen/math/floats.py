@@ -9,7 +9,8 @@ from tvm import tirx as tx
 
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
 from modelc.codegen.math.integers import COMPARISONS, power_by_squaring
-from modelc.codegen.math.polynomials import erf, exp, log, shifted_sine, sigmoid, softplus, tanh
+from modelc.codegen.math.periodic import cos, sin
+from modelc.codegen.math.polynomials import erf, exp, log, sigmoid, softplus, tanh
 from modelc.codegen.math.select import (
     absolute,
     ceil_,
@@ -32,6 +33,10 @@ def _power(code: Code, base: Expr, exponent: Expr) -> Expr:
     if known is None or known * 4 != int(known * 4) or abs(known) > 16:
         return code.intrinsic("pow", base, exponent)
     whole, quarters = divmod(int(abs(known) * 4), 4)
+    if quarters:  # the roots of -0 and -infinity, as libm has them
+        zero, infinity = code.const(0), code.const(math.inf)
+        positive = tx.Select(tx.EQ(base, code.const(-math.inf)), infinity, base)
+        base = code.let(tx.Select(tx.EQ(base, zero), zero, positive))
     result = power_by_squaring(code, base, whole)
     if quarters:
         half = code.let(code.intrinsic("sqrt", base))
@@ -89,8 +94,8 @@ FLOATS: dict[str, Callable[..., Expr]] = {
         sigmoid, lambda code, x: code.const(1) / (code.const(1) + code.intrinsic("exp", code.const(0) - x))
     ),
     "softplus": _by_width(softplus, _float64_softplus),
-    "sin": _by_width(let_operands(lambda code, x: shifted_sine(code, x, 0)), _intrinsic("sin")),
-    "cos": _by_width(let_operands(lambda code, x: shifted_sine(code, x, 1)), _intrinsic("cos")),
+    "sin": _by_width(sin, _intrinsic("sin")),
+    "cos": _by_width(cos, _intrinsic("cos")),
     **{name: _intrinsic(name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
     **{name: _libm(name) for name in ("asinh", "acosh", "atanh")},
     "isnan": isnan,

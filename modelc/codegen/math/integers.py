@@ -1,12 +1,18 @@
-"""Operations on bools and whole numbers."""
+"""Operations on bools and whole numbers, defined for all of them: sums and products wrap (modulo 2**bits), a division
+by zero gives 0, its rest is 0, and amounts of shifts are taken as unsigned (ir/arithmetic.py has the same in NumPy).
+
+LLVM's division and shifts are undefined there, and the machine's may trap: operands are replaced before, results after.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from tvm import tirx as tx
 
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
+from modelc.codegen.math.llvm_text import call, vector
 
 # --- bools --------------------------------------------------------------------------------------------------------
 
@@ -54,67 +60,155 @@ BOOLS: dict[str, Callable[..., Expr]] = {
 # --- integers -----------------------------------------------------------------------------------------------------
 
 
+PLAIN: dict[str, Callable[[Expr, Expr], Expr]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+
+
+def wrapping(code: Code, name: str, a: Expr, b: Expr) -> Expr:
+    """a + b, a - b or a * b modulo 2**bits. TVM's own have LLVM rely on there being no overflow, from 32 bits on."""
+    if code.bits < 32:
+        return PLAIN[name](a, b)
+    function = f"modelc_{name}_i{code.bits}_x{code.lanes}"
+    t = vector(f"i{code.bits}", code.lanes)
+    text = f"define {t} @{function}({t} %a, {t} %b) {{\n  %r = {name} {t} %a, %b\n  ret {t} %r\n}}"
+    return call(code.type(), function, text, a, b)
+
+
+def _wrapping(name: str) -> Callable[..., Expr]:
+    return lambda code, a, b: wrapping(code, name, a, b)
+
+
+def _unsigned(code: Code) -> bool:
+    return code.dtype.startswith("u")
+
+
 @let_operands
 def _integer_sign(code: Code, x: Expr) -> Expr:
     zero, one = code.const(0), code.const(1)
-    least = zero if code.dtype.startswith("u") else tx.Select(x < zero, code.const(-1), zero)
+    least = zero if _unsigned(code) else tx.Select(x < zero, code.const(-1), zero)
     return tx.Select(x > zero, one, least)
 
 
 def _integer_negative(code: Code, x: Expr) -> Expr:
-    """On signed integers, for TVM says of unsigned ones that they do not wrap."""
-    return tx.reinterpret(code.type(), code.int(0) - code.as_int(x)) if code.dtype[0] == "u" else code.const(0) - x
+    return wrapping(code, "sub", code.const(0), x)
 
 
 @let_operands
 def _integer_abs(code: Code, x: Expr) -> Expr:
-    return x if code.dtype.startswith("u") else tx.Select(x < code.const(0), code.const(0) - x, x)
+    return x if _unsigned(code) else tx.Select(x < code.const(0), _integer_negative(code, x), x)
+
+
+def _safe(code: Code, b: Expr) -> Expr:
+    """The divisor, 1 for those that the machine may trap on: 0 and -1 (which overflows for the least number)."""
+    traps = tx.EQ(b, code.const(0))
+    if not _unsigned(code):
+        traps = tx.Or(traps, tx.EQ(b, code.const(-1)))
+    return code.let(tx.Select(traps, code.const(1), b))
+
+
+def _is_safe(b: Expr) -> bool:
+    return constant_value(b) not in (None, 0, -1)
+
+
+@let_operands
+def _quotient(code: Code, a: Expr, b: Expr) -> Expr:
+    """Rounded towards zero."""
+    if _is_safe(b):
+        return tx.truncdiv(a, b)
+    quotient = tx.truncdiv(a, _safe(code, b))
+    if not _unsigned(code):
+        quotient = tx.Select(tx.EQ(b, code.const(-1)), _integer_negative(code, a), quotient)
+    return tx.Select(tx.EQ(b, code.const(0)), code.const(0), quotient)
+
+
+@let_operands
+def _rest(code: Code, a: Expr, b: Expr) -> Expr:
+    """What C's % gives: its sign is that of `a`."""
+    return tx.truncmod(a, b if _is_safe(b) else _safe(code, b))
+
+
+def _outside(code: Code, rest: Expr, b: Expr) -> Expr:
+    """Whether rounding down differs from rounding towards zero: there is a rest, and its sign is not that of `b`."""
+    zero = code.const(0)
+    return tx.And(tx.NE(rest, zero), xor(code, rest < zero, b < zero))
+
+
+@let_operands
+def _floor_quotient(code: Code, a: Expr, b: Expr) -> Expr:
+    if _unsigned(code):
+        return _quotient(code, a, b)
+    if _is_safe(b):
+        return tx.floordiv(a, b)
+    quotient, rest = code.let(_quotient(code, a, b)), code.let(_rest(code, a, b))
+    return tx.Select(_outside(code, rest, b), wrapping(code, "sub", quotient, code.const(1)), quotient)
+
+
+@let_operands
+def _modulus(code: Code, a: Expr, b: Expr) -> Expr:
+    """Its sign is that of `b`."""
+    if _unsigned(code):
+        return _rest(code, a, b)
+    if _is_safe(b):
+        return tx.floormod(a, b)
+    rest = code.let(_rest(code, a, b))
+    return tx.Select(_outside(code, rest, b), wrapping(code, "add", rest, b), rest)
+
+
+def _amount(code: Code, b: Expr) -> tuple[Expr, Expr]:
+    """Whether an amount is less than the width, and the amount, at most width - 1. Negative ones are large."""
+    kind = f"uint{code.bits}"
+    amount = code.let(tx.reinterpret(code.type(kind), b))
+    most = code.const(code.bits - 1, kind)
+    return tx.LE(amount, most), tx.reinterpret(code.type(), tx.Min(amount, most))
 
 
 @let_operands
 def _shift_left(code: Code, a: Expr, b: Expr) -> Expr:
-    """As NumPy: a shift by the width or more gives 0, where the machine takes it modulo the width."""
-    width = code.const(code.bits)
-    if (n := constant_value(b)) is not None:
-        return tx.shift_left(a, b) if n < code.bits else code.const(0)
-    return tx.Select(b < width, tx.shift_left(a, tx.Min(b, width - code.const(1))), code.const(0))
+    """A shift by the width or more gives 0."""
+    inside, amount = _amount(code, b)
+    return tx.Select(inside, tx.shift_left(a, amount), code.const(0))
 
 
 @let_operands
 def _shift_right(code: Code, a: Expr, b: Expr) -> Expr:
-    shifted = tx.shift_right(a, tx.Min(b, code.const(code.bits - 1)))
-    return tx.Select(b < code.const(code.bits), shifted, code.const(0)) if code.dtype.startswith("u") else shifted
+    """A shift by the width or more leaves the sign alone."""
+    inside, amount = _amount(code, b)
+    shifted = tx.shift_right(a, amount)
+    return tx.Select(inside, shifted, code.const(0)) if _unsigned(code) else shifted
 
 
 @let_operands
 def _integer_power(code: Code, base: Expr, exponent: Expr) -> Expr:
-    """By repeated squaring over all bits of the exponent (modulo 2**bits, as NumPy); a negative exponent truncates the
-    quotient: 0, or +-1 for a base of +-1."""
+    """By repeated squaring over all bits of the exponent (modulo 2**bits); a negative exponent truncates the quotient:
+    0, or +-1 for a base of +-1."""
     known = constant_value(exponent)
     if known is not None and known >= 0:
         return power_by_squaring(code, base, int(known))
     one, zero, result, square = code.const(1), code.const(0), code.const(1), base
-    bits = code.bits - (not code.dtype.startswith("u"))
+    bits = code.bits - (not _unsigned(code))
     for k in range(bits):
         odd = tx.bitwise_and(tx.shift_right(exponent, code.const(k)), one)
-        result = code.let(tx.Select(tx.NE(odd, zero), result * square, result))
+        result = code.let(tx.Select(tx.NE(odd, zero), _product(code, result, square), result))
         if k + 1 < bits:
-            square = code.let(square * square)
-    if code.dtype.startswith("u"):
+            square = code.let(_product(code, square, square))
+    if _unsigned(code):
         return result
     parity = tx.Select(tx.NE(tx.bitwise_and(exponent, one), zero), base, one)
     unit = tx.Or(tx.EQ(base, one), tx.EQ(base, code.const(-1)))
     return tx.Select(exponent < zero, tx.Select(unit, parity, zero), result)
 
 
+def _product(code: Code, a: Expr, b: Expr) -> Expr:
+    return a * b if code.dtype.startswith("float") else wrapping(code, "mul", a, b)
+
+
 def power_by_squaring(code: Code, base: Expr, exponent: int) -> Expr:
     result = None
     while exponent:
         if exponent & 1:
-            result = base if result is None else code.let(result * base)
+            result = base if result is None else code.let(_product(code, result, base))
         exponent >>= 1
         if exponent:
-            base = code.let(base * base)
+            base = code.let(_product(code, base, base))
     return code.const(1) if result is None else result
 
 
@@ -129,20 +223,18 @@ COMPARISONS: dict[str, Callable[..., Expr]] = {
 
 INTEGERS: dict[str, Callable[..., Expr]] = {
     **COMPARISONS,
-    "add": lambda code, a, b: a + b,
-    "sub": lambda code, a, b: a - b,
-    "mul": lambda code, a, b: a * b,
-    "truncdiv": lambda code, a, b: tx.truncdiv(a, b),
-    "fmod": lambda code, a, b: tx.truncmod(a, b),
-    "floordiv": lambda code, a, b: tx.floordiv(a, b),
-    "mod": lambda code, a, b: tx.floormod(a, b),
+    **{name: _wrapping(name) for name in PLAIN},
+    "truncdiv": _quotient,
+    "fmod": _rest,
+    "floordiv": _floor_quotient,
+    "mod": _modulus,
     "pow": _integer_power,
     "max": lambda code, a, b: tx.Max(a, b),
     "min": lambda code, a, b: tx.Min(a, b),
     "bitand": lambda code, a, b: tx.bitwise_and(a, b),
     "bitor": lambda code, a, b: tx.bitwise_or(a, b),
     "bitxor": lambda code, a, b: tx.bitwise_xor(a, b),
-    "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(-1 if not code.dtype.startswith("u") else 2**code.bits - 1)),
+    "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(2**code.bits - 1 if _unsigned(code) else -1)),
     "shl": _shift_left,
     "shr": _shift_right,
     "neg": _integer_negative,

@@ -1,6 +1,6 @@
 """Functions of float32 by polynomials, for hot loops: no call is left in the machine code.
 
-exp, log, tanh, sin, cos after S. Moshier's Cephes (expf.c, logf.c, tanhf.c, sinf.c); erf after N. Juffa's erff. Nothing
+exp, log, tanh after S. Moshier's Cephes (expf.c, logf.c, tanhf.c); erf after N. Juffa's erff. Nothing
 depends on whether a*b+c is contracted to one rounding.
 """
 
@@ -89,7 +89,8 @@ def tanh(code: Code, x: Expr) -> Expr:
     )
     power = _scaled_exp(code, at_most(code, magnitude * code.const(2), 60.0))
     far = code.const(1) - code.const(2) / (power + code.const(1))
-    return tx.Select(magnitude > code.const(0.625), code.intrinsic("copysign", far, x), near * code.let(square * x) + x)
+    result = tx.Select(magnitude > code.const(0.625), far, near * code.let(square * x) + x)
+    return code.intrinsic("copysign", result, x)
 
 
 @let_operands
@@ -116,25 +117,3 @@ def softplus(code: Code, x: Expr) -> Expr:
     f = code.let(tx.Select(large, u * code.const(0.5) - code.const(0.5), u))
     e = code.let(tx.Select(large, code.const(1), code.const(0)))
     return tx.Select(code.const(0) > x, code.const(0), x) + _log1p_fraction(code, f, e)
-
-
-def shifted_sine(code: Code, x: Expr, quarter: int) -> Expr:
-    """sin(x + quarter * pi/2): x = n pi/2 + r in three steps (Cody and Waite), then sin r or cos r by n's parity.
-
-    Absolute errors: 8e-8 for |x| <= 1e4; with FMA also up to 1e6, without it 1e-6 up to 1e5. Beyond, the result is a
-    number of [-1, 1] that means less and less.
-    """
-    shifter = code.const(1.5 * 2**23)
-    shifted = code.let(x * code.const(2 / math.pi) + shifter)
-    n = code.let(shifted - shifter)
-    r = x - n * code.const(1.5703125) - n * code.const(4.837512969970703125e-4) - n * code.const(7.54978995489e-8)
-    r = at_most(code, at_least(code, code.let(r), -1.0), 1.0)
-    quadrant = code.let(code.as_int(shifted) + code.int(quarter))
-    z = code.let(r * r)
-    sine = code.polynomial(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)) * (z * r) + r
-    cosine = code.polynomial(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)) * (z * z)
-    cosine = cosine - z * code.const(0.5) + code.const(1)
-    odd = tx.NE(tx.bitwise_and(quadrant, code.int(1)), code.int(0))
-    value = code.as_int(tx.Select(odd, cosine, sine))
-    sign = tx.bitwise_and(quadrant, code.int(2)) << code.int(30)
-    return code.as_float(tx.bitwise_xor(value, sign))

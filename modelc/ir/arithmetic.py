@@ -1,0 +1,74 @@
+"""Operations on whole numbers and conversions to them, in NumPy, defined for all operands.
+
+Sums and products wrap (modulo 2**bits). A division by zero gives 0, and its rest is 0. Amounts of shifts are taken as
+unsigned: a shift by the width or more leaves 0, or the sign of what is shifted right.
+
+Floats become whole numbers of 32 bits (of 64 bits for int64 and uint64) by truncation, of which 8- and 16-bit dtypes
+keep the lower bits. NaN, infinities and what does not fit become the least signed number (0 in its lower bits), as
+x86's instructions have it; uint32 and uint64 take numbers from 2**31 and 2**63 on less that, and add it again.
+
+Kernels compute the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def _is_whole(x: Any) -> bool:
+    return np.asarray(x).dtype.kind in "iu"
+
+
+def truncated_quotient(a: Any, b: Any) -> Any:
+    """a / b rounded towards zero."""
+    if not _is_whole(a):
+        return np.trunc(a / b)
+    quotient = np.floor_divide(a, b)
+    return quotient + ((quotient < 0) & (quotient * b != a))
+
+
+def power(a: Any, b: Any) -> Any:
+    """a ** b, as C's pow. Of whole numbers: a negative exponent truncates the quotient: 0, unless `a` is 1 or -1."""
+    if not _is_whole(a):
+        result = np.power(a, b)
+        root = np.where(np.isneginf(a), np.abs(a), result + 0)  # NumPy takes the square root of -infinity and -0
+        return np.where(np.equal(b, 0.5), root, result)
+    a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
+    unit = np.where(a == 1, a, np.where(b % 2 == 0, np.ones_like(a), a)) * (np.abs(a) == 1)
+    return np.where(b < 0, unit, np.power(a, np.maximum(b, 0)))
+
+
+def shifted_left(a: Any, b: Any) -> Any:
+    inside, amount = _amount(a, b)
+    return np.where(inside, np.left_shift(a, amount), np.zeros_like(a))
+
+
+def shifted_right(a: Any, b: Any) -> Any:
+    inside, amount = _amount(a, b)
+    shifted = np.right_shift(a, amount)
+    return shifted if shifted.dtype.kind == "i" else np.where(inside, shifted, np.zeros_like(a))
+
+
+def _amount(a: Any, b: Any) -> tuple[Array, Array]:
+    """Whether the amount is less than the width, and it or the largest such."""
+    b, bits = np.asarray(b), np.asarray(a).dtype.itemsize * 8
+    inside = (b >= 0) & (b < bits)
+    return inside, np.where(inside, b, np.asarray(bits - 1, b.dtype))
+
+
+def converted(x: Array, dtype: np.dtype[Any]) -> Array:
+    """`x` as `dtype`: what a cast means."""
+    if dtype.kind not in "iu" or x.dtype.kind in "iub":
+        return x.astype(dtype)
+    wide = np.dtype(np.int64 if dtype.itemsize == 8 else np.int32)
+    least, numbers = np.iinfo(wide).min, x.astype(np.float64)
+    upper = (numbers >= -float(least)) & (dtype.kind == "u" and dtype.itemsize == wide.itemsize)
+    moved = np.where(upper, numbers + least, numbers)
+    fits = (moved < -float(least)) & (moved > least)
+    whole = np.where(fits, moved, least).astype(wide)
+    return np.where(upper, whole ^ least, whole).astype(dtype)
