@@ -2,11 +2,11 @@
 
     python scripts/compare_construction.py --json FILE [--candidates 300] [--tasks resnet50:conv_relu_45 ...]
 
-Each Task's candidates are compiled while the Task before is measured; all of them run in turns, the slow ones drop out
-(run_kernels.py), and the best of a candidate's samples counts, as whatever else the machine does only makes them
-slower. FILE keeps what was measured and who dropped out; what it has is not measured again. Both tables are of direct
-float32 schedules on one thread, as networks see them: constants are read from as many copies as fill what all
-parameters of the Task's network do (`--constants warm`: from one).
+Candidates are measured by turns with one of them (modelc.measure): what counts is the time over its time in the same
+moments. Who is within a tenth of the best, and what each way chose, is measured again, longer, and that counts. FILE
+keeps what was measured; what it has is not measured again. Both tables are of direct float32 schedules on one thread,
+as networks see them: constants are read from memory that is as large as all parameters of the Task's network
+(`--constants warm`: from one place).
 
 The first table has, for each way of choosing, its time over the best random candidate's: construction (Gensor's
 walks), the rules, Roller's greedy tree, the analytic cost's optimum. The second has the regret (the time of the random
@@ -17,27 +17,25 @@ measured times, over all candidates and over the quarter that is measured best.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
-import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from candidate_times import compile_all, processors, times_of
 from construction_tables import WAYS, Row, ratios, tables
 from greedy import greedy_knobs
 
 from modelc import __version__
-from modelc.codegen.kernels import Kernel
 from modelc.config import load_config
-from modelc.errors import InvalidIR
 from modelc.ir.block import Task
-from modelc.ir.nest import Nest
+from modelc.ir.candidate import Candidate
+from modelc.measure import Effort, Measurer
 from modelc.pipeline import Run
-from modelc.space.choose import accepted
 from modelc.space.construct import constructed
 from modelc.space.cost.analytic import (
     best_of,
@@ -52,6 +50,8 @@ from modelc.space.sketches.default import Ways, ways_of
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
+CLOSE = 1.1  # over the best: who is measured again
+LONGER = Effort(least=20, most=100, noise=0.003, seconds=0.5)
 MODELS = Path(__file__).parent.parent / "models"
 TASKS = {
     "resnet50:conv_relu_44": "1x1",
@@ -67,18 +67,17 @@ TASKS = {
 }
 
 
-# --- choosing and compiling ---------------------------------------------------------------------------------------
+# --- choosing ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One Task, ready to be measured. `row` says which of the kernels each way chose and each random candidate is."""
+    """One Task, ready to be measured: a row of results, whose ways and points name candidates by position."""
 
     row: Row
-    nests: Sequence[Nest]
-    kernels: Sequence[Kernel]
-    constants: frozenset[str]
-    copies: int
+    task: Task
+    candidates: Sequence[Candidate]
+    cold_bytes: int
 
 
 @cache
@@ -106,29 +105,24 @@ def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
         raise SystemExit(f"{network} has no task {which!r}; it has {', '.join(tasks)}")
     task = tasks[which].canonical()
     spaces = spaces_of(name, task, target)
-    nests: list[Nest] = []
-    places: dict[str, int] = {}  # of the nests, by their text: different knobs may mean the same
+    candidates: list[Candidate] = []
 
-    def kernel(space: int, knobs: TiledKnobs) -> int | None:
-        try:
-            nest = accepted(task, spaces[space].candidate(knobs)).nest
-        except InvalidIR:
-            return None
-        if (text := str(nest)) not in places:
-            places[text] = len(nests)
-            nests.append(nest)
-        return places[text]
+    def position(space: int, knobs: TiledKnobs) -> int:
+        """Different knobs may mean the same."""
+        candidate = spaces[space].candidate(knobs)
+        if candidate not in candidates:
+            candidates.append(candidate)
+        return candidates.index(candidate)
 
     ways = {}
     for way in WAYS:
         start = time.perf_counter()
         space, knobs, predicted = choice(way, spaces, options.seed)
         seconds = time.perf_counter() - start
-        if (one := kernel(space, knobs)) is None:
-            raise SystemExit(f"{name}: what {way} chooses is no valid schedule")
-        ways[way] = {"knobs": shown(space, knobs), "predicted": predicted, "choosing": seconds, "kernel": one}
+        ways[way] = {"knobs": shown(space, knobs), "predicted": predicted, "choosing": seconds}
+        ways[way]["candidate"] = position(space, knobs)
     points = [
-        {"knobs": shown(space, knobs), "predicted": p, "kernel": kernel(space, knobs)}
+        {"knobs": shown(space, knobs), "predicted": p, "candidate": position(space, knobs)}
         for space, tiled in enumerate(spaces)
         for knobs, p in draw(tiled, options.candidates // len(spaces), options.seed)
     ]
@@ -136,13 +130,10 @@ def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
         "task": name,
         "hash": task.hash,
         "flops": 2 * spaces[0].anchor.points(),
-        "rejected": sum(p["kernel"] is None for p in points),
         "ways": ways,
-        "points": [p for p in points if p["kernel"] is not None],
+        "points": points,
     }
-    own = sum(task.buffer(c).bytes for c in task.constants)
-    copies = -(-parameters // own) if options.constants == "cold" and own else 1
-    return Contest(row, nests, compile_all(nests, target, len(processors()[0])), task.constants, copies)
+    return Contest(row, task, candidates, parameters if options.constants == "cold" and task.constants else 0)
 
 
 def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnobs, float]:
@@ -185,26 +176,47 @@ def shown(space: int, knobs: TiledKnobs) -> str:
 # --- measuring ----------------------------------------------------------------------------------------------------
 
 
-def measured(contest: Contest, options: argparse.Namespace) -> Row:
-    """The contest's row with the seconds of every candidate."""
-    always = sorted({w["kernel"] for w in contest.row["ways"].values()})
-    samples = times_of(
-        contest.nests, contest.kernels, contest.constants, contest.copies, always, options.rounds, options.lock
-    )
-    row = {**contest.row, "copies": contest.copies}
-    for one in (*row["ways"].values(), *row["points"]):
-        mine = samples[one.pop("kernel")]
-        one |= {"measured": min(mine), "samples": len(mine), "dropped": len(mine) < options.rounds}
-    row["dropped"] = sum(p["dropped"] for p in row["points"])
-    return row
+def measured(contest: Contest, measurer: Measurer) -> Row:
+    """The contest's row with the seconds of every candidate that there is."""
+    subject = measurer.subject(contest.task, contest.cold_bytes)
+    found = dict(enumerate(measurer.measure(subject, contest.candidates)))
+    wrong = [one for one in found.values() if one.outcome in ("wrong", "crashed")]
+    if wrong:
+        raise SystemExit(f"{contest.row['task']}: a schedule is a bug of modelc: it {wrong[0].message}")
+    chosen = {way["candidate"] for way in contest.row["ways"].values()}
+    best = min(one.relative for one in found.values())
+    close = [k for k, one in found.items() if one.ok and (k in chosen or one.relative <= CLOSE * best)]
+    numbers = {measurer.submit(subject, contest.candidates[k], LONGER): k for k in close}
+    found |= {numbers[number]: one for number, one in measurer.results()}
+    seconds = statistics.median(one.reference_seconds for one in found.values() if one.ok)
+
+    def result(one: Row) -> Row:
+        mine = found[one["candidate"]]
+        known = {key: value for key, value in one.items() if key != "candidate"}
+        return {**known, "measured": mine.relative * seconds, "noise": mine.noise, "samples": mine.repeats}
+
+    for way, one in contest.row["ways"].items():
+        if not (mine := found[one["candidate"]]).ok:
+            raise SystemExit(f"{contest.row['task']}: what {way} chooses is no schedule: {mine.message}")
+    points = [result(p) for p in contest.row["points"] if found[p["candidate"]].ok]
+    return {
+        **contest.row,
+        "ways": {way: result(one) for way, one in contest.row["ways"].items()},
+        "points": points,
+        "rejected": len(contest.row["points"]) - len(points),
+        "dropped": sum(p["samples"] < measurer.effort.least for p in points),
+        "cold_bytes": contest.cold_bytes,
+    }
 
 
-def contests(names: Sequence[str], target: Target, options: argparse.Namespace) -> Iterator[Contest]:
-    """The next one is prepared while one is measured."""
-    with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, processors()[0])) as pool:
-        coming = [pool.submit(prepared, name, target, options) for name in names]
-        for future in coming:
-            yield future.result()
+@contextmanager
+def held(lock: Path | None) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 # --- keeping ------------------------------------------------------------------------------------------------------
@@ -231,7 +243,6 @@ def keep(path: Path | None, about: Row, rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=300, help="random candidates of each task")
-    parser.add_argument("--rounds", type=int, default=12, help="of those that do not drop out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--constants", choices=("cold", "warm"), default="cold")
     parser.add_argument("--target", default="native")
@@ -242,13 +253,16 @@ def main() -> None:
     options = parser.parse_args()
     target = replace(load_target(options.target), cores=1)
     about = {"modelc": __version__, "target": target.key}
-    about |= {key: getattr(options, key) for key in ("candidates", "rounds", "seed", "constants")}
+    about |= {key: getattr(options, key) for key in ("candidates", "seed", "constants")}
     rows = kept(options.json, about)
-    for contest in contests([name for name in options.tasks if name not in {r["task"] for r in rows}], target, options):
-        rows.append(measured(contest, options))
-        keep(options.json, about, rows)
-        over = ratios(rows[-1])["construction"]
-        print(f"{rows[-1]['task']}: construction takes {over:.3f} of the best random one", flush=True)
+    with Measurer(target) as measurer:
+        for name in [name for name in options.tasks if name not in {r["task"] for r in rows}]:
+            contest = prepared(name, target, options)
+            with held(options.lock):
+                rows.append(measured(contest, measurer))
+            keep(options.json, about, rows)
+            over = ratios(rows[-1])["construction"]
+            print(f"{rows[-1]['task']}: construction takes {over:.3f} of the best random one", flush=True)
     chosen = [row for row in rows if row["task"] in options.tasks]
     print("\n".join(["", *tables(sorted(chosen, key=lambda r: options.tasks.index(r["task"])), TASKS)]))
 

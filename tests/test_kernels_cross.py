@@ -1,22 +1,19 @@
-"""Kernels for other machines, linked into a small program and run under emulation: values, not exit codes."""
+"""Kernels for other machines, run under emulation: values, not exit codes."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
 import pytest
-from three_ways import Example, close, from_storage, parameters, random_inputs, run_task, stored_bytes, task_of
+from three_ways import Example, build, close, random_inputs, run_kernel, run_task, task_of
 
-from modelc.codegen.kernels import Kernel, compile_nest
+from modelc.codegen.kernels import Kernel
 from modelc.errors import ToolchainError
-from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
+from modelc.measure.job import Way
 from modelc.package.toolchain import emulator, find_toolchain
-from modelc.space.nest.build import build_nest
 from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, load_target
 
@@ -46,90 +43,38 @@ TASKS = {
     "transpose": task_of("Transpose", {"perm": [2, 0, 1]}, [(5, 33, 17)]),
 }
 
-_MAIN = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static FILE *inputs, *outputs;
-
-static void *blank(size_t size) {
-    void *data = aligned_alloc(64, (size / 64 + 1) * 64);
-    memset(data, 0xFF, (size / 64 + 1) * 64);
-    return data;
-}
-
-static void *take(size_t size) {
-    void *data = blank(size);
-    if (fread(data, 1, size, inputs) != size) exit(2);
-    return data;
-}
-
-static void give(const void *data, size_t size) {
-    if (fwrite(data, 1, size, outputs) != size) exit(3);
-}
-
-int main(void) {
-    inputs = fopen("inputs.bin", "rb");
-    outputs = fopen("outputs.bin", "wb");
-    if (!inputs || !outputs) return 1;
-%s
-    return fclose(outputs);
-}
-"""
-
-
 # qemu 7 ends on the vector instruction that converts numbers towards zero.
 NOT_BY_QEMU_7 = {"riscv64-v": ("cast",)}
 
 
 @pytest.mark.parametrize("machine", ["cortex-a72", "armv7-neon", "riscv64-v"])
-def test_emulated(machine: str, tmp_path: Path) -> None:
-    """All Tasks in one program: emulators take long to start."""
+def test_emulated(machine: str) -> None:
     target = load_target(machine)
-    try:
-        run = emulator(target.triple)
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    left_out = NOT_BY_QEMU_7.get(machine, ()) if qemu_version(run) < 8 else ()
+    left_out = NOT_BY_QEMU_7.get(machine, ()) if qemu_version(emulator_of(target)) < 8 else ()
     tasks = {name: task for name, task in TASKS.items() if name not in left_out}
-    emulated(
-        {name: (Example(t, random_inputs(t)), default_candidate(t, target)) for name, t in tasks.items()},
-        target,
-        tmp_path,
-    )
+    emulated({n: (Example(t, random_inputs(t)), default_candidate(t, target)) for n, t in tasks.items()}, target)
 
 
-def emulated(cases: Mapping[str, tuple[Example, Candidate]], target: Target, folder: Path) -> dict[str, Kernel]:
-    """Runs scheduled Tasks as kernels of another machine in one program, and compares them with their Blocks. Skips
-    where nothing compiles for the machine or runs its programs."""
+def emulator_of(target: Target) -> tuple[str, ...]:
+    """Skips where nothing compiles for the machine or runs its programs."""
     try:
-        toolchain, run = find_toolchain(target.triple), emulator(target.triple)
+        find_toolchain(target.triple)
+        return emulator(target.triple)
     except ToolchainError as error:
         pytest.skip(str(error))
-    files, calls, given, kernels = [], [], [], {}
+
+
+def emulated(cases: Mapping[str, tuple[Example, Candidate]], target: Target) -> dict[str, Kernel]:
+    """Runs scheduled Tasks as kernels of another machine, and compares them with their Blocks."""
+    emulator_of(target)
+    kernels = {}
     for name, (example, candidate) in cases.items():
-        task = example.task
-        kernel = kernels[name] = compile_nest(build_nest(task, candidate), name, target)
-        assert kernel.object is not None
-        (folder / f"{name}.o").write_bytes(kernel.object)
-        files.append(f"{name}.o")
-        inputs = parameters(task, candidate, example.inputs)
-        calls.append(program(task, kernel, {x: inputs[x].size for x in task.inputs}))
-        given += [inputs[x].tobytes() for x in task.inputs]
-    (folder / "main.c").write_text(_MAIN % "\n".join(calls))
-    (folder / "inputs.bin").write_bytes(b"".join(given))
-    toolchain.compile(["-std=c11", "-O1", "main.c", *files, "-o", "kernels", "-lm"], folder)
-    subprocess.run([*run, "./kernels"], cwd=folder, check=True, timeout=120)
-    taken = np.frombuffer((folder / "outputs.bin").read_bytes(), np.uint8)
-    for name, (example, _) in cases.items():
+        built = build(example.task, candidate, target)
         wanted = run_task(example.task, example.inputs)
+        (found,) = run_kernel(built, example.inputs, [Way("high", 0xFF, 2)])
         for output in example.task.outputs:
-            buffer = example.task.buffer(output)
-            count = stored_bytes(buffer)
-            found, taken = from_storage(taken[:count].copy(), buffer), taken[count:]
-            close(found, wanted[output], example, f"{name} on {target.name}")
-    assert not taken.size
+            close(found[output], wanted[output], example, f"{name} on {target.name}")
+        kernels[name] = built.kernel
     return kernels
 
 
@@ -139,18 +84,3 @@ def qemu_version(run: Sequence[str]) -> int:
         return 99
     said = subprocess.run([run[0], "--version"], capture_output=True, text=True, check=True).stdout
     return int(re.search(r"version (\d+)", said)[1])
-
-
-def program(task: Task, kernel: Kernel, sizes: dict[str, int]) -> str:
-    """C statements that read a Task's inputs, run its kernel in two ranges, and write its outputs."""
-    made = [(name, f"take({size})") for name, size in sizes.items()]
-    made += [(name, f"blank({stored_bytes(task.buffer(name))})") for name in task.outputs]
-    made += [(name, f"blank({size})") for name, size in kernel.temporaries]
-    lines = [f"void *{name} = {value};" for name, value in made]
-    for step in kernel.steps:
-        lines.append(f"void {step.symbol}({'void *, ' * len(step.args)}void *, int, int);")
-        lines.append(f"void *{step.symbol}_scratch = blank({step.scratch_bytes});")
-        for begin, end in ((step.extent // 2, step.extent), (0, step.extent // 2)):
-            lines.append(f"{step.symbol}({', '.join(step.args)}, {step.symbol}_scratch, {begin}, {end});")
-    lines += [f"give({name}, {stored_bytes(task.buffer(name))});" for name in task.outputs]
-    return "\n".join(["{", *lines, "}"])

@@ -1,11 +1,15 @@
 """Building and running candidates in processes of their own, so that a crash, a hang or a hog costs one candidate.
 
-measurement.py  what is known of one candidate: its seconds and their noise, or what became of it
+measurement.py  what is known of one candidate: its seconds and their noise, or what became of it; limits
 data.py         what a Task is run on, how buffers store it, and whether outputs are right
 sizes.py        what a Nest would take, before it is lowered
-build.py        (Task, Candidate, Target) -> a shared library and its packed constants
-builder.py      a process that builds      zygote.py  what it is forked from      pool.py  asking it, killing it
-job.py          what a runner is told      runner.c   the runner                  runner.py  asking it
+build.py        (Task, Candidate, Target) to a shared library and its packed constants
+builder.py      the process that builds
+zygote.py       the process that builders are forked from
+pool.py         starting builders, asking them, killing them
+job.py          what a runner is told, and its answer
+runner.py       starting a runner and asking it
+runner.c        the runner: a server; runner_job.c reads what a job says, runner_run.c is what its process does
 subject.py      a Task that candidates are measured of
 measurer.py     candidates in, measurements out: some build while one runs
 """

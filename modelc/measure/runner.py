@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,8 @@ from modelc.measure.job import Answer
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
 from modelc.target import Target
 
-SOURCE = Path(__file__).with_name("runner.c")
+HERE = Path(__file__).parent
+SOURCES = ("runner.c", "runner_job.c", "runner_run.c")
 SHARED = ("modelc_pool.c", "modelc_cpu.c")  # of the runtime that goes into packages
 PATIENCE = 60.0  # seconds over a job's own limit
 
@@ -154,9 +155,8 @@ def program(triple: str) -> Path:
     """The runner for a machine, compiled once in a process."""
     folder = tempfile.TemporaryDirectory(prefix="modelc-runner-")
     _folders.append(folder)
-    arguments: Sequence[str] = [
-        "-std=c11", "-O2", "-I", str(RUNTIME), str(SOURCE), *(str(RUNTIME / name) for name in SHARED), "-o", "runner",
-        "-ldl", "-pthread", "-Wl,--no-as-needed", "-lm",  # libm is for the kernels
-    ]  # fmt: skip
+    sources = [*(str(HERE / name) for name in SOURCES), *(str(RUNTIME / name) for name in SHARED)]
+    libraries = ["-ldl", "-pthread", "-Wl,--no-as-needed", "-lm"]  # libm is for the kernels
+    arguments = ["-std=c11", "-O2", "-I", str(RUNTIME), *sources, "-o", "runner", *libraries]
     find_toolchain(triple).compile(arguments, Path(folder.name))
     return Path(folder.name) / "runner"
