@@ -241,7 +241,9 @@ class Run:
                 self.stages.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
                 programs = self.rounded(wide, kept)
             compiled = self.kernels(programs)
+            start = time.perf_counter()
             spec = self.spec(programs, compiled, kept)
+            self.stages.took("package", time.perf_counter() - start)
             try:
                 package, report = self.write(spec, output, verify, keep_unverified and last)
                 break
