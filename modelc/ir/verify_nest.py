@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from modelc.ir.block import Block, OpaqueBlock, Task
 from modelc.ir.check import fail, inside, static, unsure
-from modelc.ir.expr import Expr, Load, Var, loads, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Var, loads, substitute, variables
 from modelc.ir.nest import Call, Leaf, Loop, Nest
 from modelc.ir.points import Box, Image, TooLarge, boxes, disjoint, image, remainder
 from modelc.ir.steps import Place, Step, plain, steps_of
@@ -117,17 +117,26 @@ def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[S
     if any(loads(i) for _, w in [*writers, (step, read)] for i in w.indices):
         return
     try:
-        missing = _missing(step, read, guards, sources)
+        near = [(s, w) for s, w in sources if not _elsewhere(w, read)]
+        missing = _missing(step, read, guards, near or sources)
         if missing:
             fail(step.where, f"element {missing} of {name} is read before it is written")
         if isinstance(step.what, Call) or step.what.part == "assign":
             updates = [(s, w) for s, w in writers if isinstance(s.what, Leaf) and s.what.part == "update"]
+            updates = [(s, w) for s, w in updates if not _elsewhere(w, read)]
             _complete(step, read, guards, updates, place)
     except TooLarge:
         return
 
 
 Writer = tuple[Step, Load]
+
+
+def _elsewhere(a: Load, b: Load) -> bool:
+    """Whether the accesses differ in an index that is a number, as do those of the steps of an unrolled loop over time:
+    no more has to be known of them."""
+    pairs = zip(a.indices, b.indices, strict=False)
+    return any(isinstance(x, Const) and isinstance(y, Const) and x.value != y.value for x, y in pairs)
 
 
 def _missing(step: Step, read: Load, guards: tuple[Expr, ...], sources: Sequence[Writer]) -> list[int] | None:
