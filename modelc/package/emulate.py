@@ -50,7 +50,7 @@ def run_emulated(
 ) -> EmulatedRun:
     """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very libmodel.so in it.
     Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
-    package = read_package(path)
+    package = read_package(path, check=True)  # for it executes the library
     triple, plan = package.manifest.target.triple, package.manifest.variants[variant]
     program = [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
     with TemporaryFolder("run") as name:

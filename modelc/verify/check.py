@@ -54,15 +54,17 @@ def verify(
     compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
-    run: Callable[[Arrays], Arrays] | None = None
     with ExitStack() as stack:
         reference = stack.enter_context(Engine("ort", model))
         about = reference.about
+        try:  # before inputs are drawn as the manifest says: it may say something else than the library
+            run = runner(read, stack)
+        except VerificationError as error:
+            failure, feeds = f"did not run: {error}", iter(())
         for feed in feeds:
             compared += 1
             expected = reference.run(feed)
             try:
-                run = run or runner(read, stack)
                 ours = run(feed)
             except VerificationError as error:
                 failure = f"did not run: {error}"
