@@ -68,6 +68,12 @@ def test_an_attribute_given_twice(tmp_path):
     refused(model([made], X), tmp_path, "node 'Softmax_0' .Softmax.: attribute 'axis' is given twice")
 
 
+def test_an_attribute_of_two_types(tmp_path):
+    made = node("Softmax", "X", "Y", axis=1)
+    made.attribute[0].ints.append(1)
+    refused(model([made], X), tmp_path, "attribute 'axis' of type INT has data in 'ints' too")
+
+
 def test_branches_and_functions_are_checked_too(tmp_path):
     out = [helper.make_tensor_value_info("o", F, [1, 4, 4])]
     branch = helper.make_graph([node("Relu", "X,X", "o", name="inner")], "b", [], out)
@@ -219,6 +225,23 @@ def test_a_chain_of_folded_constants_keeps_only_what_is_read(tmp_path):
     done = FoldConstants()(graph)
     assert ops(done) == ["Add"] and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
     np.testing.assert_allclose(done.values["W48"].data, np.float32(1.5) ** 48, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("k", "shape"), [(0, (1, 16, 5)), (1, (1, 12, 4)), (2, (1, 16)), (4, (1, 2, 4))])
+def test_recurrent_weights_fit_each_other(tmp_path, k, shape):
+    weights = {"W": (1, 16, 3), "R": (1, 16, 4), "B": (1, 32), "H": (1, 1, 4), "C": (1, 1, 4)}
+    weights["WRBHC"[k]] = shape
+    made = model([node("LSTM", "X,W,R,B,,H,C", "Y", hidden_size=4)], [("X", F, [2, 1, 3])],
+                 constants={name: np.ones(s, np.float32) for name, s in weights.items()})  # fmt: skip
+    refused(made, tmp_path, f"expected input '{'WRBHC'[k]}' of shape")
+
+
+def test_inputs_have_the_rank_that_is_read(tmp_path):
+    constants = {"s": np.float32(1), "z": np.full((4, 4), 128, np.uint8)}
+    graph = imported(model([node("QuantizeLinear", "X,s,z", "Y")], X, constants=constants), tmp_path)
+    with pytest.raises(ModelError, match=r"expected input 'z' to have 0 dimensions, found .4, 4."):
+        modelc.compile(tmp_path / "m.onnx", "x86-64-v3", stop_after="partition")
+    assert ops(graph) == ["QuantizeLinear"]
 
 
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])

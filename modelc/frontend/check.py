@@ -21,6 +21,24 @@ from modelc.frontend.microsoft import SIGNATURES
 
 IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+DESCRIPTION = ("name", "type", "doc_string", "ref_attr_name")  # what every attribute has
+FIELDS = {  # where the data of an attribute of each type is
+    AttributeProto.UNDEFINED: "",
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
 UNBOUNDED = 1 << 30  # inputs or outputs, from here on a schema says "any number"
 
 
@@ -190,6 +208,14 @@ def _check_attributes(node: onnx.NodeProto, where: str) -> None:
         if a.name in seen:
             raise ModelError(f"{where}: attribute {a.name!r} is given twice")
         seen.add(a.name)
+        if stray := {f.name for f, _ in a.ListFields()} - {
+            "name",
+            "type",
+            "doc_string",
+            "ref_attr_name",
+            FIELDS[a.type],
+        }:
+            raise ModelError(f"{where}: attribute {a.name!r} of type {_kind(a.type)} has data in {min(stray)!r} too")
         if a.type == AttributeProto.TENSOR:
             check_shape(a.t.dims, f"{where}: attribute {a.name}")
 

@@ -7,6 +7,7 @@ An operator's meaning is a Definition: Blocks over formal buffers `x0, x1, ...` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -54,7 +55,19 @@ class Operator:
         types = self.infer(node, inputs)
         if all(0 in shape for _, shape in types):
             return Definition()
-        return _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
+        definition = _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
+        _check_ranks(node, inputs, definition)
+        return definition
+
+
+def _check_ranks(node: Node, inputs: Inputs, definition: Definition) -> None:
+    """Raises ModelError where an input has another rank than its operator reads."""
+    for block in definition.blocks:
+        for access in () if isinstance(block, OpaqueBlock) else block.reads:
+            value = given(inputs, int(access.buffer[1:])) if re.fullmatch(r"x\d+", access.buffer) else None
+            if value is not None and len(value.shape) != len(access.indices):
+                rank = len(access.indices)
+                fail(node, f"expected input {value.name!r} to have {rank} dimensions, found {list(value.shape)}")
 
 
 def _pruned(definition: Definition, wanted: set[str], types: Types) -> Definition:

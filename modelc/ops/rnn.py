@@ -47,10 +47,24 @@ def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
     return time, batch, r.shape[2], directions, batch_first
 
 
+def _check_weights(node: Node, inputs: Inputs, batch: int, hidden: int, directions: int, batch_first: bool) -> None:
+    gates, features = GATES[node.op] * hidden, required(node, inputs, 0).shape[2]
+    state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+    shapes = {1: (directions, gates, features), 2: (directions, gates, hidden), 3: (directions, 2 * gates)}
+    shapes |= {5: state, 6: state, 7: (directions, 3 * hidden)}
+    if (asked := node.attrs.get("hidden_size", hidden)) != hidden:
+        fail(node, f"expected hidden_size {hidden} as its recurrent weights, found {asked}")
+    for k, shape in shapes.items():
+        value = given(inputs, k)
+        if value is not None and value.shape != shape:
+            fail(node, f"expected input {value.name!r} of shape {list(shape)}, found {list(value.shape)}")
+
+
 def _infer(node: Node, inputs: Inputs) -> Types:
     time, batch, hidden, directions, batch_first = _extents(node, inputs)
     if "clip" in node.attrs or node.attrs.get("input_forget", 0):
         fail(node, "expected a cell without clip and input_forget, found one of them")
+    _check_weights(node, inputs, batch, hidden, directions, batch_first)
     lengths = given(inputs, 4)
     if lengths is not None and (lengths.dtype, lengths.shape) != ("int32", (batch,)):
         found = f"{lengths.dtype} {list(lengths.shape)}"
