@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +207,12 @@ def build(task: Task, candidate: Candidate | None = None, target: Target | None 
 
 
 def with_kernel(task: Task, candidate: Candidate, nest: Nest, kernel: Kernel, target: Target) -> Built:
-    folder = runner_of(target).folder
-    library = f"{len(list(folder.iterdir()))}.so"
-    (folder / library).write_bytes(link(kernel, target).library)
+    library = f"{next(_numbers)}.so"
+    runner_of(target).put(library, link(kernel, target).library)
     return Built(task, candidate, nest, kernel, library, target)
 
 
+_numbers = count()
 _runners: dict[str, Runner] = {}
 
 
@@ -236,10 +237,12 @@ def run_kernel(built: Built, inputs: Mapping[str, Array], ways: Sequence[Way] = 
     stored = parameters(task, built.candidate, inputs)
     files = {name: f"input{k}" for k, name in enumerate(stored)}
     for name, raw in stored.items():
-        raw.tofile(runner.folder / files[name])
+        runner.put(files[name], raw.tobytes())
     sizes = {name: raw.size for name, raw in stored.items()}
     part = Part(built.kernel, built.library, files, sizes, {}, (False,) * len(built.kernel.steps))
-    return [_outputs(built, Job(task, part, way=way, seconds=SECONDS), runner) for way in ways]
+    found = [_outputs(built, Job(task, part, way=way, seconds=SECONDS), runner) for way in ways]
+    runner.drop(*files.values())
+    return found
 
 
 def _outputs(built: Built, job: Job, runner: Runner) -> Arrays:

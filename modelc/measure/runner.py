@@ -28,8 +28,8 @@ PATIENCE = 60.0  # seconds over a job's own limit
 
 
 class Runner:
-    """A runner for `target`, working in `folder`. By `command` (before the program's own arguments) it runs emulated;
-    without one on this machine, or under the emulator that the target needs."""
+    """A runner for `target`, working in `folder`, on the processors `cpus`: on this machine, or under the emulator that
+    the target needs. Raises TargetError where it lacks one of the target's features."""
 
     def __init__(self, target: Target, folder: Path, cpus: Collection[int] | None = None) -> None:
         self.folder = folder
@@ -52,6 +52,14 @@ class Runner:
         finally:
             with suppress(FileNotFoundError):
                 (self.folder / name).unlink()
+
+    def put(self, name: str, data: bytes) -> None:
+        """Has the runner write a file in its folder: for who does not share it."""
+        self._line(f"file {name} {len(data)}", PATIENCE, data)
+
+    def drop(self, *names: str) -> None:
+        """Has the runner remove files."""
+        self._line(f"drop {' '.join(names)}", PATIENCE)
 
     def _start(self) -> None:
         """A new process in place of what there may be."""
@@ -83,10 +91,11 @@ class Runner:
         answer["output"] = self._read(answer["output"], seconds)
         return Answer(**answer)
 
-    def _line(self, command: str, seconds: float) -> bytes:
+    def _line(self, command: str, seconds: float, data: bytes = b"") -> bytes:
+        """The line that answers a command, which `data` follows."""
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(command.encode() + b"\n")
+            self._process.stdin.write(command.encode() + b"\n" + data)
             self._process.stdin.flush()
         except BrokenPipeError:
             raise MeasureError(f"the runner has ended: {self._said()}") from None
