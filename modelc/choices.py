@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import jsonschema
 
 from modelc.config import Config, parse_config
-from modelc.errors import ConfigError, ModelError
+from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate
 from modelc.layout.convert import LayoutChoice
@@ -18,6 +22,7 @@ from modelc.target import Target, parse_target
 
 Shapes = Mapping[str, tuple[int, ...]]
 MAX_FILE = 1 << 28
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,30 +58,78 @@ def read_choices_file(path: str | Path) -> Choices:
     """The file, or the one in a package's folder. Raises ConfigError if it is no choices.json."""
     file = Path(path) / "choices.json" if Path(path).is_dir() else Path(path)
     try:
-        if file.stat().st_size > MAX_FILE:
+        if file.exists() and not file.is_file():
+            raise ConfigError(f"{file} cannot be read as choices: it is no file")
+        with file.open("rb") as stream:
+            text = stream.read(MAX_FILE + 1)
+        if len(text) > MAX_FILE:
             raise ConfigError(f"{file} has more than {MAX_FILE} bytes: it is no choices.json")
-        return parse_choices(json.loads(file.read_bytes()), str(file))
+        data = json.loads(text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read as choices: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{file} is not JSON") from None
+    return parse_choices(data, str(file))
 
 
 def parse_choices(data: Any, source: str) -> Choices:
+    """Choices from what choices.json holds. Raises ConfigError that names the field, and the Task and Block."""
+    _check_structure(data, source)
+    shapes = tuple({name: tuple(map(int, shape)) for name, shape in one.items()} for one in data["shapes"])
+    return Choices(
+        version=data["modelc"],
+        model_sha256=data["model_sha256"],
+        target=parse_target(data["target"], f"{source}: target"),
+        shapes=shapes,
+        config=parse_config(data["config"], f"{source}: config"),
+        tasks={key: _read(Candidate.from_json, one, f"{source}: tasks.{key}") for key, one in data["tasks"].items()},
+        float32=tuple(map(tuple, data["float32"])),
+        layouts=tuple(
+            _read(LayoutChoice.from_json, one, f"{source}: layouts.{k}") for k, one in enumerate(data["layouts"])
+        ),
+    )
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(Path(__file__).with_name("choices.schema.json").read_text()))
+
+
+def _check_structure(data: Any, source: str) -> None:
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(data))
+    if error is not None:
+        place = ".".join(map(str, error.absolute_path))
+        found = error.message if len(error.message) < 200 else f"{error.message[:100]} ... {error.message[-100:]}"
+        raise ConfigError(f"{source}{f': {place}' * bool(place)} does not fit choices.schema.json: {found}")
+    for name in ("float32", "layouts"):
+        if len(data[name]) != len(data["shapes"]):
+            raise ConfigError(
+                f"{source}: {name} has {len(data[name])} entries; expected one for each of the {len(data['shapes'])} "
+                "shapes"
+            )
+
+
+def _read(reader: Callable[[Any], T], data: Any, place: str) -> T:
     try:
-        shapes = tuple({str(k): tuple(map(int, v)) for k, v in one.items()} for one in data["shapes"])
-        return Choices(
-            version=str(data["modelc"]),
-            model_sha256=str(data["model_sha256"]),
-            target=parse_target(data["target"], f"{source}: target"),
-            shapes=shapes,
-            config=parse_config(data["config"], f"{source}: config"),
-            tasks={str(key): Candidate.from_json(one) for key, one in data["tasks"].items()},
-            float32=tuple(tuple(map(str, names)) for names in data["float32"]),
-            layouts=tuple(map(LayoutChoice.from_json, data["layouts"])),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{source} is no choices.json of this modelc: {type(error).__name__}: {error}") from None
+        return reader(data)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {str(error)[:400]}") from None
+
+
+@contextmanager
+def blaming_choices(place: str, choices: Choices | None) -> Iterator[None]:
+    """Where there are choices that were given, whatever fails in applying them is their fault: what fits the schemas
+    need not fit the model."""
+    try:
+        yield
+    except Exception as error:
+        if choices is None or isinstance(error, ModelcError | MemoryError):
+            raise
+        words = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"what the choices say of {place} does not fit it ({type(error).__name__}{f': {words}' * bool(words)}); "
+            "compile without --choices"
+        ) from error
 
 
 def digest_of(model: Path) -> str:

@@ -13,6 +13,7 @@ import yaml
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
 from modelc.target import strict_yaml
+from modelc.target.section import shown
 from modelc.verify.compare import Rounded
 
 MAX_FILE = 1 << 20
@@ -91,7 +92,10 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
         )
     path = Path(name) if is_path else _folder() / f"{name}.yaml"
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} cannot be read as a configuration: it is no file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}") from None
     if len(data) > MAX_FILE:
@@ -114,7 +118,7 @@ def parse_config(tree: Any, source: str) -> Config:
     rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
     passes = top["simplify"]
     if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
-        raise ConfigError(f"{source}: simplify is {str(passes)[:80]}; expected a list of passes")
+        raise ConfigError(f"{source}: simplify is {shown(passes)}; expected a list of passes")
     for one in passes:
         make_pass(one)
     return Config(
@@ -143,17 +147,17 @@ def parse_config(tree: Any, source: str) -> Config:
 def check_precision(value: Any, place: str) -> str:
     """`value`, if it is a precision. Raises ConfigError."""
     if value not in PRECISIONS:
-        raise ConfigError(f"{place} is {str(value)[:80]}; expected {', '.join(PRECISIONS)}")
+        raise ConfigError(f"{place} is {shown(value)}; expected {', '.join(PRECISIONS)}")
     return str(value)
 
 
 def _section(tree: Any, source: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
     place = f"{source}: {path}" if path else source
     if not isinstance(tree, dict):
-        raise ConfigError(f"{place} is {str(tree)[:80]}; expected a mapping with {', '.join(keys)}")
+        raise ConfigError(f"{place} is {shown(tree)}; expected a mapping with {', '.join(keys)}")
     for key in tree:
         if key not in keys:
-            raise ConfigError(f"{place} has an unknown key {str(key)[:80]!r}; expected {', '.join(keys)}")
+            raise ConfigError(f"{place} has an unknown key {shown(key)}; expected {', '.join(keys)}")
     if missing := [key for key in keys if key not in tree]:
         raise ConfigError(f"{place} lacks the key {missing[0]!r}; expected {', '.join(keys)}")
     return tree
@@ -166,21 +170,21 @@ def _value(section: dict[str, Any], path: str) -> Any:
 def _flag(section: dict[str, Any], source: str, path: str) -> bool:
     value = _value(section, path)
     if not isinstance(value, bool):
-        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected true or false")
+        raise ConfigError(f"{source}: {path} is {shown(value)}; expected true or false")
     return value
 
 
 def _number(section: dict[str, Any], source: str, path: str) -> float:
     value = _value(section, path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected a number from 0 (1e-4 is written 1.0e-4)")
+        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a number from 0 (1e-4 is written 1.0e-4)")
     return float(value)
 
 
 def _whole(section: dict[str, Any], source: str, path: str, least: int) -> int:
     value = _value(section, path)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-        raise ConfigError(f"{source}: {path} is {str(value)[:80]}; expected a whole number from {least}")
+        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a whole number from {least}")
     return value
 
 

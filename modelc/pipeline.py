@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from modelc import __version__
-from modelc.choices import Choices, Shapes, check_choices, digest_of, read_choices_file
+from modelc.choices import Choices, Shapes, blaming_choices, check_choices, digest_of, read_choices_file
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.config import Config, check_precision, load_config
-from modelc.errors import ConfigError, InvalidIR, ModelError, ToolchainError, VerificationError, blaming
+from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError, blaming
 from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
@@ -46,7 +46,6 @@ from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
 from modelc.space.choose import accepted, chosen
 from modelc.space.cost.seconds import costed
-from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.default import default_candidate
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
@@ -61,8 +60,6 @@ DOUBT = 0.15  # of the estimated seconds of a Task, where they decide a layout a
 NAMED = 4  # nodes of a task that an error names
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
-# What becomes of data that is a Candidate by its schema, and of no such Task, in rules and in building a Nest.
-MALFORMED = (InvalidIR, DoesNotApply, LookupError, TypeError, ValueError, AssertionError, StopIteration)
 
 
 @dataclass(frozen=True)
@@ -290,11 +287,12 @@ class Run:
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
             self.layouts = self.chosen_layouts(graphs)
-            wide = [
-                partition(graph, self.attention_bytes, choice)
-                for graph, choice in zip(graphs, self.layouts, strict=True)
-            ]
-            programs = self.rounded(wide, self.kept)
+            with blaming_choices("layouts and float32", self.locked):
+                wide = [
+                    partition(graph, self.attention_bytes, choice)
+                    for graph, choice in zip(graphs, self.layouts, strict=True)
+                ]
+                programs = self.rounded(wide, self.kept)
             for program in programs:
                 check_storage(program)
             for program in programs if self.stages.dumping else ():
@@ -348,13 +346,8 @@ class Run:
             found = chosen(canonical, self.target, self.config.winograd, self.config.tensorize)
             self.rejected += len(found.rejected)
         elif key in self.locked.tasks:
-            try:
+            with blaming_choices(f"the task {task.name} ({key})", self.locked):
                 found = accepted(canonical, self.locked.tasks[key])
-            except MALFORMED as wrong:
-                raise ConfigError(
-                    f"what the choices say of the task {task.name} ({key}) is no schedule of it: {wrong}; compile "
-                    "without --choices"
-                ) from None
         else:
             raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
         return canonical, found.candidate, found.task, found.nest
@@ -365,7 +358,7 @@ class Run:
 
         def one(key: str) -> Kernel:
             nonlocal done
-            with blaming(place_of(tasks[key])):
+            with blaming(place_of(tasks[key])), blaming_choices(f"the task {tasks[key].name} ({key})", self.locked):
                 kernel = compile_nest(nests[key], f"k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
@@ -382,10 +375,11 @@ class Run:
     ) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
-        plans = tuple(
-            plan_program(program, compiled, parameters, pack_constant, self.config.check_addresses, expose)
-            for program in programs
-        )
+        with blaming_choices("tasks and layouts", self.locked):
+            plans = tuple(
+                plan_program(program, compiled, parameters, pack_constant, self.config.check_addresses, expose)
+                for program in programs
+            )
         tasks = {key: one.candidate for key, one in compiled.items()}
         chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept, self.layouts)
         return PackageSpec(

@@ -79,8 +79,8 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
         ("model_sha256", "0" * 64, "the model of sha256 000"),
         ("modelc", "9.9", "modelc 9.9"),
         ("tasks", {}, "say nothing of the task"),
-        ("tasks", {"x": {}}, "no choices.json"),
-        ("shapes", 3, "no choices.json"),
+        ("tasks", {"x": {}}, "tasks.x: the candidate does not fit candidate.schema.json"),
+        ("shapes", 3, "shapes does not fit choices.schema.json"),
     ],
 )
 def test_choices_for_something_else_are_refused(tmp_path, key, value, sentence) -> None:
@@ -111,7 +111,7 @@ def test_choices_that_are_no_schedule_are_refused_before_lowering(tmp_path, monk
             task["stages"] = [{"rule": "winograd", "block": "none", "m": 2}]
     (tmp_path / "choices.json").write_text(json.dumps(data))
     monkeypatch.setattr(pipeline, "compile_nest", lambda *_: pytest.fail("it was lowered"))
-    with pytest.raises(ConfigError, match="is no schedule of it"):
+    with pytest.raises(ConfigError, match=r"of the task [^ ]+ .[0-9a-f]+. does not fit it"):
         modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
 
 
@@ -270,15 +270,15 @@ def test_a_configuration_reads_back_equal() -> None:
         ({"tuning": 1}, "unknown key 'tuning'"),
         ({"verify": {"rtol": 1, "atol": 1, "samples": 1}}, "verify lacks the key 'seed'"),
         ({"verify": {"rtol": 1, "atol": 1, "samples": 1, "seed": 0, "x": 0}}, "verify has an unknown key 'x'"),
-        ({"verify": {**VERIFY, "rtol": "1e-3"}}, "verify.rtol is 1e-3"),
+        ({"verify": {**VERIFY, "rtol": "1e-3"}}, "verify.rtol is '1e-3'"),
         ({"verify": {**VERIFY, "samples": 0}}, "verify.samples is 0"),
         ({"verify": {**VERIFY, "bf16": {"rms": 0.02}}}, "verify.bf16 lacks the key 'largest'"),
         ({"verify": {**VERIFY, "bf16": {"rms": -1, "largest": 1}}}, "verify.bf16.rms is -1"),
-        ({"precision": "fp8"}, "precision is fp8; expected f32, bf16, auto"),
-        ({"codegen": {"flush_denormals": "maybe", "check_addresses": True}}, "codegen.flush_denormals is maybe"),
+        ({"precision": "fp8"}, "precision is 'fp8'; expected f32, bf16, auto"),
+        ({"codegen": {"flush_denormals": "maybe", "check_addresses": True}}, "codegen.flush_denormals is 'maybe'"),
         ({"codegen": {"flush_denormals": True, "check_addresses": 1}}, "codegen.check_addresses is 1"),
         ({"simplify": ["fold_everything"]}, "fold_everything"),
-        ({"simplify": "all"}, "simplify is all"),
+        ({"simplify": "all"}, "simplify is 'all'"),
         ({"codegen": []}, "codegen is \\[\\]"),
     ],
 )

@@ -94,7 +94,7 @@ class Candidate:
             name: BlockSchedule(
                 b["at"],
                 b["scope"],
-                {i: tuple(t) for i, t in b["tiles"].items()},
+                {i: tuple(map(int, t)) for i, t in b["tiles"].items()},
                 tuple(b["order"]),
                 dict(b["tags"]),
                 tuple(b["padded"]),

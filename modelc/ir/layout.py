@@ -23,6 +23,7 @@ from modelc.ir.expr import Expr, Var, op
 
 Shape = tuple[int, ...]
 Indices = tuple[Expr, ...]
+LARGEST = (1 << 31) - 1  # argument of a primitive
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Primitive:
         count, more = counts[self.name], self.name in ("split", "reorder")
         if len(self.args) < count or (len(self.args) > count and not more):
             raise ValueError(f"{self}: {self.name} takes {'at least ' * more}{count} numbers")
+        if max(self.args, default=0) > LARGEST:
+            raise ValueError(f"{self.name} has an argument above {LARGEST}")
         if min(self.args, default=0) < 0 or (self.name in ("split", "fuse") and min(self.args[1:]) < 1):
             raise ValueError(f"{self}: dimensions and pads are 0 or more, factors and counts 1 or more")
 

@@ -120,12 +120,12 @@ def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: in
 
 def other_model(package: Package, model: str | Path) -> tuple[str, ...]:
     """A note where `model` is another file than the package was compiled from; none where it is the same."""
-    recorded = str(read_choices(package).get("model_sha256"))
+    recorded = read_choices(package).get("model_sha256")
     try:
         found = sha256_of(Path(model))
     except OSError as error:
         raise ModelError(f"the model {model} cannot be read: {error.strerror}") from None
-    if found == recorded:
+    if not isinstance(recorded, str) or found == recorded:
         return ()
     return (
         f"{package.path} was compiled from another file than {model} (sha256 {recorded[:12]}..., found "
