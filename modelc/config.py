@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
+from modelc.policy import Policy
 from modelc.target import strict_yaml
 from modelc.target.section import shown
 from modelc.verify.compare import Rounded
@@ -47,31 +48,30 @@ class Layouts:
 
 @dataclass(frozen=True)
 class Config:
-    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `precision`: what contractions
-    multiply: f32, bf16, or auto (bf16 where it is near enough). `attention`: whether attention is one kernel.
-    `layout`: how values are stored. `winograd`: whether convolutions may be computed by minimal filtering.
-    `tensorize`: whether kernels are made of the target's intrinsics; else of plain vectors.
+    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `policy`: what of Winograd,
+    intrinsics, attention and bfloat16 is allowed. `layout`: how values are stored.
     `flush_denormals`: whether a package computes with subnormal numbers taken as zero. `check_addresses`: whether a run
     looks at indices and lengths in its data before it addresses memory by them."""
 
     simplify: tuple[Spec, ...]
-    precision: str
-    attention: bool
+    policy: Policy
     layout: Layouts
-    winograd: bool
-    tensorize: bool
     flush_denormals: bool
     check_addresses: bool
     verify: Verification
+
+    def allowing(self, **changes: Any) -> Config:
+        """This configuration with another policy: `changes` are fields of Policy."""
+        return replace(self, policy=replace(self.policy, **changes))
 
     def to_json(self) -> dict[str, Any]:
         """The tree of the YAML file that says the same."""
         return {
             "simplify": list(self.simplify),
-            "precision": self.precision,
-            "partition": {"attention": self.attention},
+            "precision": self.policy.precision,
+            "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
-            "schedule": {"winograd": self.winograd, "tensorize": self.tensorize},
+            "schedule": {"winograd": self.policy.winograd, "tensorize": self.policy.tensorize},
             "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
             "verify": asdict(self.verify),
         }
@@ -123,15 +123,17 @@ def parse_config(tree: Any, source: str) -> Config:
         make_pass(one)
     return Config(
         simplify=tuple(passes),
-        precision=check_precision(top["precision"], f"{source}: precision"),
-        attention=_flag(parts, source, "partition.attention"),
+        policy=Policy(
+            winograd=_flag(schedule, source, "schedule.winograd"),
+            tensorize=_flag(schedule, source, "schedule.tensorize"),
+            attention=_flag(parts, source, "partition.attention"),
+            precision=check_precision(top["precision"], f"{source}: precision"),
+        ),
         layout=Layouts(
             search=_flag(layout, source, "layout.search"),
             propagate=_flag(layout, source, "layout.propagate"),
             blocked=_flag(layout, source, "layout.blocked"),
         ),
-        winograd=_flag(schedule, source, "schedule.winograd"),
-        tensorize=_flag(schedule, source, "schedule.tensorize"),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         check_addresses=_flag(codegen, source, "codegen.check_addresses"),
         verify=Verification(

@@ -44,9 +44,8 @@ from modelc.partition.precision import require_bfloat16
 from modelc.passes import run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
-from modelc.space.choose import accepted, chosen
+from modelc.space.choose import accepted, chosen, default_candidate
 from modelc.space.cost.seconds import costed
-from modelc.space.sketches.default import default_candidate
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import Report
@@ -135,7 +134,7 @@ def compile(
         given, settings, shapes = locked.target, settings or locked.config, tuple(shapes) or locked.shapes
     settings = settings if settings is not None else load_config()
     if precision is not None:
-        settings = replace(settings, precision=check_precision(precision, "precision"))
+        settings = settings.allowing(precision=check_precision(precision, "precision"))
     run = Run(
         model=path,
         digest=digest,
@@ -201,7 +200,7 @@ class Run:
                     emulator(self.target.triple)
         if self.stages.reach("codegen"):
             llvm_machine(self.target)
-        if self.config.precision == "bf16":
+        if self.config.policy.precision == "bf16":
             require_bfloat16(self.target)
         verify = verify and self.stages.reach("verify")
         try:
@@ -229,7 +228,7 @@ class Run:
     ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
         """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
         wide, programs = self.programs()
-        precision, target = self.config.precision, self.target
+        precision, target = self.config.policy.precision, self.target
         searched = precision == "auto" and narrowing(precision, target) and self.locked is None
         if searched and not verify and self.stages.reach("package"):
             raise ConfigError("precision auto is decided by verification: verify, or say --precision bf16 or f32")
@@ -256,7 +255,8 @@ class Run:
 
     def rounded(self, wide: Sequence[Program], kept: Kept) -> list[Program]:
         """The programs in the precision that is asked for."""
-        return [rounded(p, self.config.precision, self.target, names) for p, names in zip(wide, kept, strict=True)]
+        precision = self.config.policy.precision
+        return [rounded(p, precision, self.target, names) for p, names in zip(wide, kept, strict=True)]
 
     def added(self, wide: Sequence[Program]) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
@@ -304,16 +304,16 @@ class Run:
         intrinsics: what a layout adds are copies around the arithmetic, which are the same."""
         if self.locked is not None:
             return self.locked.layouts
-        winograd, layout = self.config.winograd, self.config.layout
-        cost = costed(lambda task: default_candidate(task, self.target, winograd, tensorize=False), self.target)
+        layout, policy = self.config.layout, replace(self.config.policy, tensorize=False)
+        cost = costed(lambda task: default_candidate(task, self.target, policy), self.target)
         lanes = self.target.lanes("float32") if layout.blocked else 0
-        policy = LayoutPolicy(cost, layout.search, layout.propagate, lanes, DOUBT)
-        return tuple(choose_layouts(graph, policy, self.attention_bytes) for graph in graphs)
+        ways = LayoutPolicy(cost, layout.search, layout.propagate, lanes, DOUBT)
+        return tuple(choose_layouts(graph, ways, self.attention_bytes) for graph in graphs)
 
     @property
     def attention_bytes(self) -> int:
         """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
-        return self.target.second.bytes // 2 if self.config.attention else 0
+        return self.target.second.bytes // 2 if self.config.policy.attention else 0
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
@@ -343,7 +343,7 @@ class Run:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
         if self.locked is None:
-            found = chosen(canonical, self.target, self.config.winograd, self.config.tensorize)
+            found = chosen(canonical, self.target, self.config.policy)
             self.rejected += len(found.rejected)
         elif key in self.locked.tasks:
             with blaming_choices(f"the task {task.name} ({key})", self.locked):

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ def main() -> int:
     chosen = [name for name in NAMES if re.search(arguments.only, name)]
     if not chosen or not arguments.off + arguments.on:
         parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
-    config = replace(load_config(), precision=arguments.precision)
+    config = load_config().allowing(precision=arguments.precision)
     ways = {"default": config}
     ways |= {f"no {key}": switched(config, key, False) for key in arguments.off}
     ways |= {key: switched(config, key, True) for key in arguments.on}

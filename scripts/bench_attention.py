@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -95,7 +94,7 @@ def measure(name: str, unit: Unit, against: Sequence[str], threads: int, seconds
         for way in ("fused", "apart"):
             say(f"compiling {way}")
             package = Path(folder) / f"{way}.modelc"
-            config = replace(load_config(), attention=way == "fused")
+            config = load_config().allowing(attention=way == "fused")
             modelc.compile(model, output=package, config=config)
             engines[way] = stack.enter_context(Engine("modelc", package, threads))
         for peer in against:

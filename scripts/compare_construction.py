@@ -36,6 +36,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurer
 from modelc.pipeline import Run
+from modelc.policy import Policy
 from modelc.space.construct import constructed
 from modelc.space.cost.analytic import (
     best_of,
@@ -46,7 +47,8 @@ from modelc.space.cost.analytic import (
     population_of,
     random_candidates,
 )
-from modelc.space.sketches.default import Ways, ways_of
+from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
@@ -91,10 +93,11 @@ def tasks_of(model: Path, target: Target) -> tuple[dict[str, Task], int]:
 def spaces_of(name: str, task: Task, target: Target) -> list[Tiled]:
     """The ways to schedule `task` in plain vectors: with operands put in another order first where that may pay, and as
     they lie."""
-    found = ways_of(task, target, winograd=False, tensorize=False)
-    if not isinstance(found, Ways):
+    found = sketches(task, target, Policy(winograd=False, tensorize=False))
+    tiled = [s.tiled for s in found if isinstance(s, Contraction)]
+    if not tiled:
         raise SystemExit(f"{name} is not a tiled task")
-    return list(found.direct)
+    return tiled
 
 
 def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
@@ -140,7 +143,7 @@ def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnob
     """(which of `spaces`, the knobs there, the seconds that the analytic cost predicts): of each space the way's own
     choice, of these the one that is predicted fastest."""
     choose: dict[str, Callable[[Tiled], TiledKnobs]] = {
-        "construction": lambda tiled: constructed(tiled, 1, seed)[0].knobs,
+        "construction": lambda tiled: first_of(Contraction(tiled), seed),
         "rules": lambda tiled: tiled.default_knobs(),
         "greedy": greedy_knobs,
         "analytic": lambda tiled: best_of(model_of(tiled), every_candidate(model_of(tiled))),
@@ -149,6 +152,12 @@ def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnob
     predicted = [predict(tiled, [knobs])[0] for tiled, knobs in zip(spaces, found, strict=True)]
     best = predicted.index(min(predicted))
     return best, found[best], predicted[best]
+
+
+def first_of(sketch: Contraction, seed: int) -> TiledKnobs:
+    """What construction takes on all cores."""
+    (best,) = constructed(sketch, sketch.target.cores, 1, seed)
+    return sketch.knobs_of(sketch.values(best.point))
 
 
 def predict(tiled: Tiled, knobs: Sequence[TiledKnobs]) -> list[float]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
+from modelc.policy import Policy
 from modelc.space.construct import (
     CACHE,
     REGISTERS,
@@ -18,11 +19,12 @@ from modelc.space.construct import (
     graph_of,
     measures,
     programs,
-    tiled_of,
     tiling_benefit,
     trips,
 )
 from modelc.space.cost.analytic import knobs_at, legal, model_of
+from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -31,6 +33,14 @@ def greedy(task: Task, target: Target) -> Candidate | None:
     """Roller's choice for a tiled float32 Task; None for any other."""
     tiled = tiled_of(task, target)
     return None if tiled is None else tiled.candidate(greedy_knobs(tiled))
+
+
+def tiled_of(task: Task, target: Target) -> Tiled | None:
+    """The choices of a Task whose one reduction is tiled in vectors of float32; None for any other."""
+    for sketch in sketches(task, target, Policy(winograd=False, tensorize=False)):
+        if isinstance(sketch, Contraction) and sketch.known:
+            return sketch.tiled
+    return None
 
 
 def greedy_knobs(tiled: Tiled) -> TiledKnobs:

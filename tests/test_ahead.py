@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from three_ways import check
@@ -20,7 +21,6 @@ from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
-from modelc.space.sketches.default import Ways, ways_of
 from modelc.target import load_target
 
 LINE = 16  # floats of a cache line
@@ -188,10 +188,8 @@ def test_register_tiles_are_large_where_what_they_would_wait_for_is_fetched(band
 def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
     """Vectors at lines and across them; the next panel is fetched ahead, the one after the last as well."""
     task, target = transposed(70, n, 9), load_target("x86-64-v4")
-    found = ways_of(task, target)
-    assert isinstance(found, Ways)
-    (way,) = (w for w in found.direct if w.straight)
-    candidate = way.candidate(way.default_knobs())
+    (found,) = (s for s in contractions(task, target) if s.tiled.straight)
+    candidate = found.candidate(found.start())
     assert not any(stage.rule == "cache_read" for stage in candidate.stages)
     ahead = replace(candidate.blocks["s0"], prefetch={"x": "n0"})
     built = check(task, replace(candidate, blocks={**candidate.blocks, "s0": ahead}))

@@ -9,13 +9,13 @@ from math import prod
 
 import numpy as np
 import pytest
+from greedy import tiled_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.construct import tiled_of
 from modelc.space.cost.analytic import (
     Model,
     best_of,

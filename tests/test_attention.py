@@ -18,10 +18,10 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.partition.precision import in_bfloat16
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derived
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.default import default_candidate
 from modelc.target import load_target
 
 CACHE = 1 << 20
@@ -234,7 +234,7 @@ def test_the_configuration_decides(tmp_path):
     y = attention(m, 24, 24)
     m.program(tmp_path, y)
     for allowed in (True, False):
-        config = replace(load_config(), attention=allowed)
+        config = load_config().allowing(attention=allowed)
         modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p", config=config)
         assert len(read_choices_file(tmp_path / "p/choices.json").tasks) == (1 if allowed else 3)
 

@@ -19,10 +19,11 @@ from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16, products, to_bfloat16
+from modelc.policy import Policy
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive, derived
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.default import default_candidate
 from modelc.target import Target
 
 EVEN = {
@@ -87,7 +88,7 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
 def test_plain_vectors_multiply_unrounded_weights(case, tmp_path):
     """Where no intrinsic pays, weights are not rounded: what is stored as bfloat16 is widened once."""
     task = in_pairs(tmp_path, **case)
-    candidate = default_candidate(task, SERVER, tensorize=False)
+    candidate = default_candidate(task, SERVER, policy=Policy(tensorize=False))
     assert "widen" in {s.rule for s in candidate.stages}
     assert candidate == default_candidate(task, WITHOUT_AMX)
     check(on(task), candidate)
@@ -145,7 +146,7 @@ def test_masks_are_added_where_scores_are_read(tmp_path):
 def test_float32_is_as_it_was(target: Target, tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, 33, 33, mask="causal"), FUSED.format(MAPS["causal"]))
-    assert default_candidate(task, target) == default_candidate(task, target, tensorize=False)
+    assert default_candidate(task, target) == default_candidate(task, target, policy=Policy(tensorize=False))
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from greedy import greedy
+from greedy import greedy, tiled_of
 from test_analytic import TARGET, TASKS, model
 from three_ways import random_inputs, run_task, run_tree, task_of
 
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.construct import (
     CACHE,
@@ -17,7 +19,7 @@ from modelc.space.construct import (
     STEPS,
     WALKS,
     caching_benefit,
-    construct,
+    constructed,
     graph_of,
     measures,
     thread_benefit,
@@ -28,6 +30,13 @@ from modelc.space.construct import (
 from modelc.space.cost.analytic import estimate, every_candidate, registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
+from modelc.space.sketches.contraction import Contraction
+from modelc.target import Target
+
+
+def construct(task: Task, target: Target, seed: int = 0) -> Candidate | None:
+    tiled = tiled_of(task, target)
+    return None if tiled is None else constructed(Contraction(tiled), target.cores, 1, seed)[0].candidate
 
 
 def one(*values: float) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from math import prod
 
 import pytest
+from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_space import derived, refused
@@ -10,8 +11,8 @@ from three_ways import check, host_target, task_of
 
 from modelc.ir.block import Task
 from modelc.ir.nest import Leaf, walk
+from modelc.policy import Policy
 from modelc.space.choose import chosen
-from modelc.space.sketches.default import Ways, ways_of
 from modelc.space.sketches.tiled import Tiled
 
 STRIDED = """\
@@ -73,9 +74,7 @@ def test_refusals() -> None:
 
 
 def unstaged(task: Task) -> Tiled:
-    found = ways_of(task, host_target())
-    assert isinstance(found, Ways)
-    return found.direct[-1]
+    return contractions(task, host_target())[-1].tiled
 
 
 def strided(height: int, wide: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> Task:
@@ -123,9 +122,7 @@ def test_what_a_stride_leaves_out_is_not_transposed(strides: tuple[int, int]) ->
     """Channels innermost, of the pixels that are read."""
     attrs = {"strides": strides}
     task = task_of("Conv", attrs, [(2, 32, 9, 14), (256, 32, 1, 1)], consts=(1,))
-    found = ways_of(task, host_target())
-    assert isinstance(found, Ways)
-    way = found.direct[0]
+    way = contractions(task, host_target())[0].tiled
     (copy,) = (b for b in way.task.locals if b.name == "x0_packed")
     assert prod(copy.shape) == 2 * 32 * -(-9 // strides[0]) * -(-14 // strides[1])
     check(task, way.candidate(way.default_knobs()))
@@ -136,7 +133,7 @@ def test_a_small_first_convolution_is_stored_as_it_is_computed(stride: int) -> N
     """Vectors along pixels: nothing is transposed, and copies have no conditions left in their vectors."""
     attrs = {"strides": (stride, stride), "pads": (3,) * 4}
     task = task_of("Conv", attrs, [(1, 3, 64, 64), (64, 3, 7, 7)], consts=(1,))
-    found = chosen(task, host_target(), tensorize=False)
+    found = chosen(task, host_target(), policy=Policy(tensorize=False))
     rules = [s.rule for s in found.candidate.stages]
     assert ("deinterleave" in rules) == (stride == 2)
     leaves = [s for phase in found.nest.phases for s in walk(phase) if isinstance(s, Leaf)]

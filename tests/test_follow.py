@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from contractions import contractions
 from three_ways import Example, check, random_inputs, task_of
 
 from modelc.ir.block import Block
 from modelc.space.analysis.loops import covered
-from modelc.space.choose import _knobs
-from modelc.space.sketches.default import Ways, ways_of
+from modelc.space.construct import constructed
 from modelc.space.sketches.follow import iterators
 from modelc.target import load_target
 
@@ -31,22 +31,16 @@ TASKS = {
 }
 
 
-def ways(name: str) -> Ways:
-    found = ways_of(TASKS[name], TARGET, winograd=False)
-    assert isinstance(found, Ways)
-    return found
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_every_way_computes_the_same(name: str) -> None:
     example = Example(TASKS[name], random_inputs(TASKS[name]), rtol=1e-4, atol=1e-4)
-    for way in ways(name).direct:
-        check(example, way.candidate(_knobs(way)[0][1]))
+    for sketch in contractions(TASKS[name], TARGET):
+        check(example, constructed(sketch, TARGET.cores, 1)[0].candidate)
 
 
 @pytest.mark.parametrize("name", ["few channels", "window", "grouped"])
 def test_a_store_runs_inside_the_loops_of_its_tile(name: str) -> None:
-    way = ways(name).direct[0]
+    way = contractions(TASKS[name], TARGET)[0].tiled
     candidate = way.candidate(way.default_knobs())
     last = way.task.blocks[-1]
     assert last.name.startswith("store_") and candidate.blocks[last.name].at.startswith(f"{way.anchor.name}.")
@@ -55,13 +49,13 @@ def test_a_store_runs_inside_the_loops_of_its_tile(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pointwise", "pointwise in 3d"])
 def test_pointwise_results_are_also_computed_where_they_are_stored(name: str) -> None:
-    plain = ways(name).direct[-1]
+    plain = contractions(TASKS[name], TARGET)[-1].tiled
     assert not any(b.name.startswith("store_") for b in plain.task.blocks)
     assert plain.strides[plain.vector] == 1
 
 
 def test_iterators_stand_for_those_of_the_anchor() -> None:
-    way = ways("window").direct[-2]
+    way = contractions(TASKS["window"], TARGET)[-2].tiled
     last = way.task.blocks[-1]
     assert isinstance(last, Block)
     own = iterators(way.anchor, [*way.consumers, last])[last.name]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_tasks import anchor_of, contraction, from_end_to_end, intrinsics_in
@@ -18,10 +19,10 @@ from modelc.ir.candidate import Stage
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16
+from modelc.space.choose import default_candidate
 from modelc.space.rules.derivation import constant_data, derive
 from modelc.space.rules.fuse import fuse_rule
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.default import default_candidate, ways_of
 from modelc.space.sketches.fusing import fused, taps_of
 from modelc.space.sketches.tensorized import Tensorized
 from modelc.target import load_target
@@ -193,8 +194,8 @@ CASES: dict[str, Task] = {
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_nest_and_kernel_agree(case: str) -> None:
     task, target = CASES[case], tensor_target()
-    ways = ways_of(task, target)
-    units = [w for w in ways.direct if isinstance(w, Tensorized) and any(s.rule == "fuse" for s in w.stages)]
+    tiled = [s.tiled for s in contractions(task, target)]
+    units = [w for w in tiled if isinstance(w, Tensorized) and any(s.rule == "fuse" for s in w.stages)]
     if not units:
         pytest.skip("this machine multiplies no bfloat16")
     for way in units:

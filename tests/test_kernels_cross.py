@@ -14,7 +14,7 @@ from modelc.errors import ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure.job import Way
 from modelc.package.toolchain import emulator, find_toolchain
-from modelc.space.sketches.default import default_candidate
+from modelc.space.choose import default_candidate
 from modelc.target import Target, load_target
 
 TASKS = {

@@ -28,8 +28,9 @@ from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import linked
 from modelc.ops import MEANINGS
 from modelc.partition.pieces import pieces_of
+from modelc.policy import Policy
+from modelc.space.choose import default_candidate
 from modelc.space.cost.seconds import costed
-from modelc.space.sketches.default import default_candidate
 
 LAST = reordered(0, 2, 3, 1)
 BLOCKED = Layout().then("split", 1, 16).then("reorder", 0, 1, 3, 4, 2)
@@ -91,7 +92,7 @@ def graph_of(m: Model, folder: Path, output: str) -> Graph:
 
 
 def real_cost(task: Task) -> float:
-    return costed(lambda t: default_candidate(t, host_target(), tensorize=False), host_target())(task)
+    return costed(lambda t: default_candidate(t, host_target(), policy=Policy(tensorize=False)), host_target())(task)
 
 
 def stored(program: Program) -> list[tuple[str, str]]:
@@ -254,6 +255,6 @@ def blocked(task: Task, names: tuple[str, ...]) -> Task:
 )
 def test_blocked_tasks_three_ways(op, attrs, shapes, names) -> None:
     task = blocked(task_of(op, attrs, shapes, tuple(range(1, len(shapes)))), names)
-    candidate = default_candidate(task, host_target(), tensorize=False)
+    candidate = default_candidate(task, host_target(), policy=Policy(tensorize=False))
     assert [s.rule for s in candidate.stages].count("expose") >= len(names)
     check(task, candidate, host_target())

@@ -23,10 +23,10 @@ from modelc.ir.expr import Const, Load, Var, op
 from modelc.measure import Effort, Limits, Measurement, Measurer
 from modelc.measure.data import bounds_of, difference, draw
 from modelc.package import emulator, find_toolchain
-from modelc.space.choose import candidates, chosen
+from modelc.policy import Policy
+from modelc.space.choose import candidates, chosen, default_candidate
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
-from modelc.space.sketches.default import default_candidate
 from modelc.target import load_target
 
 QUICK = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
@@ -138,7 +138,7 @@ def test_each_costs_one_candidate(measurer: Measurer) -> None:
 
 
 def several(count: int) -> list[Candidate]:
-    return [default_candidate(CONV, host_target(), winograd=False)] * count
+    return [default_candidate(CONV, host_target(), Policy(winograd=False))] * count
 
 
 def test_a_builder_that_dies_costs_one_candidate(measurer: Measurer) -> None:

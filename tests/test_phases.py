@@ -17,8 +17,8 @@ from modelc.ir.nest import Alloc, Leaf, Loop
 from modelc.ir.nest import walk as statements
 from modelc.ir.text import parse_task
 from modelc.space.analysis.access import accesses
+from modelc.space.choose import default_candidate
 from modelc.space.rules.rfactor import rfactor_rule
-from modelc.space.sketches.default import default_candidate
 from modelc.space.sketches.phases import read_once
 from modelc.target import load_target
 

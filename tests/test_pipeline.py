@@ -181,7 +181,7 @@ def broken(monkeypatch) -> None:
 
 def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:
     broken(monkeypatch)
-    plain = replace(DEFAULT, tensorize=False)  # an intrinsic's zeros are its own
+    plain = DEFAULT.allowing(tensorize=False)  # an intrinsic's zeros are its own
     with pytest.raises(VerificationError, match="was not written, for it is wrong: it departs from onnxruntime"):
         modelc.compile(small.model(), config=plain, output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
     assert os.listdir(tmp_path) == []
@@ -339,7 +339,7 @@ def test_winograd_is_chosen_only_where_the_configuration_allows_it(tmp_path) -> 
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 64, 56, 56]}, {"y": [1, 64, 56, 56]}, weights)
     for allowed in (True, False):
-        config = replace(DEFAULT, winograd=allowed)
+        config = DEFAULT.allowing(winograd=allowed)
         modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
         tasks = read_choices_file(tmp_path / "p/choices.json").tasks.values()
         assert any(stage.rule == "winograd" for task in tasks for stage in task.stages) == allowed
@@ -350,7 +350,7 @@ def test_intrinsics_are_used_only_where_the_configuration_allows_it(tmp_path) ->
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     path = small.save(tmp_path / "m.onnx", [node], {"x": [32, 64]}, {"y": [32, 64]}, weights)
     for allowed in (True, False):
-        config = replace(DEFAULT, tensorize=allowed)
+        config = DEFAULT.allowing(tensorize=allowed)
         modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
         (step,) = read_package(tmp_path / "p").manifest.variants[0].steps
         assert (step.intrinsic, step.instruction) == (("avx2-f32", "vfmadd") if allowed else ("", ""))

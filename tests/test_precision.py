@@ -39,9 +39,9 @@ from modelc.partition.precision import (
     with_roundings,
 )
 from modelc.space.analysis.match import match
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.winograd import windows
-from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Rounded, rounded_distance
@@ -346,7 +346,7 @@ def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path)
     assert 1e-6 < report.outputs[0].distance.rms_rel < 2e-2 and "through bfloat16, for which" in report.sentence()
     assert manifest.verification is not None and manifest.verification["rounded"] == ["y"]
     assert manifest.verification["bf16"] == {"rms": 2e-2, "largest": 1e-1}
-    assert read_choices_file(tmp_path / "p").config.precision == "bf16"
+    assert read_choices_file(tmp_path / "p").config.policy.precision == "bf16"
     modelc.compile(small.model(), output=tmp_path / "again", choices=tmp_path / "p/choices.json")
     assert digests(tmp_path / "again") == digests(tmp_path / "p")
     layers = modelc.verify_package(tmp_path / "p", small.model(), per_layer=True).layers

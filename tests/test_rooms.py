@@ -17,6 +17,7 @@ ROOMS = (  # from the top
     "errors",
     "scratch",
     "signals",
+    "policy",
     "ir",
     "target",
     "ops",

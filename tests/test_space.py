@@ -24,11 +24,10 @@ from modelc.ir import candidate as candidate_module
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.text import parse_task
-from modelc.space.choose import chosen
+from modelc.space.choose import chosen, default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.default import default_candidate
 from modelc.target import load_target
 
 # --- derivation rules -----------------------------------------------------------------------------------------------

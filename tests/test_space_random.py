@@ -16,9 +16,9 @@ from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.default import default_candidate
 from modelc.space.sketches.maps import reads_plainly
 from modelc.target import Target, VectorUnit
 

@@ -1,11 +1,11 @@
 """Vectors whose lanes lie a few elements apart are taken out of vectors that are loaded whole."""
 
 import pytest
+from contractions import contractions
 from three_ways import check, host_target, task_of
 
 from modelc.ir.text import parse_task
 from modelc.space.analysis.access import MOST_STEP, near, pieces
-from modelc.space.sketches.default import Ways, ways_of
 
 EVERY = """\
 task every(x0) -> (y0) anchor every
@@ -31,9 +31,7 @@ def test_nothing_is_read_beyond_the_last_lane(dtype: str, step: int, count: int)
 def test_depthwise_convolutions_walk_along_rows_of_pixels(strides: int) -> None:
     attrs = {"pads": (1,) * 4, "strides": (strides,) * 2, "group": 6}
     task = task_of("Conv", attrs, [(2, 6, 23, 41), (6, 1, 3, 3)], consts=(1,))
-    found = ways_of(task, host_target())
-    assert isinstance(found, Ways)
-    way = found.direct[-1]
+    way = contractions(task, host_target())[-1].tiled
     assert way.vector == "w" and {r.strides["w"] for r in way.reads} == {strides, 0}
     check(task)
 

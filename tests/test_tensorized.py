@@ -18,8 +18,9 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Loop, Nest
 from modelc.ir.text import parse_nest
 from modelc.partition.precision import in_bfloat16
+from modelc.policy import Policy
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
-from modelc.space.sketches.default import default_candidate
 from modelc.space.sketches.tiled import TiledKnobs
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 from modelc.target.isa import architecture
@@ -104,7 +105,7 @@ def test_what_no_dot_product_computes_is_computed_by_vectors(kinds: tuple[str, s
 def test_the_default_is_the_fastest_by_estimate(kinds: tuple[str, str], name: str) -> None:
     task = contraction(EVEN["matmul"], kinds)
     assert intrinsics_in(default_candidate(task, SERVER)) == {name}
-    assert intrinsics_in(default_candidate(task, SERVER, tensorize=False)) == set()
+    assert intrinsics_in(default_candidate(task, SERVER, policy=Policy(tensorize=False))) == set()
 
 
 def test_without_tiles_dot_products_are_next() -> None:

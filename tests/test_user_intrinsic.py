@@ -15,7 +15,7 @@ from three_ways import check
 import modelc
 from modelc.cli import main
 from modelc.package import read_package
-from modelc.space.sketches.default import default_candidate
+from modelc.space.choose import default_candidate
 from modelc.target import Target, load_target
 from modelc.target.host import read_host
 

@@ -1,6 +1,5 @@
 """Winograd's rule: equal results by the interpreter, by kernels, and when it is chosen."""
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -9,11 +8,12 @@ from three_ways import Example, build, check, random_inputs, run_kernel, run_tas
 
 from modelc.config import load_config
 from modelc.ir.verify import verify_task
+from modelc.policy import Policy
+from modelc.space.choose import default_candidate
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, winograd_rule
-from modelc.space.sketches.default import default_candidate
-from modelc.space.sketches.filtering import filtering_candidates
+from modelc.space.sketches.filtering import Winograd, winograd_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -38,9 +38,7 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1):
     ids=["square", "edges", "unpadded", "3d", "smaller than a tile"],
 )
 def test_the_rule_computes_the_same(task, m) -> None:
-    stages = next(
-        f.candidate.stages for f in filtering_candidates(task, TARGET, []) if f.candidate.stages[0].args["m"] == m
-    )
+    stages = next(s.stages for s in winograd_sketches(task, TARGET, []) if _m(s) == m)
     derived = derive(task, stages)
     verify_task(derived, "winograd")
     plain = random_inputs(task)
@@ -56,8 +54,12 @@ def test_the_rule_computes_the_same(task, m) -> None:
     "task", [conv(1, 16, (14, 14), 32), conv(1, 17, (13, 9), 20), conv(2, 8, (6, 12, 12), 16, dims=3)]
 )
 def test_kernels_of_every_transform(task) -> None:
-    for found in filtering_candidates(task, TARGET, []):
-        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate)
+    for found in winograd_sketches(task, TARGET, []):
+        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
+
+
+def _m(sketch: Winograd) -> int:
+    return int(sketch.stages[0].args["m"])
 
 
 @pytest.mark.parametrize("channels", [1, 64])
@@ -68,9 +70,9 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
     exact = run_task(task, inputs)["y0"].astype(np.float64)
     largest = float(np.abs(inputs["x0"]).max()) * float(np.abs(inputs["x1"]).max())
     bounds = []
-    for found in sorted(filtering_candidates(task, TARGET, []), key=lambda f: int(f.candidate.stages[0].args["m"])):
-        kernel = run_kernel(build(task, found.candidate), inputs)[0]["y0"]
-        bounds.append(rounding_error(task, found.candidate.stages))
+    for found in sorted(winograd_sketches(task, TARGET, []), key=_m):
+        kernel = run_kernel(build(task, found.candidate(found.start())), inputs)[0]["y0"]
+        bounds.append(rounding_error(task, found.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
     assert len(set(bounds)) == 2 and rounding_error(task, ()) == 0
 
@@ -81,7 +83,7 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
     ids=["stride 2", "no window", "depthwise"],
 )
 def test_where_it_does_not_apply(task) -> None:
-    assert filtering_candidates(task, TARGET, []) == []
+    assert winograd_sketches(task, TARGET, []) == []
     if not any(f.reduce and f.extent == 3 for b in task.blocks for f in b.iters):
         with pytest.raises(DoesNotApply):
             winograd_rule(task, task.anchor, 2)
@@ -89,9 +91,11 @@ def test_where_it_does_not_apply(task) -> None:
 
 def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:
     task = conv(1, 64, (56, 56), 64)
-    rules = {flag: {s.rule for s in default_candidate(task, TARGET, flag).stages} for flag in (True, False)}
+    rules = {
+        flag: {s.rule for s in default_candidate(task, TARGET, Policy(winograd=flag)).stages} for flag in (True, False)
+    }
     assert "winograd" in rules[True] and "winograd" not in rules[False]
-    assert replace(load_config(), winograd=False).to_json()["schedule"]["winograd"] is False
+    assert load_config().allowing(winograd=False).to_json()["schedule"]["winograd"] is False
 
 
 def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> None:

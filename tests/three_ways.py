@@ -36,9 +36,9 @@ from modelc.measure.data import draw_array as random_array
 from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
+from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.default import default_candidate
 from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]

@@ -30,64 +30,93 @@ from math import log
 
 import numpy as np
 
-from modelc.ir.block import Block, Task
-from modelc.ir.candidate import Candidate, Stage
+from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
 from modelc.space.cost.analytic import (
     Model,
     Population,
     chunks,
-    estimate,
     knobs_at,
     legal,
     loads,
-    model_of,
     registers,
 )
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, inlined
-from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs, tiled_space
+from modelc.space.sketch import Points, Sketch
+from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.tiled import MAX_VECTORS
 from modelc.target import Target
 
 WALKS = 96
 STEPS = 48  # halvings of the temperature from 1
+LISTED = 256  # points at most of a space that is estimated whole
+WALKERS, ANNEALED_STEPS, COOLING = 12, 24, 0.9  # of walks over any Sketch
 LATENCY_CYCLES = (4.0, 14.0, 50.0, 200.0)  # of L1, L2, L3 and memory, as good as any for formula (2)
 CACHE, REGISTERS, DONE = range(3)  # levels
 
 
 @dataclass(frozen=True)
 class Constructed:
-    """Knobs that were found, and the seconds that they are estimated to take."""
+    """A point of a Sketch that was found, and the seconds that it is estimated to take."""
 
-    knobs: TiledKnobs
+    sketch: Sketch
+    point: Points
     seconds: float
 
+    @property
+    def candidate(self) -> Candidate:
+        """The schedule that the point describes."""
+        return self.sketch.candidate(self.point)
 
-def constructed(tiled: Tiled, count: int, seed: int = 0) -> list[Constructed]:
-    """The `count` best of what Gensor's walks find, by the analytic cost, the best one first. Equal arguments give
-    equal results."""
-    model = model_of(tiled)
+
+def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[Constructed]:
+    """At most `count` points of `sketch`, the best first, by its estimates for so many cores. Its start() comes first
+    where nothing is estimated better by more than the Sketch's doubt. Equal arguments give equal results."""
+    start = sketch.start()[None, :]
+    if sketch.size == 1:
+        points = start
+    elif isinstance(sketch, Contraction) and sketch.known:
+        points = walked(sketch, seed)
+    elif sketch.size <= LISTED:
+        points = sketch.every()
+    else:
+        points = annealed(sketch, cores, seed)
+    points = np.concatenate([start, points[~(points == start).all(axis=1)]])
+    seconds = sketch.estimate(points, cores)
+    order = np.argsort(seconds, kind="stable")[:count]
+    if seconds[order[0]] > seconds[0] * (1 - sketch.doubt):
+        order = np.concatenate([[0], order[order != 0]])[:count]
+    return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
+
+
+def walked(sketch: Contraction, seed: int) -> Points:
+    """Where Gensor's walks through the tilings of a contraction come by [P x knobs]."""
+    model, start = sketch.model, sketch.start_values()
     found = walks(model, seed)
-    seconds = estimate(model, found).seconds
-    best = np.argsort(seconds, kind="stable")[:count]
-    return [Constructed(knobs_at(model, found, int(p)), float(seconds[p])) for p in best]
+    known = [sketch.values_of(knobs_at(model, found, p)) for p in range(len(found))]
+    kept = {"steps": start["steps"], "prefetch": start["prefetch"]}
+    return np.unique(np.array([sketch.point({**values, **kept}) for values in known]), axis=0)
 
 
-def construct(task: Task, target: Target, seed: int = 0) -> Candidate | None:
-    """The best schedule that is constructed for a tiled float32 Task; None for any other."""
-    tiled = tiled_of(task, target)
-    return None if tiled is None else tiled.candidate(constructed(tiled, 1, seed)[0].knobs)
-
-
-def tiled_of(task: Task, target: Target) -> Tiled | None:
-    """The choices of a Task that the default rules tile too, in float32; else None."""
-    stages: list[Stage] = []
-    task = inlined(task, stages)
-    reductions = [b for b in task.blocks if isinstance(b, Block) and b.reduction]
-    if len(reductions) != 1 or not all(isinstance(b, Block) for b in task.blocks):
-        return None
-    if any(task.buffer(w.buffer).dtype != "float32" for w in reductions[0].writes):
-        return None
-    return tiled_space(task, target, stages)[1]
+def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
+    """Where annealed walks over the knobs of any Sketch come by [P x knobs]: an action moves one knob by one value, its
+    benefit is the quotient of the estimates, and the colder it gets, the less else than the best is taken."""
+    rng = np.random.default_rng(seed)
+    at = np.concatenate([sketch.start()[None, :], sketch.random(WALKERS - 1, rng)])
+    seconds = sketch.estimate(at, cores)
+    seen, temperature = [at], 1.0
+    for _ in range(ANNEALED_STEPS):
+        moved = at.copy()
+        knob, up = rng.integers(0, len(sketch.sizes), len(at)), rng.integers(0, 2, len(at)) * 2 - 1
+        row = np.arange(len(at))
+        moved[row, knob] = np.clip(moved[row, knob] + up, 0, np.array(sketch.sizes)[knob] - 1)
+        moved = np.where(sketch.legal(moved)[:, None], moved, at)
+        then = sketch.estimate(moved, cores)
+        taken = rng.random(len(at)) < (seconds / then) ** (1 / temperature)
+        at, seconds = np.where(taken[:, None], moved, at), np.where(taken, then, seconds)
+        seen.append(moved)
+        temperature *= COOLING
+    return np.unique(np.concatenate(seen), axis=0)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ latency, loads), from the footprints of its tiles at every cache level, and from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 
@@ -92,6 +92,7 @@ class Model:
     parallel: tuple[str | None, ...]  # loops that may go to threads
     epilogue_operations: int
     scattered: float  # cycles for the elements of one vector of results, where they are not stored side by side
+    cores: int  # that work
 
     @property
     def target(self) -> Target:
@@ -136,7 +137,7 @@ def model_of(tiled: Tiled) -> Model:
             operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
     apart = tiled.strides.get(tiled.vector) != 1
     scattered = SCATTER_CYCLES * tiled.lanes if apart else 0.0
-    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered)
+    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered, tiled.target.cores)
 
 
 def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
@@ -177,9 +178,7 @@ def register_tiles(model: Model) -> Ints:
     most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
     extents = [range(1, min(tiled.ranges[n], limit) + 1) for n in tiled.inside]
     tiles = np.array(list(product(*extents, range(1, most + 1))), np.int64)
-    fits = registers(model, tiles[:, :-1], tiles[:, -1]) <= limit
-    fits[0] = True  # one row, one vector: what else
-    return tiles[fits]
+    return tiles[fits(model, tiles[:, :-1], tiles[:, -1])]
 
 
 def chunks(model: Model) -> list[int]:
@@ -230,6 +229,19 @@ def random_candidates(model: Model, count: int, seed: int) -> Population:
 
 
 # --- the micro-kernel ---------------------------------------------------------------------------------------------
+
+
+def fits(model: Model, rows: Ints, vectors: Ints) -> Bools:
+    """Which register tiles fit in the registers; the smallest one counts as fitting."""
+    tiled = model.tiled
+    if not tiled.plain:
+        held = [
+            tiled.holds(list(zip(tiled.inside, map(int, r), strict=True)), int(v))
+            for r, v in zip(rows, vectors, strict=True)
+        ]
+        return np.array(held, np.bool_)
+    least = (np.prod(rows, axis=1) == 1) & (vectors == 1)
+    return np.asarray((registers(model, rows, vectors) <= tiled.target.vector.registers) | least, np.bool_)
 
 
 def registers(model: Model, rows: Ints, vectors: Ints) -> Ints:
@@ -287,6 +299,8 @@ def kernel_cycles(model: Model, population: Population) -> Floats:
     tiled = model.tiled
     steps = prod(i.extent for i in tiled.anchor.reduction)
     outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
+    if not tiled.plain:
+        return unit_cycles(tiled, population) * steps * outer
     parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
     for k, n in enumerate(tiled.inside):
         size = population.rows[:, k]
@@ -308,11 +322,19 @@ def kernel_cycles(model: Model, population: Population) -> Floats:
     return total * outer
 
 
+def unit_cycles(tiled: Tiled, population: Population) -> Floats:
+    """Cycles of one reduction step of all register tiles that applications of an intrinsic fill."""
+    tiles, back = np.unique(np.column_stack([population.rows, population.vectors]), axis=0, return_inverse=True)
+    costs = [tiled.kernel_cost(tuple(zip(tiled.inside, map(int, t[:-1]), strict=True)), int(t[-1])) for t in tiles]
+    return np.array([c.cycles for c in costs], np.float64)[back.reshape(-1)]
+
+
 # --- all of it ----------------------------------------------------------------------------------------------------
 
 
-def estimate(model: Model, population: Population) -> Estimate:
-    """The cost of every member of the population."""
+def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
+    """The cost of every member of the population on so many cores (those of the target)."""
+    model = replace(model, cores=cores or model.cores)
     parts, places = [], []
     for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
         which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
@@ -435,7 +457,7 @@ def _tile(model: Model, population: Population, loop: str) -> Ints:
 
 def _share(model: Model, population: Population) -> tuple[int, Floats]:
     """(cores that work, the part of the work that the busiest has)."""
-    cores = model.target.cores
+    cores = model.cores
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is None or cores == 1:
         return 1, np.ones(len(population))
@@ -470,7 +492,7 @@ def _copies(model: Model, population: Population, loops: list[str], boxes: list[
     total = np.zeros(len(population))
     for block in (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result)):
         assert isinstance(block, Block)
-        points = block.points() / model.target.cores
+        points = block.points() / model.cores
         cycles = copy_cycles(task, block, tiled.lanes)
         copied = np.full(len(population), points * cycles)
         read = next((r for r in tiled.reads if r.load.buffer == block.writes[0].buffer), None)

@@ -16,10 +16,10 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
-from modelc.space.analysis.loops import copies
+from modelc.space.analysis.loops import copies, trips
 from modelc.space.cost.analytic import TRANSPOSE_CYCLES
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.maps import moves
+from modelc.space.sketches.maps import CHUNKS_PER_CORE, moves
 from modelc.space.sketches.tiled import overlapped
 from modelc.target import Target
 
@@ -44,21 +44,25 @@ def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Tas
         key = task.hash
         if key not in known:
             canonical = task.canonical()
-            known[key] = task_seconds(canonical, choose(canonical), target)
+            candidate = choose(canonical)
+            known[key] = task_seconds(derive(canonical, candidate.stages), candidate, target)
         return known[key]
 
     return seconds
 
 
-def task_seconds(task: Task, candidate: Candidate, target: Target) -> float:
-    """Seconds of `task` scheduled by `candidate`, on one core. Opaque Blocks cost nothing."""
-    task = derive(task, candidate.stages)
+def task_seconds(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> float:
+    """Seconds of `task`, which is the Task after the candidate's stages, scheduled by `candidate` on `cores` cores.
+    Opaque Blocks cost nothing."""
     permuted = {n: x for n, x in candidate.layouts.items() if n not in task.constants}
     buffers = tuple(replace(b, layout=permuted[b.name]) if b.name in permuted else b for b in task.buffers)
     task = replace(task, buffers=buffers)
     hertz = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
-    cycles = sum(_again(task, b, candidate) * _block_cycles(task, b, candidate, target) for b in blocks)
+    cycles = sum(
+        _share(task, b, candidate, cores) * _again(task, b, candidate) * _block_cycles(task, b, candidate, target)
+        for b in blocks
+    )
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     memory = moved / (1e9 * target.caches[-1].bandwidth_gbs)
     compute = cycles / hertz
@@ -77,6 +81,19 @@ def _touched(task: Task, name: str, target: Target) -> int:
     if buffer.strides is None:
         return buffer.bytes
     return buffer.bytes // row * max(row, target.caches[0].line)
+
+
+def _share(task: Task, block: Block, candidate: Candidate, cores: int) -> float:
+    """The part of a Block's work that the busiest of `cores` cores has: that of the parallel loop it is inside."""
+    name = block.name
+    while (at := candidate.blocks[name].at) != "root":
+        name = at.partition(".")[0]
+    root, schedule = task.block(name), candidate.blocks[name]
+    loop = next((n for n in schedule.order if schedule.tags.get(n) == "parallel"), None)
+    if cores == 1 or loop is None or not isinstance(root, Block):
+        return 1.0
+    pieces = min(trips(loop, root.ranges, schedule.tiles), cores * CHUNKS_PER_CORE)
+    return -(-pieces // cores) / pieces
 
 
 def _again(task: Task, block: Block, candidate: Candidate) -> float:

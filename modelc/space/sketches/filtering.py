@@ -13,9 +13,12 @@ The Task's last Block owns the outer loops. Three shapes, told apart by what is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from math import ceil, prod
+
+import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
@@ -24,6 +27,7 @@ from modelc.space.analysis.loops import trips
 from modelc.space.cost.analytic import kernel_cycles, model_of, population_of
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
+from modelc.space.sketch import Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first, vector_iterator
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import FETCHING_ROWS, Tiled, TiledKnobs, overlapped
@@ -41,30 +45,40 @@ class Shape(Enum):
     POINTS = "points"
 
 
-@dataclass(frozen=True)
-class Filtering:
-    """One way to compute a windowed Task: its Candidate and the seconds that it is estimated to take."""
+class Winograd(Sketch):
+    """The Sketch of one F(m, 3), its transforms in one shape around the products."""
 
-    candidate: Candidate
-    seconds: float  # on one core
-    together: float  # on all cores of the target
+    def __init__(self, schedule: _Schedule):
+        m, shape = schedule.m, schedule.shape.value
+        super().__init__("winograd", f"F({m}, 3) by {shape}", schedule.task, schedule.target, schedule.stages)
+        self.schedule = schedule
+
+    def all_knobs(self) -> list[Knob]:
+        return []
+
+    def start_values(self) -> dict[str, Value]:
+        return {}
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        return self.schedule.candidate()
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        return np.full(len(points), self.schedule.seconds(cores))
 
 
-def filtering_candidates(task: Task, target: Target, stages: list[Stage]) -> list[Filtering]:
-    """Candidates of each shape for each F(m, 3) that applies to the one reduction of `task`; empty if none does."""
+def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
+    """Each shape of each F(m, 3) that applies to the one reduction of `task`; empty if none does."""
     anchor = reduction_of(task)
     if len(anchor.writes) > 1 or windows(task, anchor) is None:
         return []
-    found: list[Filtering] = []
+    found: list[Winograd] = []
     for m in TRANSFORMS:
-        try:
-            found += _filtering(task, target, list(stages), m)
-        except DoesNotApply:
-            continue
+        with suppress(DoesNotApply):
+            found += _shapes(task, target, [*stages], m)
     return found
 
 
-def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> list[Filtering]:
+def _shapes(task: Task, target: Target, stages: list[Stage], m: int) -> list[Winograd]:
     name = reduction_of(task).name
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
@@ -75,8 +89,7 @@ def _filtering(task: Task, target: Target, stages: list[Stage], m: int) -> list[
     for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
-    schedules = [_Schedule(task, target, tuple(stages), m, shape) for shape in Shape]
-    return [Filtering(s.candidate(), s.seconds(1), s.seconds(target.cores)) for s in schedules]
+    return [Winograd(_Schedule(task, target, tuple(stages), m, shape)) for shape in Shape]
 
 
 class _Schedule:
@@ -111,6 +124,8 @@ class _Schedule:
         self.gemm.ranges = {**self.gemm.ranges, self.th: self.tile_rows}
         kernel = self.gemm.best_kernel()
         self.knobs = TiledKnobs(kernel.rows, kernel.vectors, self.tile_rows, False, None)
+        if self.gemm.packing(self.kernel(), self.knobs) is None:
+            raise DoesNotApply("the kernel cannot be packed")
 
     def cache(self) -> int:
         return self.target.second.bytes
@@ -185,8 +200,7 @@ class _Schedule:
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
                 layout = self.gemm.packing(read, self.knobs)
-                if layout is None:
-                    raise DoesNotApply("the kernel cannot be packed")
+                assert layout is not None
                 layouts[read.load.buffer] = layout
         (accumulators,) = self.product.writes
         if (layout := self.gemm.tile_layout(accumulators)) is not None:

@@ -145,18 +145,24 @@ class Tensorized(Tiled):
     def __init__(self, task: Task, target: Target, stages: Sequence[Stage], vector: str, found: Match):
         anchor = task.block(found.block.name)
         assert isinstance(anchor, Block)
-        self.match, self.intrinsic = found, found.intrinsic
+        self.match = found
         accumulator = found.intrinsic.accumulator
         self.columns = accumulator.digits[-1].iterator
         self.row = found.group(accumulator.digits[0].iterator) if len(accumulator.digits) > 1 else None
         self.depth = next((g for g in found.groups if g.reduce), None)
         consumers = consumers_of(task, anchor)
         super().__init__(task, target, tuple(stages), anchor, vector, consumers)
+        self.intrinsic = found.intrinsic
         self.lanes = accumulator.shape[-1]
         if self.row is not None:  # the consumers read what is drained
             (self.result,) = consumers
             self.consumers = [*consumers, *consumers_of(task, self.result)]
         self.written = DTYPES[task.buffer(self.consumers[-1].writes[0].buffer).dtype].itemsize
+
+    @property
+    def applied(self) -> Intrinsic:
+        """The intrinsic, cut to what the Task can use of its tiles."""
+        return self.match.intrinsic
 
     def packs(self) -> bool:
         """Whether every constant can be stored as the intrinsic reads it."""
@@ -173,18 +179,18 @@ class Tensorized(Tiled):
         return (groups[0].tile,) if groups else ()
 
     def unit_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-        names = [self.match.group(i.name).inner[0] for i in self.intrinsic.semantics.iters]
-        tag = "/".join((f"{INTRINSIC}{self.intrinsic.name}", *self.once(tiles)))
+        names = [self.match.group(i.name).inner[0] for i in self.applied.semantics.iters]
+        tag = "/".join((f"{INTRINSIC}{self.applied.name}", *self.once(tiles)))
         return {f"{n}{len(tiles[n])}": tag for n in names}
 
     def once(self, tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Operands that pass by while another stays: panels where a chunk is one register tile, else its rows. Only if
         they are more than the first cache holds, and a register tile reads each element once."""
-        if self.intrinsic.tiles is None:
+        if self.applied.tiles is None:
             return []
         chunk, rows = tiles[self.inside[0]][:2] if self.inside else (1, 1)
         result = []
-        for operand in self.intrinsic.operands:
+        for operand in self.applied.operands:
             read = next((r for r in self.reads if r.load == self.match.operands[operand.name]), None)
             if read is None:
                 continue
@@ -196,7 +202,7 @@ class Tensorized(Tiled):
         return result
 
     def packing(self, read: Access, knobs: TiledKnobs) -> Layout | None:
-        names = [o.name for o in self.intrinsic.operands if self.match.operands[o.name] == read.load]
+        names = [o.name for o in self.applied.operands if self.match.operands[o.name] == read.load]
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
 
     def epilogue(self, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
@@ -209,7 +215,7 @@ class Tensorized(Tiled):
         """What tile registers are drained of goes through the epilogue while the next ones are computed: on units of
         their own."""
         result = super().candidate(knobs)
-        if self.intrinsic.tiles is None:
+        if self.applied.tiles is None:
             return result
         schedule = result.blocks[self.anchor.name]
         serial = [m for m in self.macro_loops(knobs) if m != knobs.parallel]
@@ -272,17 +278,18 @@ class Tensorized(Tiled):
         most = min(MAX_VECTORS, -(-self.ranges[self.vector] // self.lanes))
         result = []
         for vectors in range(1, most + 1):
-            for counts in product(*(self._counts(n) for n in self.inside)):
+            for counts in product(*(self.row_counts(n) for n in self.inside)):
                 rows = tuple(zip(self.inside, counts, strict=True))
                 later = zip(counts[1:], self.inside[1:], strict=True)
-                if (not counts or counts[0] == 1 or all(c >= self.ranges[n] for c, n in later)) and self._held(
+                if (not counts or counts[0] == 1 or all(c >= self.ranges[n] for c, n in later)) and self.holds(
                     rows, vectors
                 ):
                     result.append((rows, vectors))
         return result
 
-    def _counts(self, name: str) -> list[int]:
-        """Rows that a register tile may have: whole units."""
+    def row_counts(self, name: str) -> list[int]:
+        if self.plain:
+            return super().row_counts(name)
         (unit,) = self.unit(name) or (1,)
         units = range(1, min(-(-self.ranges[name] // unit), self.target.vector.registers) + 1)
         return [k * unit for k in units]
@@ -291,22 +298,22 @@ class Tensorized(Tiled):
         """Units of a register tile along its rows."""
         return prod(-(-c // (self.unit(n) or (1,))[0]) for n, c in rows)
 
-    def _held(self, rows: Sequence[tuple[str, int]], vectors: int) -> bool:
+    def holds(self, rows: Sequence[tuple[str, int]], vectors: int) -> bool:
         """Whether accumulators and what is multiplied fit into registers."""
-        units, tiles = self._units(rows), self.intrinsic.tiles
+        units, tiles = self._units(rows), self.applied.tiles
         if tiles is not None:
             ragged = self.row is not None and self.row.extent % self.row.tile != 0  # tiles of fewer rows are others
             return units * vectors + units + vectors <= tiles.count or (
                 min(units, vectors) == 1 and units * vectors + 2 + ragged <= tiles.count
             )
-        operands = [o for o in self.intrinsic.operands if o.lies == "vector"][1:]
-        return units * vectors + vectors * len(operands) + self.intrinsic.temporaries <= self.target.vector.registers
+        operands = [o for o in self.applied.operands if o.lies == "vector"][1:]
+        return units * vectors + vectors * len(operands) + self.applied.temporaries <= self.target.vector.registers
 
     def _part(self) -> float:
         """The part of an application's time that one on fewer rows takes, in tile registers."""
-        if self.intrinsic.tiles is None or self.row is None:
+        if self.applied.tiles is None or self.row is None:
             return 1.0
-        return max(LEAST_PART, self.row.tile / self.intrinsic.tiles.rows)
+        return max(LEAST_PART, self.row.tile / self.applied.tiles.rows)
 
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
         cost = super().kernel_cost(rows, vectors)
@@ -317,7 +324,7 @@ class Tensorized(Tiled):
         """Cycles of one application for every unit of the register tile."""
         if self.plain:
             return super().step_cycles(rows, vectors)
-        units, intrinsic = self._units(rows), self.intrinsic
+        units, intrinsic = self._units(rows), self.applied
         counts, loads = dict(rows), []
         for operand in intrinsic.operands:
             if operand == intrinsic.accumulator:

@@ -42,7 +42,7 @@ from modelc.space.sketches.prepare import (
     reduction_of,
     vectors_end,
 )
-from modelc.target import Target
+from modelc.target import Intrinsic, Target
 
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
@@ -51,6 +51,7 @@ OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
 UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 CLUSTERED = 4  # vectors at most that LLVM loads together
+FAR = "far"  # what comes from beyond the second-level cache
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class TiledKnobs:
     chunk: int  # rows of the first row iterator in one chunk, a multiple of its rows in the register tile
     by_rows: bool  # chunks of rows outside and panels of vectors inside them, or the other way round
     parallel: str | None  # one of the macro loops over whole iterators ("h0"): it goes outermost
+    steps: int = UNROLLED  # reduction steps in one iteration of the innermost loop, at most
+    prefetch: str = FAR  # what is prefetched: FAR, or "none"
 
 
 def tiled_space(task: Task, target: Target, stages: list[Stage], straight: bool = False) -> tuple[Task, Tiled | None]:
@@ -133,6 +136,7 @@ class Tiled:
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
         self.reduction = self.reduction_order()
         self.result = anchor  # the Block whose tile the consumers read
+        self.intrinsic: Intrinsic | None = None  # that a unit applies; None: a unit is a vector
 
     # --- the innermost unit: a vector here, an application of an intrinsic in tensorized.py ------------------------
 
@@ -169,6 +173,10 @@ class Tiled:
         names = [i.name for i in self.anchor.reduction if i.extent > 1]
         return sorted(names, key=lambda n: (not slides(n), nearest(n)))
 
+    def row_counts(self, name: str) -> list[int]:
+        """How many rows of row iterator `name` a register tile may have."""
+        return list(range(1, min(self.ranges[name], self.target.vector.registers) + 1))
+
     # --- the micro-kernel -----------------------------------------------------------------------------------------
 
     def best_kernel(self) -> MicroKernel:
@@ -191,6 +199,10 @@ class Tiled:
         if self.sliding:  # a window's elements are kept for its next taps, beside the accumulators and the weights
             result = [k for k in result if 3 * prod(c for _, c in k[0]) * k[1] + 2 <= registers]
         return [k for k in result if self.registers(*k) <= registers] or [(tuple((n, 1) for n in inner), 1)]
+
+    def holds(self, rows: Sequence[tuple[str, int]], vectors: int) -> bool:
+        """Whether the registers hold a register tile with what it multiplies."""
+        return self.registers(rows, vectors) <= self.target.vector.registers
 
     def vector_loads(self, rows: Sequence[tuple[str, int]], vectors: int) -> int:
         """Vectors loaded per reduction step, and shuffled."""
@@ -320,6 +332,8 @@ class Tiled:
             if placed and self.fetches_rows(producer.reads[0].buffer, loop, macro, tiles):
                 ahead[producer.reads[0].buffer] = loop
         ahead |= {name: macro[-1] for name in self.fetched_results(knobs, tags)}
+        if knobs.prefetch != FAR:
+            ahead = {}
         schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
@@ -327,14 +341,19 @@ class Tiled:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
         steps are few, or a unit's own, or where LLVM would spill accumulators: it loads vectors of the next step with
         those of the first."""
-        name = self.reduction[-1] if self.reduction else None
-        if name is None or self.sliding or self.unit(name) or self.ranges[name] < 2 * UNROLLED:
+        if not self.unrollable() or knobs.steps == 1:
             return []
-        accumulators, loaded = prod(c for _, c in knobs.rows) * knobs.vectors, min(UNROLLED * knobs.vectors, CLUSTERED)
+        name, steps = self.reduction[-1], min(knobs.steps, self.ranges[self.reduction[-1]] // 2)
+        accumulators, loaded = prod(c for _, c in knobs.rows) * knobs.vectors, min(steps * knobs.vectors, CLUSTERED)
         if accumulators + loaded + 2 > self.target.vector.registers:  # and two for broadcasts
             return []
-        tiles[name] = (UNROLLED,)
+        tiles[name] = (steps,)
         return [f"{name}1"]
+
+    def unrollable(self) -> bool:
+        """Whether a few reduction steps can be unrolled in one loop: there are more of them, and they are no unit's."""
+        name = self.reduction[-1] if self.reduction else None
+        return name is not None and not self.sliding and not self.unit(name) and self.ranges[name] >= 2 * UNROLLED
 
     def fetches(self, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the next panel is fetched while one is worked on (ahead.py): there is a next one, and enough rows go

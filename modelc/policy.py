@@ -1,0 +1,17 @@
+"""What the user allows: one frozen value that partition, layouts and schedules read alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`winograd`: convolutions may be computed by minimal filtering, which rounds otherwise. `tensorize`: kernels may
+    be made of the target's intrinsics. `attention`: attention may be one Task. `precision`: what contractions multiply
+    (f32, bf16, or auto)."""
+
+    winograd: bool = True
+    tensorize: bool = True
+    attention: bool = True
+    precision: str = "f32"

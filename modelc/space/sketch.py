@@ -1,0 +1,160 @@
+"""The Sketch: one way to compute a Task, with open knobs (DESIGN section 6; Ansor, section 4.1).
+
+    knobs              named, finite and ordered: what of the schedule is open
+    start()            the point that closed forms would take
+    legal(points)      which points describe a schedule at all
+    estimate(points)   seconds of each, for a stated number of cores
+    candidate(point)   the Candidate that a point describes: plain data
+
+A point is a row of indices, one into the values of each knob; points are arrays [P x knobs], so that construction,
+random sampling and evolution work on thousands at once, and on every Sketch alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate, Stage
+from modelc.target import Target
+
+Value = int | str
+Points = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+LISTED = 1 << 12  # points at most of a space that is listed whole
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One open decision: its name in the Sketch, the values that it may take in their order, what it decides."""
+
+    name: str
+    values: tuple[Value, ...]
+    decides: str
+
+
+class Sketch(ABC):
+    """One way to compute `task`, the Task after `stages`, on `target`. `kind` is what it has in common with Sketches of
+    other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
+
+    `doubt` is the error of its estimates as a part of them: of points that are nearer to each other than that,
+    start() is taken."""
+
+    doubt = 0.0
+
+    def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
+        self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)
+
+    @abstractmethod
+    def all_knobs(self) -> list[Knob]:
+        """Every decision that is open in this kind of schedule, those with a single value on this Task too."""
+
+    @abstractmethod
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        """The schedule in which every knob has the value that `values` say."""
+
+    @abstractmethod
+    def start_values(self) -> Mapping[str, Value]:
+        """What closed forms would take for every knob."""
+
+    @abstractmethod
+    def estimate(self, points: Points, cores: int) -> Floats:
+        """Seconds [P] on `cores` cores, with data where it lies in a network: constants beyond the second-level
+        cache."""
+
+    def rough(self) -> float:
+        """Seconds of start() on one core, by the shortest formula: layouts ask for thousands."""
+        return float(self.estimate(self.start()[None, :], 1)[0])
+
+    def legal(self, points: Points) -> Bools:
+        """Which of `points` describe a schedule [P]."""
+        return np.ones(len(points), np.bool_)
+
+    # --- points ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """The decisions that are open on this Task: those with more than one value."""
+        return tuple(k for k in self.all_knobs() if len(k.values) > 1)
+
+    @cached_property
+    def fixed(self) -> dict[str, Value]:
+        """The knobs that have a single value on this Task."""
+        return {k.name: k.values[0] for k in self.all_knobs() if len(k.values) == 1}
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each knob has."""
+        return tuple(len(k.values) for k in self.knobs)
+
+    @property
+    def size(self) -> int:
+        """Points of the space, legal or not."""
+        return prod(self.sizes)
+
+    def candidate(self, point: Sequence[int] | Points) -> Candidate:
+        """The schedule that `point` describes."""
+        return self.candidate_of(self.values(point))
+
+    def values(self, point: Sequence[int] | Points) -> dict[str, Value]:
+        """What each knob is at `point`."""
+        return self.fixed | {k.name: k.values[int(i)] for k, i in zip(self.knobs, point, strict=True)}
+
+    def point(self, values: Mapping[str, Value]) -> Points:
+        """The point at which knobs have `values` [knobs]. Raises ValueError where a knob does not have that value."""
+        return np.array([k.values.index(values[k.name]) for k in self.knobs], np.int64)
+
+    def column(self, points: Points, name: str) -> NDArray[np.int64]:
+        """The values of the whole-number knob `name` at each of `points` [P]."""
+        for place, knob in enumerate(self.knobs):
+            if knob.name == name:
+                return np.array(knob.values, np.int64)[points[:, place]]
+        return np.full(len(points), int(self.fixed[name]), np.int64)
+
+    def index(self, points: Points, name: str) -> NDArray[np.int64]:
+        """Which of its values the knob `name` has at each of `points` [P]; 0 where there is one alone."""
+        places = [place for place, knob in enumerate(self.knobs) if knob.name == name]
+        return points[:, places[0]] if places else np.zeros(len(points), np.int64)
+
+    def start(self) -> Points:
+        """The point that closed forms would take [knobs]."""
+        return self.point(self.start_values())
+
+    def random(self, count: int, rng: np.random.Generator) -> Points:
+        """At most `count` different legal points, each as likely as any, in no order [P x knobs]."""
+        if self.size <= max(LISTED, 2 * count):
+            points = self.every()
+            return points[rng.permutation(len(points))[:count]]
+        kept = np.zeros((0, len(self.sizes)), np.int64)
+        for _ in range(16):
+            drawn = np.column_stack([rng.integers(0, n, 4 * count) for n in self.sizes])
+            kept = np.unique(np.concatenate([kept, drawn[self.legal(drawn)]]), axis=0)
+            if len(kept) >= count:
+                break
+        return kept[rng.permutation(len(kept))[:count]]
+
+    def every(self) -> Points:
+        """All legal points [P x knobs]."""
+        points = np.stack([i.reshape(-1) for i in np.indices(self.sizes)], axis=1) if self.sizes else _NONE
+        return points[self.legal(points)]
+
+
+_NONE = np.zeros((1, 0), np.int64)  # the one point of a Sketch without knobs
+
+
+def one_by_one(
+    sketch: Sketch, points: Points, cores: int, seconds: Callable[[Mapping[str, Value], int], float]
+) -> Floats:
+    """Estimates of points whose cost is a closed form on numbers, not on arrays: equal points are asked for once."""
+    distinct, back = np.unique(points, axis=0, return_inverse=True)
+    found = np.array([seconds(sketch.values(p), cores) for p in distinct], np.float64)
+    return found[back.reshape(-1)]

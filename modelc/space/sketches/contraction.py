@@ -1,0 +1,109 @@
+"""The Sketch of a contraction or a window: a register tile inside macro loops, of vectors or of an intrinsic.
+
+rows.N     rows of row iterator N in the register tile
+vectors    vectors (or columns of units) of the register tile along the vector iterator
+chunk      rows of the first row iterator that a panel of vectors goes over before the next panel
+order      "rows": chunks of rows outside, panels of vectors inside; "panels": the other way round
+parallel   the macro loop whose iterations go to threads; "" where it is none
+steps      reduction steps in one iteration of the innermost loop, as far as registers hold what they load
+prefetch   software prefetch (nest/ahead.py): "far", of what comes from beyond the second-level cache; or "none"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from modelc.ir.candidate import Candidate
+from modelc.space.cost.analytic import Model, Population, chunks, estimate, fits, legal, model_of
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+
+STEPS = (1, 2, 4)  # reduction steps that may be unrolled
+DOUBT_OF_UNITS = 0.25  # of the estimates of intrinsics: which of their loads and stores overlap no formula says
+SECOND_BEST = 1e-3  # of an estimate, for every knob that no formula knows and that is not as rules would have it
+
+
+class Contraction(Sketch):
+    """The Sketch of `tiled`. `known`: the analytic cost was fitted to such register tiles."""
+
+    def __init__(self, tiled: Tiled):
+        unit = "vectors" if tiled.intrinsic is None else tiled.intrinsic.name
+        name = f"{unit} along {tiled.vector}{', unpacked' if tiled.straight else ''}"
+        super().__init__("contraction", name, tiled.task, tiled.target, tiled.stages)
+        self.tiled = tiled
+        self.known = tiled.plain and tiled.task.buffer(tiled.anchor.writes[0].buffer).dtype == "float32"
+        self.doubt = 0.0 if self.known else DOUBT_OF_UNITS
+
+    @cached_property
+    def model(self) -> Model:
+        """What the analytic cost needs to know of the Task."""
+        return model_of(self.tiled)
+
+    def all_knobs(self) -> list[Knob]:
+        tiled, model = self.tiled, self.model
+        most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
+        loops = tuple(loop or "" for loop in model.parallel)
+        return [
+            *(Knob(f"rows.{n}", tuple(tiled.row_counts(n)), f"rows of {n} in the register tile") for n in tiled.inside),
+            Knob("vectors", tuple(range(1, most + 1)), f"vectors of the register tile along {tiled.vector}"),
+            Knob("chunk", tuple(chunks(model)), "rows that one panel goes over before the next"),
+            Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
+            Knob("parallel", loops, "the loop whose iterations go to threads"),
+            Knob("steps", STEPS if tiled.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
+        ]
+
+    def rough(self) -> float:
+        return self.tiled.seconds(self.tiled.default_knobs())
+
+    def start_values(self) -> dict[str, Value]:
+        return self.values_of(self.tiled.default_knobs())
+
+    def values_of(self, knobs: TiledKnobs) -> dict[str, Value]:
+        """Every knob as `knobs` have it; a chunk, as the nearest size that the space has."""
+        sizes = chunks(self.model)
+        chunk = min(sizes, key=lambda s: (abs(s - knobs.chunk), s))
+        loops = [loop or "" for loop in self.model.parallel]
+        return {f"rows.{n}": c for n, c in knobs.rows} | {
+            "vectors": knobs.vectors,
+            "chunk": chunk,
+            "order": "rows" if knobs.by_rows else "panels",
+            "parallel": knobs.parallel if knobs.parallel in loops else loops[0],
+            "steps": knobs.steps,
+            "prefetch": knobs.prefetch,
+        }
+
+    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
+        """`values` as Tiled knows them; the chunk in whole register tiles."""
+        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.tiled.inside)
+        chunk = int(values["chunk"])
+        if rows:
+            least, extent = rows[0][1], self.tiled.ranges[rows[0][0]]
+            chunk = min(max(chunk // least, 1) * least, -(-extent // least) * least)
+        parallel = str(values["parallel"]) or None
+        vectors, steps, by_rows = int(values["vectors"]), int(values["steps"]), values["order"] == "rows"
+        return TiledKnobs(rows, vectors, chunk, by_rows, parallel, steps, str(values["prefetch"]))
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        return self.tiled.candidate(self.knobs_of(values))
+
+    def population(self, points: Points) -> Population:
+        """`points` as the analytic cost reads them."""
+        inside = self.tiled.inside
+        rows = np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
+        by_rows = self.index(points, "order") == 1
+        parallel = self.index(points, "parallel")
+        found = Population(rows, self.column(points, "vectors"), self.column(points, "chunk"), by_rows, parallel)
+        return legal(self.model, found)
+
+    def legal(self, points: Points) -> Bools:
+        population = self.population(points)
+        return fits(self.model, population.rows, population.vectors)
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        seconds = estimate(self.model, self.population(points), cores).seconds
+        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED))
+        return np.asarray(seconds * (1 + SECOND_BEST * (away + self.index(points, "prefetch"))), np.float64)

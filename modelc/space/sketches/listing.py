@@ -1,0 +1,100 @@
+"""Every way to compute a Task. Which there are follows from what its Blocks do, not from names of operators:
+
+opaque       a Block without affine form: nothing is open
+elementwise  assignments only: the innermost stored iterator is the vector
+attention    contractions before and after reductions of rows: tiles of whole rows
+rows         several reductions over common leading iterators: all Blocks inside one loop over rows
+reduction    a whole tensor, few long rows, or columns: phases, one after the other
+contraction  one reduction with its prologue and epilogue: a register tile, of vectors or of an intrinsic
+winograd     the same by minimal filtering, for each tile and each place of the transforms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.policy import Policy
+from modelc.space.sketch import Sketch
+from modelc.space.sketches.attention import attention_candidate
+from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.filtering import winograd_sketches
+from modelc.space.sketches.fusing import fused
+from modelc.space.sketches.maps import collapsed, exposed, inlined, map_schedule
+from modelc.space.sketches.phases import columns_candidate
+from modelc.space.sketches.rows import rows_candidate
+from modelc.space.sketches.settled import Settled
+from modelc.space.sketches.staging import staged
+from modelc.space.sketches.tensorized import tensorized
+from modelc.space.sketches.tiled import Tiled, tiled_space
+from modelc.target import Target
+
+
+def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Sketch]:
+    """Every Sketch of `task` that `policy` allows; at least one. `before` are stages that made `task`."""
+
+    def settled(kind: str, candidate: Candidate) -> list[Sketch]:
+        return [Settled(kind, whole, target, candidate, len(before))]
+
+    whole, stages = task, [*before]
+    task = inlined(exposed(task, stages), stages)
+    blocks = [b for b in task.blocks if isinstance(b, Block)]
+    if len(blocks) < len(task.blocks):
+        return settled("opaque", Candidate({b.name: BlockSchedule() for b in task.blocks}, tuple(stages)))
+    reductions = [b for b in blocks if b.reduction]
+    if not reductions:
+        task = collapsed(task, blocks[-1].name, stages)
+        schedules = {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}
+        return settled("elementwise", Candidate(schedules, tuple(stages)))
+    if len(reductions) > 1:
+        attention = attention_candidate(task, target, stages, policy.tensorize)
+        if attention is not None:
+            return settled("attention", attention)
+        return settled("rows", rows_candidate(task, target, stages))
+    by_columns = columns_candidate(task, target, stages)
+    if by_columns is not None:
+        return settled("reduction", by_columns)
+    tiled = _of_one_reduction(task, target, policy, stages)
+    return tiled if isinstance(tiled, list) else settled("rows", rows_candidate(tiled, target, stages))
+
+
+def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[Stage]) -> list[Sketch] | Task:
+    """The Sketches of a Task with one reduction, which is none by columns: in units of the target's intrinsics or of
+    vectors, with operands packed or as they lie, and by minimal filtering. If it cannot be tiled, the Task that was
+    made of it on the way."""
+    plain, unstaged = task, [*stages]
+    task = staged(task, target, stages)
+    orders = len(stages) > len(unstaged)
+    filtering = winograd_sketches(task, target, stages) if policy.winograd else []
+    taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if policy.tensorize else []
+    uncopied, before = task, tuple(stages)
+    task, direct = tiled_space(task, target, stages)
+    if direct is None:
+        return task
+    units = [unit for tiled in (*taken, direct) if tiled is not None and policy.tensorize for unit in tensorized(tiled)]
+    others = read_straight(uncopied, target, before, direct)
+    if orders:
+        _, other = tiled_space(plain, target, [*unstaged])
+        others += [] if other is None else [other, *read_straight(plain, target, unstaged, other)]
+    return [*(Contraction(tiled) for tiled in unlike([*units, direct, *others])), *filtering]
+
+
+def read_straight(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
+    """The choices of a Task that reads vectors where they lie; none where `copying`, its choices otherwise, copies only
+    what has to be."""
+    if not any(s.rule == "cache_read" for s in copying.stages[len(stages) :]):
+        return []
+    _, way = tiled_space(task, target, [*stages], straight=True)
+    return [way] if way is not None and way.stages != copying.stages else []
+
+
+def unlike(ways: Sequence[Tiled]) -> list[Tiled]:
+    """`ways` without those that multiply and add vectors as an earlier one does, or narrower ones: they have the same
+    choices, or slower ones."""
+    kept: list[Tiled] = []
+    for way in ways:
+        like = [w for w in kept if w.plain and way.plain and w.straight == way.straight]
+        if not any((w.vector, w.rows) == (way.vector, way.rows) and w.lanes >= way.lanes for w in like):
+            kept.append(way)
+    return kept
