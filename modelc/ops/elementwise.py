@@ -13,6 +13,7 @@ from modelc.ops.operator import (
     Inputs,
     Operator,
     Types,
+    accumulator,
     aligned,
     assign,
     broadcast,
@@ -23,6 +24,7 @@ from modelc.ops.operator import (
     required,
     scalar,
     text,
+    widened,
 )
 
 
@@ -63,9 +65,11 @@ def _gelu(node: Node, t: str, x: Expr) -> Expr:
 
 
 def _shrink(node: Node, t: str, x: Expr) -> Expr:
-    bias, lambd = node.attrs.get("bias", 0.0), node.attrs.get("lambd", 0.5)
-    above = select(op("gt", x, const(lambd, t)), x - const(bias, t), const(0, t))
-    return select(op("lt", x, const(-lambd, t)), x + const(bias, t), above)
+    """Of whole numbers too the limits may be fractions."""
+    bias, lambd, wide = node.attrs.get("bias", 0.0), node.attrs.get("lambd", 0.5), t if t in FLOATS else "float64"
+    x = widened(x, t, wide)
+    above = select(op("gt", x, const(lambd, wide)), x - const(bias, wide), const(0, wide))
+    return widened(select(op("lt", x, const(-lambd, wide)), x + const(bias, wide), above), wide, t)
 
 
 def _isinf(node: Node, t: str, x: Expr) -> Expr:
@@ -160,7 +164,7 @@ BINARY: dict[str, Callable[[Node, str, Expr, Expr], Expr]] = {
     "PRelu": _prelu,
 }
 TO_BOOL = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
-VARIADIC = {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}
+VARIADIC = {"Sum": "add", "Max": "max", "Min": "min"}
 
 
 def _power(t: str, x: Expr, exponent: Expr, of: str) -> Expr:
@@ -245,11 +249,18 @@ def _variadic(name: str) -> Operator:
         result = xs[0]
         for x in xs[1:]:
             result = op(VARIADIC[name], result, x)
-        if name == "Mean" and len(xs) > 1:
-            result = result / const(len(xs), _dtype(node, inputs))
         return result
 
     return _map(name, meaning, _agreed, 0)
+
+
+def _mean(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
+    t = _dtype(node, inputs)
+    wide = accumulator(t)
+    total = widened(xs[0], t, wide)
+    for x in xs[1:]:
+        total = total + widened(x, t, wide)
+    return widened(total / const(len(xs), wide), wide, t) if len(xs) > 1 else xs[0]
 
 
 def _pow(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
@@ -309,6 +320,7 @@ OPERATORS: tuple[Operator, ...] = (
     *map(_unary, UNARY),
     *map(_binary, BINARY),
     *map(_variadic, VARIADIC),
+    _map("Mean", _mean, _agreed, 0),
     _map("Pow", _pow, _dtype, 2),
     _map("Where", _where, lambda node, inputs: _agreed(node, inputs[1:]), 3),
     _map("Cast", _cast, _cast_to, 1),
