@@ -141,6 +141,8 @@ def _extra(package: Path, edit: Edit) -> None:
 
 
 def _make(path: Path, what: str, inside: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(path)
     if what == "folder":
         path.mkdir()
     elif what == "fifo":

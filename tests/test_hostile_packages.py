@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_package_model import check_outputs, inputs_of, spec_of
+from test_package_model import NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
 
 from modelc.cli.run import write_npz
 from modelc.errors import InputError, PackageError
-from modelc.package import read_package, write_package
+from modelc.package import check_described, read_package, run_emulated, write_package
 from modelc.package.schema import Mismatch, compiled
 from modelc.runtime import ModelError, load
 
@@ -172,6 +172,17 @@ def test_a_manifest_that_describes_something_else(copy: Path) -> None:
     (copy / "manifest.json").write_text(json.dumps(data))
     with pytest.raises(ModelError, match="describes other inputs or outputs than libmodel"):
         load(copy)
+    with pytest.raises(PackageError, match="describes other inputs or outputs than its library"):
+        check_described(read_package(copy))
+
+
+def test_a_manifest_that_is_right_for_another_machine(tmp_path: Path) -> None:
+    for triple in (NATIVE_TRIPLE, "aarch64-linux-gnu"):
+        skip_without_tools(triple)
+        package = write_package(spec_of(triple), tmp_path / "tiny.modelc").path
+        check_described(read_package(package))
+    with pytest.raises(InputError, match="variant 2 was asked for"):
+        run_emulated(package, inputs_of(), variant=2)
 
 
 @pytest.mark.parametrize(

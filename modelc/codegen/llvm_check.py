@@ -8,13 +8,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from modelc.errors import TargetError
+from modelc.scratch import TemporaryFolder
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
@@ -83,7 +83,7 @@ def make_code(options: dict[str, Any]) -> None:
         body += [tx.DeclBuffer(a, data=pointers[0]), tx.DeclBuffer(b, data=pointers[1]), loop]
     function = tx.PrimFunc(params, tx.SeqStmt(body)).with_attr("global_symbol", "ask").with_attr("target", machine)
     module = build_module(tvm.IRModule({"ask": function}), machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder("llvm") as folder:
         module.write_to_file(str(Path(folder) / "ask.o"), "o")
 
 

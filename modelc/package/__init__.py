@@ -1,6 +1,6 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
-from modelc.package.emulate import EmulatedRun, StepTime, run_emulated
+from modelc.package.emulate import EmulatedRun, StepTime, check_described, run_emulated
 from modelc.package.link import RUNTIME, compile_kernel, link_kernel
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
@@ -34,6 +34,7 @@ __all__ = [
     "StepTime",
     "TensorInfo",
     "Toolchain",
+    "check_described",
     "check_place",
     "compile_kernel",
     "emulator",

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, PackageError, ToolchainError
+from modelc.package.glue import DTYPE_CODES
 from modelc.package.link import RUNTIME
-from modelc.package.read import read_package
+from modelc.package.read import Package, read_package
 from modelc.package.spec import TensorInfo
 from modelc.package.toolchain import emulator, find_toolchain, machine_of
 from modelc.scratch import TemporaryFolder
@@ -51,8 +52,10 @@ def run_emulated(
     """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very libmodel.so in it.
     Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
     package = read_package(path, check=True)  # for it executes the library
-    triple, plan = package.manifest.target.triple, package.manifest.variants[variant]
-    program = [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
+    variants = package.manifest.variants
+    if not 0 <= variant < len(variants):
+        raise InputError(f"variant {variant} was asked for; {path} has {len(variants)}")
+    plan, program = variants[variant], _driver(package)
     with TemporaryFolder("run") as name:
         given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
         given.write_bytes(b"".join(_bytes_of(tensor, inputs) for tensor in plan.inputs))
@@ -65,6 +68,28 @@ def run_emulated(
     figures = {w[0]: float(w[1]) for w in words if w[0] != "step"}
     seconds, opening = figures["nanoseconds"] * 1e-9, figures["open"] * 1e-9
     return EmulatedRun(outputs, seconds, opening, int(figures["resident"]), steps)
+
+
+def check_described(package: Package) -> None:
+    """Raises PackageError if the manifest tells of other inputs or outputs than the library, or that does not open."""
+    said = _run([*_driver(package), str(package.path), "--describe"], 600.0, package.path)
+    codes = {dtype: str(code) for dtype, code in DTYPE_CODES.items()}
+    wanted = [
+        [str(number), kind, codes[tensor.dtype], *map(str, tensor.shape)]
+        for number, plan in enumerate(package.manifest.variants)
+        for kind, tensors in (("input", plan.inputs), ("output", plan.outputs))
+        for tensor in tensors
+    ]
+    if [line.split() for line in said.splitlines()] != wanted:
+        raise PackageError(
+            f"{package.path} is damaged: its manifest describes other inputs or outputs than its library; "
+            "copy the whole package again"
+        )
+
+
+def _driver(package: Package) -> list[str]:
+    triple = package.manifest.target.triple
+    return [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]]) -> bytes:

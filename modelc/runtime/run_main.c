@@ -1,11 +1,13 @@
 /* Runs a package from files, through the very libmodel.so in it: what emulated verification executes.
  *
  *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
+ *     runner PKG --describe
  *
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
  * outputs.bin gets the outputs in the same form. Prints "open NANOSECONDS" (loading the library included), "nanoseconds
  * BEST" (the fastest run), "resident BYTES" (the most memory that the process had), and with --profile a line "step
  * CALLS NANOSECONDS NAME" for every step. The exit status is the modelc_status, or 100 for the driver's own errors.
+ * With --describe it prints a line "VARIANT input|output DTYPE EXTENT..." for every tensor, and runs nothing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,6 +23,7 @@
 static modelc_status (*api_open)(const char *, const modelc_options *, modelc_handle **);
 static void (*api_close)(modelc_handle *);
 static const char *(*api_last_error)(void);
+static int32_t (*api_variant_count)(const modelc_handle *);
 static int32_t (*api_input_count)(const modelc_handle *, int32_t);
 static int32_t (*api_output_count)(const modelc_handle *, int32_t);
 static const modelc_tensor *(*api_input)(const modelc_handle *, int32_t, int32_t);
@@ -48,6 +51,7 @@ static void bind_api(const char *package) {
     } table[] = {{"modelc_open", &api_open},
                  {"modelc_close", &api_close},
                  {"modelc_last_error", &api_last_error},
+                 {"modelc_variant_count", &api_variant_count},
                  {"modelc_input_count", &api_input_count},
                  {"modelc_output_count", &api_output_count},
                  {"modelc_input", &api_input},
@@ -87,6 +91,17 @@ static double now(void) {
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
+static void describe(const modelc_handle *model) {
+    for (int32_t v = 0; v < api_variant_count(model); v++)
+        for (int32_t kind = 0; kind < 2; kind++)
+            for (int32_t i = 0; i < (kind ? api_output_count : api_input_count)(model, v); i++) {
+                const modelc_tensor *tensor = (kind ? api_output : api_input)(model, v, i);
+                printf("%d %s %d", (int)v, kind ? "output" : "input", (int)tensor->dtype);
+                for (int32_t axis = 0; axis < tensor->rank; axis++) printf(" %lld", (long long)tensor->shape[axis]);
+                printf("\n");
+            }
+}
+
 /* The most that was resident at a time; 0 where /proc does not say. */
 static unsigned long long most_resident(void) {
     char line[256];
@@ -100,7 +115,9 @@ static unsigned long long most_resident(void) {
 int main(int argc, char **argv) {
     modelc_options options = {.threads = 1};
     int32_t variant = 0, repeat = 1, profile = 0;
-    if (argc < 4) die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
+    int describes = argc == 3 && !strcmp(argv[2], "--describe");
+    if (argc < 4 && !describes)
+        die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
     for (int i = 4; i < argc; i++) {
         int32_t *number = !strcmp(argv[i], "--threads")   ? &options.threads
                           : !strcmp(argv[i], "--variant") ? &variant
@@ -115,6 +132,11 @@ int main(int argc, char **argv) {
     bind_api(argv[1]);
     check(api_open(argv[1], &options, &model));
     opening = now() - opening;
+    if (describes) {
+        describe(model);
+        api_close(model);
+        return 0;
+    }
     int32_t input_count = api_input_count(model, variant), output_count = api_output_count(model, variant);
     const void **inputs = calloc((size_t)input_count + 1, sizeof *inputs);
     void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);

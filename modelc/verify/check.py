@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
 from modelc.frontend.surgery import evaluate_float64, table_rows
-from modelc.package import Package, TensorInfo, machine_of, read_choices, read_package, run_emulated
+from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
 from modelc.package.toolchain import native_machine
 from modelc.verify.compare import (
@@ -79,12 +79,20 @@ def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
         return stack.enter_context(Engine("modelc", package.path)).run
 
     def emulated(feed: Arrays) -> Arrays:
-        try:
+        with _as_verification():
             return run_emulated(package.path, feed, variant_of(package, feed)).outputs
-        except PackageError as error:
-            raise VerificationError(str(error)) from None
 
+    with _as_verification():
+        check_described(package)
     return emulated
+
+
+@contextmanager
+def _as_verification() -> Iterator[None]:
+    try:
+        yield
+    except PackageError as error:
+        raise VerificationError(str(error)) from None
 
 
 def variant_of(package: Package, feed: Mapping[str, NDArray[Any]]) -> int:
