@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import test_pipeline_model as small
 import yaml
+from onnx import helper
 
 import modelc
 from modelc.choices import MAX_FILE, read_choices_file
@@ -179,3 +181,17 @@ def test_choices_that_are_too_large_are_not_read(tmp_path) -> None:
         file.truncate(MAX_FILE + 1)
     with pytest.raises(ConfigError, match="more than"):
         read_choices_file(tmp_path)
+
+
+def test_choices_that_unroll_everything_are_refused(tmp_path) -> None:
+    nodes, sizes = [helper.make_node("MatMul", ["x", "w"], ["y"])], [256, 256]
+    model = small.save(tmp_path / "m.onnx", nodes, {"x": sizes}, {"y": sizes}, {"w": np.ones(sizes, np.float32)})
+    modelc.compile(model, target="x86-64-v3", output=tmp_path / "p", verify=False)
+    data = json.loads((tmp_path / "p/choices.json").read_text())
+    for task in data["tasks"].values():
+        for block in task["blocks"].values():
+            block["tags"] = {loop: block["tags"].get(loop, "unroll") for loop in block["order"]}
+            block["tags"] |= {loop: "unroll" for loop, tag in block["tags"].items() if tag in ("for", "parallel")}
+    (tmp_path / "choices.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"it unrolls to \d+ statements; at most 32768"):
+        modelc.compile(model, output=tmp_path / "q", choices=tmp_path / "choices.json")
