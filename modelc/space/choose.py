@@ -70,9 +70,10 @@ def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator
 
 
 def _constructed(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Constructed]:
-    """The best points of all Sketches of one Task, the best one first."""
-    found = [c for s in sketches(task, target, policy, before) for c in constructed(s, target.cores, KEPT)]
-    return sorted(found, key=lambda c: c.seconds)
+    """The best points of all Sketches of one Task: the Sketches by the seconds of their first, each one's points in
+    the order in which they were constructed (its doubt may put start() first)."""
+    found = [constructed(s, target.cores, KEPT) for s in sketches(task, target, policy, before)]
+    return [c for points in sorted(found, key=lambda points: points[0].seconds) for c in points]
 
 
 def _seconds(one: Constructed, target: Target) -> float:

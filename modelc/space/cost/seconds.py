@@ -12,17 +12,21 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, trips
 from modelc.space.cost.analytic import TRANSPOSE_CYCLES
+from modelc.space.cost.overlap import overlapped
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, moves
-from modelc.space.sketches.tiled import overlapped
 from modelc.target import Target
 
+Floats = NDArray[np.float64]
 ELEMENT_CYCLES = 1.0  # of one element of a vector that is gathered or scattered
 GUARDED_CYCLES = 4.0  # of one that is gathered where a condition holds
 STORE_CYCLES = 1.0  # of one vector that is stored
@@ -57,18 +61,27 @@ def task_seconds(task: Task, candidate: Candidate, target: Target, cores: int = 
     permuted = {n: x for n, x in candidate.layouts.items() if n not in task.constants}
     buffers = tuple(replace(b, layout=permuted[b.name]) if b.name in permuted else b for b in task.buffers)
     task = replace(task, buffers=buffers)
+    cycles = sum(block_cycles(task, b, candidate, target, cores) for b in task.blocks if isinstance(b, Block))
+    return float(seconds_of(task, candidate, np.array([cycles]), target)[0])
+
+
+def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target, cores: int) -> float:
+    """Cycles of one Block on the busiest of `cores` cores."""
+    again = _again(task, block, candidate)
+    return _share(task, block, candidate, cores) * again * _block_cycles(task, block, candidate, target)
+
+
+def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target) -> Floats:
+    """Seconds [P] of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are
+    fetched, and phases begin, of which there are as many as `candidate` has."""
     hertz = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
-    blocks = [b for b in task.blocks if isinstance(b, Block)]
-    cycles = sum(
-        _share(task, b, candidate, cores) * _again(task, b, candidate) * _block_cycles(task, b, candidate, target)
-        for b in blocks
-    )
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     memory = moved / (1e9 * target.caches[-1].bandwidth_gbs)
     compute = cycles / hertz
-    phases = PHASE_SECONDS * sum(candidate.blocks[b.name].at == "root" for b in blocks)
+    phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at == "root" for b in task.blocks)
     constants = sum(task.buffer(b).bytes for b in task.constants)
-    return phases + overlapped(max(compute, memory) + 0.5 * min(compute, memory), constants, target)
+    busy = np.maximum(compute, memory) + 0.5 * np.minimum(compute, memory)
+    return np.asarray(PHASE_SECONDS * phases + overlapped(busy, constants, target), np.float64)
 
 
 def _touched(task: Task, name: str, target: Target) -> int:

@@ -1,6 +1,6 @@
 """The ways to compute each kind of Task.
 
-default.py          which ways a Task has, and the Candidate that rules choose
+listing.py          every Sketch that a Task has
 prepare.py          what is done to a Task before its contraction is tiled: padding, packing, factored dimensions
 staging.py          operands and results that are stored across their channels, copied into an order of ours
 tiled.py            contractions and windows: a register tile inside macro loops
@@ -12,5 +12,6 @@ attention.py        attention by tiles of query rows; attention_parts.py, attent
 rows.py             several reductions over common rows: softmax, normalisations
 phases.py           reductions of whole tensors, of few long rows, of columns
 lanes.py            reductions of contiguous elements, split over vector lanes
-maps.py             elementwise maps, and the clean-up that every Task gets first
+elementwise.py      maps alone: vectors, chunks, the parallel loop and the tile of a transposition
+maps.py             loops of a map, and the clean-up that every Task gets first
 """

@@ -25,12 +25,13 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.analysis.access import Access, accesses, stored_lanes
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.analytic import kernel_cycles, model_of, population_of
+from modelc.space.cost.overlap import overlapped
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
 from modelc.space.sketch import Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first, vector_iterator
 from modelc.space.sketches.prepare import consumers_of, reduction_of
-from modelc.space.sketches.tiled import FETCHING_ROWS, Tiled, TiledKnobs, overlapped
+from modelc.space.sketches.tiled import FETCHING_ROWS, Tiled, TiledKnobs
 from modelc.target import Target
 
 STREAMED = 0.4  # of memory's bandwidth that is had where few rows go over each part of what comes from there

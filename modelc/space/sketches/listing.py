@@ -19,9 +19,10 @@ from modelc.policy import Policy
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.attention import attention_candidate
 from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.elementwise import Elementwise
 from modelc.space.sketches.filtering import winograd_sketches
 from modelc.space.sketches.fusing import fused
-from modelc.space.sketches.maps import collapsed, exposed, inlined, map_schedule
+from modelc.space.sketches.maps import collapsed, exposed, inlined
 from modelc.space.sketches.phases import columns_candidate
 from modelc.space.sketches.rows import rows_candidate
 from modelc.space.sketches.settled import Settled
@@ -45,8 +46,7 @@ def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage]
     reductions = [b for b in blocks if b.reduction]
     if not reductions:
         task = collapsed(task, blocks[-1].name, stages)
-        schedules = {b.name: map_schedule(task, b, target) for b in task.blocks if isinstance(b, Block)}
-        return settled("elementwise", Candidate(schedules, tuple(stages)))
+        return [Elementwise(task, target, stages)]
     if len(reductions) > 1:
         attention = attention_candidate(task, target, stages, policy.tensorize)
         if attention is not None:

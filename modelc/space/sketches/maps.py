@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import prod
 
 from modelc.ir.block import Block, Task
@@ -110,41 +111,97 @@ def by_stride(block: Block, writes: tuple[Access, ...]) -> list[str]:
     return sorted(names, key=lambda n: -abs(writes[0].strides[n] or 0))
 
 
-def map_schedule(task: Task, block: Block, target: Target, at: str = "root", scope: str = "arena") -> BlockSchedule:
-    """Loops of a map, or of a reduction that nothing better is known for: vectors along the stored iterator.
+@dataclass(frozen=True)
+class MapKnobs:
+    """What is open in the loops of a map."""
 
-    What is read along another iterator (a transposition) is tiled by cache lines of that iterator, so that a line is
-    used whole before it leaves the cache; what merely moves, in squares of vectors."""
-    reads, writes = accesses(task, block)
-    vector = vector_iterator(block, writes)
-    ranges, tiles, tags = block.ranges, dict[str, list[int]](), dict[str, str]()
-    parallel = at == "root" and prod(i.extent for i in block.iters) >= SERIAL_POINTS
-    names = [f"{n}0" for n in by_stride(block, writes) if n != vector]
-    if vector is not None:
-        lanes = min(stored_lanes(target, task.buffer(w.load.buffer).dtype) for w in writes)
-        crossed = crossed_iterator(block, vector, reads)
-        tiles[vector] = [lanes]
-        if crossed is not None:
-            line = max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
-            square = moves(block.body[0]) and lanes <= min(line, MAX_SQUARE)
-            tiles[crossed] = [line, lanes] if square and lanes < line else [line]
-        elif parallel and max((ranges[n[:-1]] for n in names), default=1) < 2 * target.cores:
-            chunk = -(-ranges[vector] // (target.cores * CHUNKS_PER_CORE))
-            tiles[vector] = [-(-chunk // lanes) * lanes, lanes]
-        inner = [f"{vector}{k}" for k in range(len(tiles[vector]) + 1)]
-        names += inner[:-1]
-        if crossed is not None:
-            names += [f"{crossed}{k + 1}" for k in range(len(tiles[crossed]))]
-            tags |= {names[-1]: "unroll"} if square else {}
-        tags[inner[-1]] = "vector"
-        tags |= dict.fromkeys(selecting(block, vector, tiles), "unroll")
-    if parallel and names:
-        names = parallel_first(names, {n: trips(n, ranges, tiles) for n in names if n.endswith("0")}, target)
-        tags[names[0]] = "parallel"
-    names += [f"{i.name}0" for i in block.reduction if i.extent > 1]
-    if vector is not None:
-        names.append(inner[-1])
-    return BlockSchedule(at, scope, {k: tuple(v) for k, v in tiles.items()}, tuple(names), tags)
+    vectors: int = 1  # in one iteration of the innermost loop
+    chunk: int = 0  # elements of the vector's iterator that one iteration of its outermost loop has; 0: no such loop
+    tile: str = ""  # of a transposition: "line", rows of a cache line; "square", and in it squares of vectors; or ""
+    inner: str = ""  # the iterator whose loop is inside those of all others but the vector's; "": as the output steps
+    parallel: str = ""  # the loop whose iterations go to threads
+
+
+class Map:
+    """What the loops of a map, or of a reduction that nothing better is known for, depend on."""
+
+    def __init__(self, task: Task, block: Block, target: Target):
+        reads, writes = accesses(task, block)
+        self.block, self.target, self.ranges = block, target, block.ranges
+        self.vector = vector_iterator(block, writes)
+        self.others = [n for n in by_stride(block, writes) if n != self.vector]
+        self.lanes = min(stored_lanes(target, task.buffer(w.load.buffer).dtype) for w in writes)
+        self.crossed = None if self.vector is None else crossed_iterator(block, self.vector, reads)
+        self.line = max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
+        self.squares = moves(block.body[0]) and self.lanes <= min(self.line, MAX_SQUARE)
+        self.long = prod(i.extent for i in block.iters) >= SERIAL_POINTS
+
+    def chunk(self, pieces: int) -> int:
+        """Elements of the vector's iterator in one of so many pieces, in whole vectors."""
+        assert self.vector is not None
+        return -(-self.ranges[self.vector] // (pieces * self.lanes)) * self.lanes
+
+    def rules(self, at_root: bool) -> MapKnobs:
+        """Vectors along the stored iterator. What is read along another one (a transposition) is tiled by cache lines
+        of that iterator, so that a line is used whole before it leaves the cache; what merely moves, in squares of
+        vectors."""
+        parallel, target = at_root and self.long, self.target
+        knobs = MapKnobs()
+        if self.crossed is not None:
+            knobs = MapKnobs(tile="square" if self.squares else "line")
+        elif parallel and self.vector and max((self.ranges[n] for n in self.others), default=1) < 2 * target.cores:
+            knobs = MapKnobs(chunk=self.chunk(target.cores * CHUNKS_PER_CORE))
+        names, tiles = self.outer(knobs), self.tiles(knobs)
+        if parallel and names:
+            counts = {n: trips(n, self.ranges, tiles) for n in names if n.endswith("0")}
+            knobs = replace(knobs, parallel=parallel_first(names, counts, target)[0])
+        return knobs
+
+    def tiles(self, knobs: MapKnobs) -> dict[str, tuple[int, ...]]:
+        if self.vector is None:
+            return {}
+        tiles: dict[str, tuple[int, ...]] = {
+            self.vector: (
+                *((knobs.chunk,) if knobs.chunk else ()),
+                *((knobs.vectors * self.lanes,) if knobs.vectors > 1 else ()),
+                self.lanes,
+            )
+        }
+        if self.crossed is not None and knobs.tile:
+            square = knobs.tile == "square" and self.lanes < self.line
+            tiles[self.crossed] = (self.line, self.lanes) if square else (self.line,)
+        return tiles
+
+    def outer(self, knobs: MapKnobs) -> list[str]:
+        """The loops outside the vector's innermost one."""
+        others = sorted(self.others, key=lambda n: n == knobs.inner)
+        tiles, names = self.tiles(knobs), [f"{n}0" for n in others]
+        if self.vector is not None:
+            names += [f"{self.vector}{k}" for k in range(len(tiles[self.vector]))]
+        if self.crossed is not None:
+            names += [f"{self.crossed}{k + 1}" for k in range(len(tiles.get(self.crossed, ())))]
+        return names
+
+    def schedule(self, knobs: MapKnobs, at: str, scope: str) -> BlockSchedule:
+        """The loops that `knobs` describe."""
+        names, tiles, tags = self.outer(knobs), self.tiles(knobs), dict[str, str]()
+        inner = [] if self.vector is None else [f"{self.vector}{len(tiles[self.vector])}"]
+        if self.vector is not None:
+            if knobs.tile == "square" or knobs.vectors > 1:
+                tags[names[-1]] = "unroll"
+            tags[inner[0]] = "vector"
+            tags |= dict.fromkeys(selecting(self.block, self.vector, tiles), "unroll")
+        if knobs.parallel:
+            names = [knobs.parallel, *(n for n in names if n != knobs.parallel)]
+            tags[names[0]] = "parallel"
+        names += [f"{i.name}0" for i in self.block.reduction if i.extent > 1]
+        return BlockSchedule(at, scope, tiles, (*names, *inner), tags)
+
+
+def map_schedule(task: Task, block: Block, target: Target, at: str = "root", scope: str = "arena") -> BlockSchedule:
+    """Loops of a map, or of a reduction that nothing better is known for, as rules have them."""
+    facts = Map(task, block, target)
+    return facts.schedule(facts.rules(at == "root"), at, scope)
 
 
 def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[str]:

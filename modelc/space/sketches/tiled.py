@@ -18,6 +18,7 @@ from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.analysis.access import Access, accesses, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, covered, trips
+from modelc.space.cost.overlap import overlapped
 from modelc.space.nest.ahead import far_computed, far_results
 from modelc.space.sketches.follow import followed
 from modelc.space.sketches.maps import (
@@ -47,7 +48,6 @@ from modelc.target import Intrinsic, Target
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is fetched ahead
-OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
 UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 CLUSTERED = 4  # vectors at most that LLVM loads together
@@ -508,11 +508,3 @@ def tile_epilogue(
     rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
     tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
     return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
-
-
-def overlapped(compute: float, constant_bytes: int, target: Target) -> float:
-    """Seconds of `compute` while constants are fetched ahead from beyond the second-level cache: in a network they left
-    it since last time."""
-    far = (c.bandwidth_gbs for c in target.caches[2:] if constant_bytes <= c.bytes)
-    memory = constant_bytes / (1e9 * next(far, target.memory_bandwidth_gbs))
-    return float((compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP))

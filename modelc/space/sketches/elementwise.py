@@ -1,0 +1,114 @@
+"""The Sketch of a Task of maps: every Block a loop nest of its own. For each Block B (MapKnobs in maps.py):
+
+B.vectors    vectors in one iteration of the innermost loop
+B.chunk      elements of the vector's iterator in one iteration of its outermost loop; 0 where it has one loop alone
+B.tile       of a transposition: "line", "square" or ""
+B.inner      which iterator's loop is inside those of all others but the vector's, where several strides compete
+B.parallel   the loop whose iterations go to threads; "" where it is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+
+import numpy as np
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.space.cost.seconds import block_cycles, seconds_of
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.maps import CHUNKS_PER_CORE, Map, MapKnobs
+from modelc.target import Target
+
+VECTORS = (1, 2, 4)  # in one iteration
+PIECES = (1, CHUNKS_PER_CORE, 4 * CHUNKS_PER_CORE)  # per core, that a vector's iterator is cut into
+DOUBT = 0.3  # of estimates of what moves as much as it computes: none was fitted to measurements
+DECIDES = {
+    "vectors": "vectors in one iteration of the innermost loop",
+    "chunk": "elements of the vector's iterator in one iteration of its outermost loop",
+    "tile": "the tile of a transposition",
+    "inner": "the iterator whose loop is inside those of all others but the vector's",
+    "parallel": "the loop whose iterations go to threads",
+}
+
+
+class Elementwise(Sketch):
+    """The Sketch of `task`, of maps alone, the Task after `stages`."""
+
+    doubt = DOUBT
+
+    def __init__(self, task: Task, target: Target, stages: Sequence[Stage]):
+        super().__init__("elementwise", "vectors", task, target, stages)
+        self.maps = {b.name: Map(task, b, target) for b in task.blocks if isinstance(b, Block)}
+        self.rules = {name: facts.rules(at_root=True) for name, facts in self.maps.items()}
+
+    def all_knobs(self) -> list[Knob]:
+        return [
+            Knob(f"{name}.{field}", values, f"{DECIDES[field]} of {name}")
+            for name, facts in self.maps.items()
+            for field, values in map_values(facts, self.rules[name]).items()
+        ]
+
+    def start_values(self) -> dict[str, Value]:
+        return {f"{name}.{field}": v for name, knobs in self.rules.items() for field, v in asdict(knobs).items()}
+
+    def schedule_of(self, name: str, values: Mapping[str, Value]) -> BlockSchedule:
+        """The loops of Block `name`."""
+        knobs = MapKnobs(**{field: values[f"{name}.{field}"] for field in DECIDES})  # type: ignore[arg-type]
+        return self.maps[name].schedule(knobs, "root", "arena")
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        return Candidate({name: self.schedule_of(name, values) for name in self.maps}, self.stages)
+
+    def legal(self, points: Points) -> Bools:
+        """A chunk has at least the vectors of one iteration."""
+        fine = np.ones(len(points), np.bool_)
+        for name, facts in self.maps.items():
+            chunk, vectors = (self.column(points, f"{name}.{field}") for field in ("chunk", "vectors"))
+            fine &= (chunk == 0) | (chunk >= vectors * facts.lanes)
+        return fine
+
+    @cached_property
+    def ruled(self) -> Candidate:
+        """The Candidate at start()."""
+        return self.candidate_of(self.start_values())
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        """No Block's loops change what another one costs: each has a sum of its own, over its own knobs."""
+        cycles = np.zeros(len(points))
+        for block in self.task.blocks:
+            assert isinstance(block, Block)
+            own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]
+            distinct, back = np.unique(points[:, own], axis=0, return_inverse=True)
+            found = np.empty(len(distinct))
+            for k, part in enumerate(distinct):
+                point = self.start()
+                point[own] = part
+                schedule = self.schedule_of(block.name, self.values(point))
+                candidate = replace(self.ruled, blocks={**self.ruled.blocks, block.name: schedule})
+                found[k] = block_cycles(self.task, block, candidate, self.target, cores)
+            cycles += found[back.reshape(-1)]
+        return seconds_of(self.task, self.ruled, cycles, self.target)
+
+
+def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:
+    """The values that each knob of a map may take, those of `rules` among them."""
+    vector, ranges, lanes = facts.vector, facts.ranges, facts.lanes
+    vectors, chunks, tiles = {rules.vectors}, {rules.chunk}, {rules.tile}
+    if vector is not None and facts.crossed is None:
+        vectors |= {n for n in VECTORS if n * lanes <= ranges[vector]}
+        pieces = {facts.chunk(n * facts.target.cores) for n in PIECES} if facts.long else set()
+        chunks |= {0, *(n for n in pieces if lanes < n < ranges[vector])}
+    elif facts.crossed is not None:
+        tiles |= {"", "line", *(("square",) if facts.squares else ())}
+    inner = tuple(facts.others[:-1]) if len(facts.others) > 1 else ()
+    loops = [n for n in facts.outer(rules) if n.endswith("0")] if rules.parallel else []
+    return {
+        "vectors": tuple(sorted(vectors)),
+        "chunk": tuple(sorted(chunks)),
+        "tile": tuple(sorted(tiles)),
+        "inner": ("", *inner),
+        "parallel": ("", *loops) if loops else (rules.parallel,),
+    }
