@@ -8,7 +8,7 @@ from test_codegen_edges import edges
 from test_kernels_cross import NOT_BY_QEMU_7, emulated, emulator_of, qemu_version
 from three_ways import Example, example_of
 
-from modelc.space.sketches.default import default_candidate
+from modelc.space.choose import default_candidate
 from modelc.target import load_target
 
 FAR = np.concatenate([np.geomspace(1, 3e38, 60), [np.inf, np.nan, 0, 7e6, 5.4e6, 0.5]]).astype(np.float32)
