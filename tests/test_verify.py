@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -372,6 +373,19 @@ def test_bench_compares_engines() -> None:
     ours, ort = (found["engines"][name] for name in ("modelc", "ort"))
     assert 0 < ours["p10_ms"] <= ours["median_ms"] <= ours["p90_ms"]
     assert found["ratio"]["ort"] == pytest.approx(ort["median_ms"] / ours["median_ms"])
+
+
+def test_packages_are_engines_too(tmp_path: Path) -> None:
+    other = tmp_path / "other.modelc"
+    shutil.copytree(small.package(), other)
+    found = bench(small.package(), [str(other)], seconds=0.1)
+    assert set(found["engines"]) == {"modelc", str(other)} and found["ratio"][str(other)] > 0
+    manifest = json.loads((other / "manifest.json").read_text())
+    for variant in manifest["variants"]:
+        variant["inputs"][0]["name"] = "another"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"takes .*, and .* takes another .*: they cannot be compared"):
+        bench(small.package(), [str(other)])
 
 
 def test_bench_says_the_share_of_the_peak() -> None:

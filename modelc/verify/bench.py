@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from modelc.errors import InputError, TargetError
-from modelc.package import machine_of, read_package
+from modelc.package import Package, machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
 from modelc.verify.check import drawn, other_model
 from modelc.verify.engine import NAMES, Engine
 
+SUFFIX = ".modelc"  # of what is a package among engines
 SLICES = 10
 LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
@@ -37,33 +38,38 @@ def bench(
     progress: Callable[[str], None] | None = None,
     peak: bool = False,
 ) -> dict[str, Any]:
-    """Times the package and every engine of `against` (ort, ort-daz: with denormals as zero, openvino in float32,
-    openvino-bf16) for about `seconds` each. `ratio` is an engine's median time / the package's: above 1, the package
-    is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype that the
-    package computes in, `peak_share` of the time that its arithmetic would take there."""
+    """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
+    openvino in float32, openvino-bf16, or the path of another package, PKG.modelc. `ratio` is an engine's median time /
+    the package's: above 1, the package is faster. With `peak` also what this machine's units reach by themselves:
+    `peak_gflops` for every dtype that the package computes in, `peak_share` of the time that its arithmetic would take
+    there."""
     say = progress or (lambda text: None)
-    if unknown := sorted(set(against) - set(NAMES[1:])):
-        raise InputError(f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}")
+    packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
+    others = [name for name in dict.fromkeys(against) if name not in packages]
+    if unknown := sorted(set(others) - set(NAMES[1:])):
+        raise InputError(
+            f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}, and packages: PKG{SUFFIX}"
+        )
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
-    if against and model is None:
-        raise InputError(f"to compare with {', '.join(against)} the ONNX model is needed: give --model MODEL.onnx")
-    read = read_package(package)
-    if machine_of(read.manifest.target.triple) != native_machine():
-        raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
+    if others and model is None:
+        raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
+    read = _native(package)
+    for other in packages:
+        _same_boundary(read, _native(other))
     feed = next(drawn(read, model))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
-        for name in ("modelc", *dict.fromkeys(against)):
+        for name in ("modelc", *packages, *others):
             say(f"opening {name}")
-            path = package if name == "modelc" else model
+            path = package if name == "modelc" else name if name in packages else model
             assert path is not None
-            engines[name] = stack.enter_context(Engine(name, path, threads))
+            engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, path, threads))
             engines[name].run(feed)
         plan = read.manifest.variants[0]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks}, seconds, say)
-        abouts = {name: engine.about for name, engine in engines.items()}
+        abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
     ours = float(np.median(times["modelc"]))
     gflops = {dtype: one.gflops(float(np.median(times.pop(dtype)))) for dtype, one in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
@@ -75,6 +81,25 @@ def bench(
         "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
         **shares,
     }
+
+
+def _native(path: str | Path) -> Package:
+    """The package at `path`. Raises TargetError where this machine cannot run it."""
+    read = read_package(path)
+    if machine_of(read.manifest.target.triple) != native_machine():
+        raise TargetError(f"{path} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
+    return read
+
+
+def _same_boundary(one: Package, other: Package) -> None:
+    """Raises InputError where the first variants of two packages take other inputs."""
+    if one.manifest.variants[0].inputs != other.manifest.variants[0].inputs:
+        raise InputError(f"{_taken(one)}, and {_taken(other)}: they cannot be compared")
+
+
+def _taken(package: Package) -> str:
+    inputs = (f"{t.name} {t.dtype}{list(t.shape)}" for t in package.manifest.variants[0].inputs)
+    return f"{package.path} takes {', '.join(inputs)}"
 
 
 def _units(plan: Plan) -> dict[str, Unit]:
