@@ -1,5 +1,6 @@
 """Winograd's rule: equal results by the interpreter, by kernels, and when it is chosen."""
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -7,13 +8,15 @@ import pytest
 from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
 
 from modelc.config import load_config
+from modelc.ir.candidate import Candidate
 from modelc.ir.verify import verify_task
 from modelc.policy import Policy
-from modelc.space.choose import default_candidate
+from modelc.space.choose import accepted, default_candidate
+from modelc.space.construct import constructed
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, winograd_rule
-from modelc.space.sketches.filtering import Winograd, winograd_sketches
+from modelc.space.sketches.winograd import Shape, Winograd, winograd_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -56,6 +59,49 @@ def test_the_rule_computes_the_same(task, m) -> None:
 def test_kernels_of_every_transform(task) -> None:
     for found in winograd_sketches(task, TARGET, []):
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
+
+
+@pytest.mark.parametrize(
+    ("task", "drawn", "checked"),
+    [(conv(2, 20, (13, 9), 40), 2, "F(2, 3) by rows, F(2, 3) by points"), (conv(2, 8, (4, 9, 7), 20, dims=3), 1, "")],
+    ids=["vectors that do not divide", "3d"],
+)
+def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
+    """Every shape of every transform has points, all of them accepted; of some shapes they run."""
+    found, ran, generator = 0, 0, np.random.default_rng(drawn)
+    for sketch in winograd_sketches(task, TARGET, []):
+        points = sketch.random(drawn, generator)
+        assert (sketch.estimate(points, 4) > 0).all() and sketch.legal(sketch.start()[None, :]).all()
+        for candidate in map(sketch.candidate, points):
+            assert Candidate.from_json(candidate.to_json()) == candidate
+            accepted(task, candidate)
+            found += 1
+        if sketch.name in (checked or "F(2, 3) by panels"):
+            check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), candidate)
+            ran += 1
+    assert found == 6 * drawn and ran == drawn
+
+
+def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
+    sketches = winograd_sketches(conv(1, 64, (56, 56), 64), TARGET, [])
+    names = {s.shape: {k.name for k in s.knobs} for s in sketches}
+    assert all(len(k.values) > 1 for s in sketches for k in s.knobs)
+    assert "chunk" in names[Shape.ROWS] and "chunk" not in names[Shape.POINTS]
+    assert "multiplying" in names[Shape.POINTS] and "order" not in names[Shape.PANELS]
+    for sketch in sketches:
+        assert sketch.rough() == pytest.approx(float(sketch.estimate(sketch.start()[None, :], 1)[0]))
+        (first, *_) = constructed(sketch, 1, 3)
+        assert (first.point == sketch.start()).all(), "doubted estimates move nothing"
+    one = winograd_sketches(conv(1, 16, (4, 4), 16), replace(TARGET, cores=1), [])
+    assert not {k.name for s in one for k in s.knobs} & {"parallel", "multiplying", "vectors.in", "vectors.out"}
+
+
+def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
+    (by_rows, *_) = winograd_sketches(conv(1, 32, (28, 28), 32), TARGET, [])
+    start = by_rows.values(by_rows.start())
+    points = np.array([by_rows.point({**start, "chunk": n}) for n in (by_rows.parts.tile_rows, start["chunk"])])
+    whole, chunked = by_rows.estimate(points, 4)
+    assert whole > 2 * chunked
 
 
 def _m(sketch: Winograd) -> int:

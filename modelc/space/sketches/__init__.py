@@ -7,7 +7,7 @@ tiled.py            contractions and windows: a register tile inside macro loops
 tensorized.py       the same, with applications of an intrinsic in place of vectors
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
-filtering.py        Winograd: where transforms run around the products
+winograd.py         Winograd: where transforms run around the products; winograd_parts.py
 attention.py        attention by tiles of query rows; attention_parts.py, attention_units.py
 rows.py             several reductions over common rows: softmax, normalisations
 phases.py           reductions of whole tensors, of few long rows, of columns

@@ -20,7 +20,6 @@ from modelc.space.sketch import Sketch
 from modelc.space.sketches.attention import attention_candidate
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
-from modelc.space.sketches.filtering import winograd_sketches
 from modelc.space.sketches.fusing import fused
 from modelc.space.sketches.maps import collapsed, exposed, inlined
 from modelc.space.sketches.phases import columns_candidate
@@ -29,6 +28,7 @@ from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
 from modelc.space.sketches.tiled import Tiled, tiled_space
+from modelc.space.sketches.winograd import winograd_sketches
 from modelc.target import Target
 
 

@@ -117,12 +117,14 @@ class Tiled:
         vector: str,
         consumers: list[Block],
         straight: bool = False,
+        ranges: Mapping[str, int] | None = None,
     ):
+        """`ranges`: extents of iterators of which Blocks around the anchor ask for less than all."""
         self.task, self.target, self.stages = task, target, stages
         self.anchor, self.vector, self.consumers, self.straight = anchor, vector, consumers, straight
         self.reads, _ = accesses(task, anchor)
         self.lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
-        self.ranges = anchor.ranges
+        self.ranges = {**anchor.ranges, **(ranges or {})}
         plain = reads_plainly(consumers[0], anchor.writes[0].buffer)
         assert plain is not None
         self.strides = output_strides(task, anchor, consumers[0], plain)

@@ -1,0 +1,493 @@
+"""The Sketch of Tasks derived by Winograd's rule (rules/winograd.py): where the transforms run around the products.
+
+The Task's last Block owns the outer loops. Three shapes, told apart by what is read again and again:
+
+    by rows     a chunk of tile rows at a time: its input is padded and transformed, multiplied, transformed back; the
+                kernel is read for every chunk
+    by panels   all tiles are transformed first (a phase of its own); then, for one panel of outputs at a time, the
+                products over all tiles and their transformation: the kernel is read once, the tiles for every panel
+    by points   transforms, products and transforms back are phases of their own; products go point by point of the
+                transformed tile: kernel and tiles are read once, and products are written out in between
+
+rows.N       rows of row iterator N in the products' register tile
+vectors      vectors of that tile along the outputs
+order        "panels": a panel of the kernel stays while rows pass; "rows": a register tile's rows, while panels do
+steps        reduction steps in one iteration of the products' innermost loop
+prefetch     "far": the kernel's next panel while one is worked on; or "none"
+chunk        rows of tiles that are transformed, multiplied and transformed back together (by rows)
+parallel     the owner's loop whose iterations go to threads
+multiplying  the products' own such loop, where they are a phase (by points)
+vectors.in, vectors.out   vectors that one iteration of the input's and of the output's transforms works on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.layout import Layout
+from modelc.space.analysis.footprint import Ints
+from modelc.space.cost.analytic import Model, Population, fits, kernel_cycles, model_of
+from modelc.space.cost.overlap import overlapped
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.winograd import TRANSFORMS, windows
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.contraction import SECOND_BEST, STEPS
+from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first
+from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, TiledKnobs
+from modelc.space.sketches.winograd_parts import Parts, parts_of
+from modelc.target import Target
+
+STREAMED = 0.4  # of memory's bandwidth that is had where few rows go over each part of what comes from there
+PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
+DOUBT = 0.25  # of the estimates, between points of one Sketch
+SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
+
+
+class Shape(Enum):
+    """Where the transforms run around the products (see above)."""
+
+    ROWS = "rows"
+    PANELS = "panels"
+    POINTS = "points"
+
+
+PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one that is there in any case
+
+
+def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
+    """Each shape of each F(m, 3) that applies to the one reduction of `task`; empty if none does."""
+    anchor = reduction_of(task)
+    if len(anchor.writes) > 1 or windows(task, anchor) is None:
+        return []
+    found: list[Winograd] = []
+    for m in TRANSFORMS:
+        with suppress(DoesNotApply):
+            parts = _filtered(task, target, [*stages], m)
+            found += [Winograd(parts, shape) for shape in Shape]
+    return found
+
+
+def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Parts:
+    """The parts of `task` after F(m, 3). Raises DoesNotApply."""
+    name = reduction_of(task).name
+    if not consumers_of(task, reduction_of(task)):
+        task = applied(task, stages, "cache_write", block=name)
+    if len(consumers_of(task, reduction_of(task))) > 1:
+        raise DoesNotApply("several Blocks consume the result")
+    copies = [b.name for b in task.blocks[: task.blocks.index(reduction_of(task))]]
+    task = applied(task, stages, "winograd", block=name, m=m)
+    for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
+        task = applied(task, stages, "inline", block=copy)
+    task = applied(task, stages, "cache_write", block=name)
+    return parts_of(task, target, stages, m)
+
+
+class Winograd(Sketch):
+    """The Sketch of one F(m, 3), its transforms in one shape around the products."""
+
+    doubt = DOUBT
+
+    def __init__(self, parts: Parts, shape: Shape):
+        super().__init__("winograd", f"F({parts.m}, 3) by {shape.value}", parts.task, parts.target, parts.stages)
+        self.parts, self.shape, self.m, self.lanes = parts, shape, parts.m, parts.lanes
+        self.v = parts.owned[parts.vector]  # the owner's vector iterator
+        self._models, self._tables = dict[int, Model](), dict[int, Floats]()
+        self.first_chunk = self._first_chunk() if shape is Shape.ROWS else parts.tile_rows
+        self.gemm = parts.tiled(self.first_chunk)
+        smallest = TiledKnobs(tuple((n, 1) for n in self.gemm.inside), 1, 1, False, None)
+        if self.gemm.packing(parts.kernel(self.gemm), smallest) is None:
+            raise DoesNotApply("the kernel cannot be packed")
+
+    # --- knobs ----------------------------------------------------------------------------------------------------
+
+    def all_knobs(self) -> list[Knob]:
+        return self._knobs
+
+    @cached_property
+    def _knobs(self) -> list[Knob]:
+        parts, gemm, start = self.parts, self.gemm, self.start_values()
+        most = -(-gemm.ranges[parts.vector] // self.lanes)
+        channels = -(-parts.columns.ranges[parts.channel] // self.lanes)
+        vectors = tuple(range(1, min(MAX_VECTORS, most) + 1))
+        panels = self.shape is Shape.PANELS  # one panel at a time: nothing passes by
+        points = self.shape is Shape.POINTS
+        fetching = prod(self.product_ranges(parts.tile_rows)[n] for n in (parts.th, parts.tw)) >= FETCHING_ROWS
+        return [
+            *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
+            Knob("vectors", vectors, f"vectors of the register tile along {parts.vector}"),
+            Knob("order", ("panels",) if panels or most == 1 else ("panels", "rows"), "what passes by the other"),
+            Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("prefetch", (FAR, "none") if fetching else ("none",), "what is prefetched by instructions"),
+            Knob("chunk", self.chunks(), "rows of tiles that are worked on together"),
+            Knob("parallel", self.loops("parallel", start), "the owner's loop whose iterations go to threads"),
+            Knob("multiplying", self.loops("multiplying", start) if points else ("",), "the products' such loop"),
+            Knob("vectors.in", SIDE_BY_SIDE[:channels], "vectors in one iteration of the input's transform"),
+            Knob("vectors.out", SIDE_BY_SIDE[:most], "vectors in one iteration of the output's transform"),
+        ]
+
+    def start_values(self) -> Mapping[str, Value]:
+        return self._rules
+
+    @cached_property
+    def _rules(self) -> dict[str, Value]:
+        parts, kernel = self.parts, self.gemm.best_kernel()
+        rows = prod(self.product_ranges(parts.tile_rows)[n] for n in (parts.th, parts.tw))
+        values: dict[str, Value] = {
+            **{f"rows.{n}": c for n, c in kernel.rows},
+            "vectors": kernel.vectors,
+            "order": "panels",
+            "steps": UNROLLED,
+            "prefetch": FAR if rows >= FETCHING_ROWS else "none",
+            "chunk": self.first_chunk,
+            "vectors.in": 1,
+            "vectors.out": 1,
+            "multiplying": "",
+        }
+        loops = self.open_loops("parallel")
+        if self.shape is not Shape.PANELS:
+            chunk, vectors = np.array([self.first_chunk]), np.array([kernel.vectors])
+            counts = {loop: int(self.trips("parallel", loop, chunk, vectors)[0]) for loop in loops}
+            loops = parallel_first(loops, counts, self.target)
+        values["parallel"] = loops[0]
+        if self.shape is Shape.POINTS:
+            values["multiplying"] = self.open_loops("multiplying")[0]
+        return values
+
+    def product_ranges(self, tile_rows: int) -> dict[str, int]:
+        """Extents of the product's iterators in one chunk."""
+        return {**self.parts.product.ranges, self.parts.th: tile_rows}
+
+    def chunks(self) -> tuple[int, ...]:
+        """Rows of tiles in one chunk: the least for twice as many chunks again and again; and what rules take."""
+        total = self.parts.tile_rows
+        if self.shape is not Shape.ROWS:
+            return (total,)
+        return tuple(sorted({-(-total // (1 << k)) for k in range((total - 1).bit_length() + 1)} | {self.first_chunk}))
+
+    def row_counts(self, name: str) -> tuple[int, ...]:
+        """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
+        extents = self.chunks() if name == self.parts.th else (self.gemm.ranges[name],)
+        found = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
+        return tuple(sorted(found | {int(self.start_values()[f"rows.{name}"])}))
+
+    def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
+        """The values of a knob that names a parallel loop: none else than the rules' on one core."""
+        first = str(start[knob])
+        others = [loop for loop in self.open_loops(knob) if loop != first and self.target.cores > 1]
+        return (first, *others)
+
+    def open_loops(self, knob: str) -> list[str]:
+        """The loops that can go to threads: the owner's outside the products, or the products' own."""
+        parts = self.parts
+        if knob == "multiplying":
+            moving, still = self.outside()
+            return [*moving, f"{parts.vector}0", *still]
+        samples, depths = ([f"{n}0" for n in names] for names in parts.lead)
+        rows = f"{parts.owned[parts.th]}0"
+        if self.shape is Shape.PANELS:
+            return [f"{self.v}0", *samples, *depths]
+        return [*samples, rows] if self.shape is Shape.ROWS else [*samples, *depths, rows]
+
+    def legal(self, points: Points) -> Bools:
+        """Registers hold the products' tile, which is no larger than a chunk; transforms write whole panels."""
+        parts, gemm = self.parts, self.gemm
+        rows, vectors = self.register_rows(points), self.column(points, "vectors")
+        found = fits(self.model(self.first_chunk), rows, vectors)
+        if parts.th in gemm.inside:
+            found &= self.column(points, f"rows.{parts.th}") <= self.column(points, "chunk")
+        if self.shape is Shape.PANELS:
+            found &= vectors % self.column(points, "vectors.out") == 0
+        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+
+    # --- the Candidate --------------------------------------------------------------------------------------------
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        parts, owner, v = self.parts, self.parts.owner.name, self.v
+        th, tw = parts.owned[parts.th], parts.owned[parts.tw]
+        knobs, out = self.knobs_of(values), int(values["vectors.out"])
+        panel = (self.gemm.tiles(knobs)[parts.vector][0],) if self.shape is Shape.PANELS else ()
+        sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
+        tiles: dict[str, tuple[int, ...]] = {v: sizes}
+        level = len(panel)  # of the loop over what the output's transform works on at once
+        within = [f"{n}0" for n in parts.within] + [f"{v}{k}" for k in range(level + 1, len(sizes) + 1)]
+        open_loops = self.open_loops("parallel")
+        outer = [str(values["parallel"]), *(loop for loop in open_loops if loop != values["parallel"])]
+        depths = [f"{n}0" for n in parts.lead[1]]
+        transforms, products, scope = ("root", "arena"), "root", "arena"
+        spot = f"{owner}.{v}{level}"
+        if self.shape is Shape.PANELS:
+            order = [*outer, f"{th}0", f"{tw}0", f"{v}1", *within]
+            products, scope = f"{owner}.{outer[-1]}", "local"
+        elif self.shape is Shape.ROWS:
+            tiles |= {th: (knobs.chunk,)}
+            order = [*outer, *depths, f"{th}1", f"{tw}0", f"{v}0", *within]
+            transforms = (f"{owner}.{outer[-1]}", "local")
+            products, scope = f"{owner}.{(outer[-1], *depths)[-1]}", "local"
+        else:
+            order = [*outer, f"{tw}0", f"{v}0", *within]
+        tags = dict.fromkeys(within[:-1], "unroll") | {order[0]: "parallel", order[-1]: "vector"}
+        wide = int(values["vectors.in"])
+        schedules = {
+            parts.pad.name: map_schedule(self.task, parts.pad, self.target, *transforms),
+            parts.columns.name: self.columns_schedule(wide, *transforms),
+            parts.rows.name: self.transform(parts.rows, parts.channel, f"{parts.columns.name}.{parts.channel}0", wide),
+            parts.gather.name: self.transform(parts.gather, parts.vector, spot, out),
+            parts.scatter.name: self.transform(parts.scatter, parts.vector, spot, out),
+            owner: BlockSchedule("root", "arena", tiles, tuple(order), tags),
+        }
+        schedules |= {b.name: map_schedule(self.task, b, self.target) for b in parts.afterwards}
+        schedules[parts.product.name], macro = self.product_schedule(knobs, products, str(values["multiplying"]))
+        schedules[parts.write.name] = replace(
+            self.gemm.epilogue(parts.write, f"{parts.product.name}.{macro[-1]}", knobs), scope=scope
+        )
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
+
+    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
+        """What of `values` the products' register tile is made of."""
+        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
+        passing, steps, prefetch = values["order"] == "rows", int(values["steps"]), str(values["prefetch"])
+        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), passing, None, steps, prefetch)
+
+    def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
+        """The kernel, packed for the products' register tile, and their accumulators."""
+        found = {}
+        for read in self.gemm.reads:
+            if read.load.buffer in self.task.constants:
+                found[read.load.buffer] = self.gemm.packing(read, knobs)
+        (accumulators,) = self.parts.product.writes
+        found[accumulators.buffer] = self.gemm.tile_layout(accumulators)
+        return {name: layout for name, layout in found.items() if layout is not None}
+
+    def outside(self) -> tuple[list[str], list[str]]:
+        """The products' loops over whole iterators: those that the kernel moves with, and the others."""
+        tiled = (self.parts.vector, *self.gemm.inside)
+        loops = [f"{i.name}0" for i in self.parts.product.spatial if i.extent > 1 and i.name not in tiled]
+        kernel = self.parts.kernel(self.gemm)
+        moving, still = ([n for n in loops if (kernel.strides[n[:-1]] != 0) == moves] for moves in (True, False))
+        return moving, still
+
+    def product_schedule(self, knobs: TiledKnobs, at: str, parallel: str) -> tuple[BlockSchedule, list[str]]:
+        """The product's loops at `at`, and those outside its micro-kernel."""
+        v, counts = self.parts.vector, dict(knobs.rows)
+        tile = self.gemm.tiles(knobs)[v][0]
+        tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
+        moving, still = self.outside()
+        rows, panels = [*still, *(f"{n}0" for n in counts)], [f"{v}0"]
+        macro = [*moving, *rows, *panels] if knobs.by_rows else [*moving, *panels, *rows]
+        micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
+        tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
+        if parallel:
+            macro = [parallel, *(loop for loop in macro if loop != parallel)]
+            tags[parallel] = "parallel"
+        reduction = [f"{n}0" for n in self.gemm.reduction]
+        steps = self.gemm.unrolled_steps(knobs, tiles)
+        tags |= dict.fromkeys(steps, "unroll")
+        order = (*macro, *reduction, *steps, *micro)
+        ahead = self.fetched(knobs, macro, tiles)
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), ahead), macro
+
+    def fetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
+        """The kernel, and the loop over parts of it that lie one after the other in the order they are read: where
+        enough rows go over each."""
+        v, ranges = self.parts.vector, self.product_ranges(knobs.chunk)
+        here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
+        loops = [loop for loop in macro if loop[:-1] != v or here > tiles[v][0]]
+        kernel = self.parts.kernel(self.gemm)
+        moving = [loop for loop in loops if kernel.strides[loop[:-1]]]
+        passing = prod(ranges[n] for n in (self.parts.th, self.parts.tw))
+        if knobs.by_rows:
+            passing = prod(c for _, c in knobs.rows)
+        if not moving or passing < FETCHING_ROWS or knobs.prefetch != FAR:
+            return {}
+        return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
+
+    def columns_schedule(self, vectors: int, at: str, scope: str) -> BlockSchedule:
+        """The second input transform, so many vectors of channels of one tile at a time; the first runs inside it."""
+        block, c = self.parts.columns, self.parts.channel
+        e = block.spatial[-1].name
+        others = [i.name for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
+        sizes = (vectors * self.lanes, self.lanes) if vectors > 1 else (self.lanes,)
+        unrolled = [f"{e}0", *(f"{c}{k}" for k in range(1, len(sizes)))]
+        order = [*(f"{n}0" for n in others), f"{c}0", *unrolled, f"{c}{len(sizes)}"]
+        tags = dict.fromkeys(unrolled, "unroll") | {order[-1]: "vector"}
+        if at == "root" and others:
+            first = max(others, key=lambda n: block.ranges[n])
+            order.remove(f"{first}0")
+            order.insert(0, f"{first}0")
+            tags[f"{first}0"] = "parallel"
+        return BlockSchedule(at, scope, {c: sizes}, tuple(order), tags)
+
+    def transform(self, block: Block, vector: str, at: str, vectors: int) -> BlockSchedule:
+        """A transform of so many vectors of one tile, unrolled."""
+        point = block.spatial[-1].name
+        order = (f"{point}0", f"{vector}0", f"{vector}1")
+        tags = {order[0]: "unroll", order[2]: "vector"} | ({order[1]: "unroll"} if vectors > 1 else {})
+        return BlockSchedule(at, "local", {vector: (self.lanes,)}, order, tags)
+
+    # --- estimates ------------------------------------------------------------------------------------------------
+
+    def rough(self) -> float:
+        start = self.start_values()
+        rows = np.array([[int(start[f"rows.{n}"]) for n in self.gemm.inside]], np.int64)
+        vectors, chunk = (np.array([int(start[name])], np.int64) for name in ("vectors", "chunk"))
+        products = self.products_of(self.first_chunk, rows.reshape(1, -1), vectors)
+        tilings = _Tilings(rows.reshape(1, -1), vectors, chunk, np.zeros(1, np.bool_))
+        return float(self.seconds(tilings, products, {}, 1)[0])
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
+        products = np.zeros(len(points))
+        for size in np.unique(chunk):
+            which = chunk == size
+            table = self.table(int(size))
+            names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
+            products[which] = table[tuple(self.index(points[which], n) for n in names)]
+        by_rows = self.index(points, "order") == 1
+        shares = {knob: self.shares(points, knob, cores) for knob in ("parallel", "multiplying")}
+        seconds = self.seconds(_Tilings(rows, vectors, chunk, by_rows), products, shares, cores)
+        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
+        away = away + self.index(points, "vectors.in") + self.index(points, "vectors.out")
+        return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
+
+    def seconds(self, tilings: _Tilings, products: Floats, shares: Mapping[str, Floats], cores: int) -> Floats:
+        """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, and what
+        passes through memory while this goes on. `shares`: the part of the work that the busiest core has."""
+        parts = self.parts
+        even = np.full(len(products), 1 / cores)
+        owner = shares.get("parallel", even)
+        before = owner if self.shape is Shape.ROWS else even
+        within = shares.get("multiplying", even) if self.shape is Shape.POINTS else owner
+        rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
+        p, transform = self.m + 2, TRANSFORMS[self.m]
+        terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (transform.input, transform.output))
+        vectors_in, vectors_out = (parts.bytes(b) / (p * p * 4 * self.lanes) for b in (parts.columns, parts.write))
+        cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
+        cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
+        near, far = self.passing(tilings)
+        near_seconds = near / (1e9 * self.target.second.bandwidth_gbs)
+        compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
+        pairs = zip(compute, far + self.streamed(tilings), strict=True)
+        once = [overlapped(float(busy), int(streamed), self.target) for busy, streamed in pairs]
+        return np.asarray(PHASES[self.shape] * PHASE_SECONDS + np.array(once), np.float64)
+
+    def shares(self, points: Points, knob: str, cores: int) -> Floats:
+        """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
+        loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
+        chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
+        every = np.stack([self.trips(knob, loop, chunk, vectors) for loop in loops])
+        trips = every[self.index(points, knob), np.arange(len(points))]
+        pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
+        return np.asarray(-(-pieces // cores) / pieces, np.float64)
+
+    def trips(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> Ints:
+        """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""
+        parts, name, one = self.parts, loop[:-1], np.ones(len(chunk), np.int64)
+        if not name:
+            return one
+        block = parts.owner if knob == "parallel" else parts.product
+        if name in (self.v, parts.vector):
+            return -(-block.ranges[name] // (vectors * self.lanes))
+        chunked = self.shape is Shape.ROWS and block is parts.owner and name == parts.owned[parts.th]
+        return -(-block.ranges[name] // (chunk if chunked else one))
+
+    def register_rows(self, points: Points) -> Ints:
+        """Rows of the register tile [P x iterators]."""
+        inside = self.gemm.inside
+        return np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
+
+    def table(self, chunk: int) -> Floats:
+        """Cycles of all products in chunks of so many rows of tiles, for every register tile [rows.N..., vectors]."""
+        if chunk not in self._tables:
+            known = {k.name: k.values for k in self.all_knobs()}
+            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
+            every = np.array(list(product(*sizes)), np.int64)
+            found = self.products_of(chunk, every[:, :-1], every[:, -1])
+            self._tables[chunk] = found.reshape([len(s) for s in sizes])
+        return self._tables[chunk]
+
+    def products_of(self, chunk: int, rows: Ints, vectors: Ints) -> Floats:
+        """Cycles of all products [P]."""
+        none = np.zeros(len(vectors), np.int64)
+        population = Population(rows, vectors, none + chunk, none > 0, none)
+        chunks = -(-self.parts.tile_rows // chunk)
+        return chunks * kernel_cycles(self.model(chunk), population)
+
+    def model(self, chunk: int) -> Model:
+        """What the cost of register tiles needs to know of the products in one chunk."""
+        if chunk not in self._models:
+            whole = self._models.setdefault(self.first_chunk, model_of(self.gemm))
+            self._models[chunk] = replace(
+                whole, tiled=self.gemm if chunk == self.first_chunk else self.parts.tiled(chunk)
+            )
+        return self._models[chunk]
+
+    def passing(self, tilings: _Tilings) -> tuple[Floats, Floats]:
+        """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of
+        the kernel pass by, more than the other way round: for that cycles of loads are known."""
+        parts, gemm, second = self.parts, self.gemm, self.target.second.bytes // 2
+        ranges = parts.product.ranges
+        depth = 4 * prod(i.extent for i in parts.product.reduction)
+        slab = depth * ranges[parts.vector]
+        extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
+        extents = [tilings.chunk if n == parts.th else x for n, x in zip(gemm.inside, extents, strict=True)]
+        ones = [np.ones(len(tilings.chunk))]
+        rows = np.prod(np.stack([*ones, *extents]), axis=0)
+        tiles = np.prod(np.stack([*ones, *(-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True))]), axis=0)
+        panels = -(-ranges[parts.vector] // (tilings.vectors * self.lanes))
+        near = self.target.caches[0].bytes // 2
+        again = slab * (tiles - 1) * (slab > near) - depth * rows * (panels - 1) * (depth * rows > near)
+        whole = prod(ranges[i.name] for i in parts.product.spatial if i.name != parts.vector) / rows
+        extra = np.where(tilings.by_rows, np.maximum(0.0, again) * whole, 0.0)
+        return np.where(slab > second, 0.0, extra), np.where(slab > second, extra, 0.0)
+
+    def streamed(self, tilings: _Tilings) -> Floats:
+        """Bytes from beyond the second-level cache: the kernel, and what is read again after it had to leave."""
+        parts = self.parts
+        kernel = self.task.buffer(parts.kernel(self.gemm).load.buffer).bytes
+        tiles, products = parts.bytes(parts.columns), parts.bytes(parts.write)
+        room, once = self.target.second.bytes // 2, np.full(len(tilings.chunk), int(kernel / STREAMED))
+        if self.shape is Shape.ROWS:
+            chunks = -(-parts.tile_rows // tilings.chunk)
+            return once + (kernel > room) * kernel * (chunks * parts.points([*parts.lead[0], *parts.lead[1]]) - 1)
+        if self.shape is Shape.PANELS:
+            panels = -(-parts.product.ranges[parts.vector] // (tilings.vectors * self.lanes))
+            return once + tiles * panels * (tiles > room) + 2 * products * (products // panels > room)
+        return once + 2 * tiles * (tiles > room) + 2 * products * (products > room)
+
+    def _first_chunk(self) -> int:
+        """Rows of tiles in a chunk: transformed tiles and products stay in the second-level cache, every core gets
+        work."""
+        parts, total = self.parts, self.parts.tile_rows
+        samples, depths = parts.lead
+        tiles = parts.bytes(parts.columns) // parts.points(samples)
+        products = parts.bytes(parts.write) // parts.points([*samples, *depths])
+        fits = max(1, self.target.second.bytes * 3 // 4 * total // max(tiles + products, 1))
+        wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
+        best = min(fits, wanted)
+        return -(-total // -(-total // best))
+
+
+@dataclass(frozen=True)
+class _Tilings:
+    """What of points the traffic depends on: row p of every array belongs to point p."""
+
+    rows: Ints  # [P x row iterators in the register tile]
+    vectors: Ints  # [P]
+    chunk: Ints  # [P]
+    by_rows: Bools  # [P] panels pass by rows
+
+
+def _even(extent: int) -> tuple[int, ...]:
+    """Sizes of tiles along `extent`, the least for each number of them."""
+    return tuple(sorted({-(-extent // k) for k in range(1, extent + 1)}))

@@ -1,0 +1,145 @@
+"""What the Blocks of a Task derived by Winograd's rule (rules/winograd.py) are for, told by what they read and write:
+
+pad -> rows -> columns -> product -> write -> gather -> scatter -> owner -> afterwards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Stage
+from modelc.space.analysis.access import Access, accesses, stored_lanes
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.maps import vector_iterator
+from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.tiled import Tiled
+from modelc.target import Target
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The Blocks of one F(m, 3), and the iterators that its schedules go over."""
+
+    task: Task
+    target: Target
+    stages: tuple[Stage, ...]
+    m: int
+    pad: Block  # the input with a margin
+    rows: Block  # the input transform: along h, then
+    columns: Block  # along w
+    product: Block  # what is summed, for each point of a tile
+    write: Block  # the copy of its accumulators
+    gather: Block  # the output transform: along h, then
+    scatter: Block  # along w
+    owner: Block  # the consumer, whose loops all others run in or before
+    afterwards: tuple[Block, ...]
+    vector: str  # the product's iterator whose elements lie side by side
+    channel: str  # the input transforms' iterator of the same kind
+
+    @property
+    def lanes(self) -> int:
+        return stored_lanes(self.target, "float32")
+
+    @property
+    def th(self) -> str:
+        """The iterator over rows of tiles."""
+        return self.scatter.spatial[-3].name
+
+    @property
+    def tw(self) -> str:
+        """The iterator over tiles of one row."""
+        return self.scatter.spatial[-2].name
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of tiles."""
+        return self.product.ranges[self.th]
+
+    @cached_property
+    def owned(self) -> dict[str, str]:
+        """The owner's iterator for each of the product's."""
+        names = [str(i) for i in self.scatter.writes[0].indices[2:]]
+        return dict(zip(names, self._read()[2:], strict=True))
+
+    @property
+    def within(self) -> tuple[str, str]:
+        """The owner's iterators over the elements of one tile of results."""
+        high, wide = self._read()[:2]
+        return high, wide
+
+    def _read(self) -> list[str]:
+        (read,) = {r for r in self.owner.reads if r.buffer == self.scatter.writes[0].buffer}
+        return [str(i) for i in read.indices]
+
+    @cached_property
+    def lead(self) -> tuple[list[str], list[str]]:
+        """The owner's iterators that are neither tiles, parts of a tile, nor the vector: those that have transformed
+        tiles of their own, and those that a window of the product slides along."""
+        inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
+        found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+        (tiles,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
+        alone = {self.owned.get(str(i)) for i in tiles.indices}
+        return [n for n in found if n in alone], [n for n in found if n not in alone]
+
+    def points(self, names: Sequence[str]) -> int:
+        """Points of so many of the owner's iterators."""
+        return prod(self.owner.ranges[n] for n in names)
+
+    def bytes(self, block: Block) -> int:
+        """Bytes of what `block` writes."""
+        return self.task.buffer(block.writes[0].buffer).bytes
+
+    def tiled(self, tile_rows: int) -> Tiled:
+        """The product, in chunks of so many rows of tiles."""
+        ranges = {self.th: tile_rows}
+        return Tiled(self.task, self.target, self.stages, self.product, self.vector, [self.write], ranges=ranges)
+
+    def kernel(self, tiled: Tiled) -> Access:
+        """The read of the transformed kernel."""
+        return next(r for r in tiled.reads if r.load.buffer in self.task.constants)
+
+
+def parts_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Parts:
+    """The parts of a derived Task. Raises DoesNotApply if it has other Blocks, or channels apart from each other."""
+    product = reduction_of(task)
+    columns = _writer(task, product)
+    rows = _writer(task, columns)
+    pad = _writer(task, rows)
+    write = _reader(task, product)
+    gather = _reader(task, write)
+    scatter = _reader(task, gather)
+    owner = _reader(task, scatter)
+    rest = task.blocks[task.blocks.index(owner) + 1 :]
+    afterwards = tuple(b for b in rest if isinstance(b, Block))
+    if 8 + len(afterwards) != len(task.blocks):
+        raise DoesNotApply("the Task has Blocks of another kind")
+    vector = vector_iterator(write, accesses(task, write)[1])
+    source = accesses(task, columns)[0][0]
+    channel = next((i.name for i in columns.spatial if i.extent > 1 and source.strides[i.name] == 1), None)
+    if vector is None or channel is None or vector not in product.ranges:
+        raise DoesNotApply("channels are not stored one after the other")
+    return Parts(
+        task, target, tuple(stages), m, pad, rows, columns, product, write, gather, scatter, owner, afterwards, vector,
+        channel,
+    )  # fmt: skip
+
+
+def _writer(task: Task, block: Block) -> Block:
+    """The one Block that writes what `block` reads."""
+    read = {r.buffer for r in block.reads}
+    return _only([b for b in task.blocks if isinstance(b, Block) and read & {w.buffer for w in b.writes}])
+
+
+def _reader(task: Task, block: Block) -> Block:
+    """The one Block that reads what `block` writes."""
+    return _only(consumers_of(task, block))
+
+
+def _only(blocks: Sequence[Block]) -> Block:
+    if len(blocks) != 1:
+        raise DoesNotApply("the Task has Blocks of another kind")
+    return blocks[0]
