@@ -83,3 +83,45 @@ def test_recurrences_have_no_rows_and_their_first_schedule_is_valid(tmp_path) ->
     task = bound.task.canonical()
     assert chosen(task, packaged.native()).rejected == ()
     assert accepted(task, separate(task, packaged.native())).task == task
+
+
+def single(op, *inputs, outputs=("y",), **attrs) -> tuple:
+    """One node on these arrays; those that are not floats are constants."""
+    names = [f"x{k}" for k in range(len(inputs))]
+    known = dict(zip(names, inputs, strict=True))
+    feeds = {n: x for n, x in known.items() if x.dtype == np.float32 and x.ndim}
+    constants = {n: x for n, x in known.items() if n not in feeds}
+    return model_of([helper.make_node(op, names, outputs, **attrs)], feeds, outputs, constants), feeds
+
+
+def whole(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+NUMBERS = np.array([1, -1, 0, -0.0, np.inf, -np.inf, np.nan, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        single("Div", NUMBERS, np.array(0, np.float32)),
+        single("Div", NUMBERS, np.array(-0.0, np.float32)),
+        single("ReduceMean", floats(0, 2)),
+        single("ReduceSum", floats(3, 0, 2), whole(1)),
+        single("MatMul", floats(3, 0), floats(0, 4)),
+        single("Split", floats(2, 4), whole(0, 3, 1), outputs=("a", "b", "c"), axis=1),
+        single("Concat", floats(2, 0), floats(2, 3), axis=1),
+        single("Pad", floats(0, 2), whole(1, 0, 1, 0), np.array(7, np.float32)),
+        single("Expand", floats(1, 1), whole(0, 4)),
+    ],
+)
+def test_numbers_at_the_edge_and_dimensions_of_nothing(tmp_path, case) -> None:
+    assert not packaged.check(*case, tmp_path)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_product_of_what_is_repeated_over_the_batch(tmp_path, columns) -> None:
+    feeds = {"x": floats(1, 3, 5)}
+    nodes = [helper.make_node("Expand", ["x", "s"], ["e"]), helper.make_node("MatMul", ["e", "w"], ["y"])]
+    model = model_of(nodes, feeds, ["y"], {"s": whole(2, 3, 5), "w": floats(5, columns)})
+    assert not packaged.check(model, feeds, tmp_path)

@@ -57,7 +57,21 @@ class Operator:
             return Definition()
         definition = _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
         _check_ranks(node, inputs, definition)
+        return _of_elements(definition, inputs)
+
+
+def _of_elements(definition: Definition, inputs: Inputs) -> Definition:
+    """The definition without Loads of what has no elements: conditions keep every one of them from being used."""
+    empty = {f"x{k}": v.dtype for k, v in enumerate(inputs) if v is not None and 0 in v.shape}
+    empty |= {b.name: b.dtype for b in definition.locals if 0 in b.shape}
+
+    def visit(e: Expr) -> Expr | None:
+        return const(0, empty[e.buffer]) if isinstance(e, Load) and e.buffer in empty else None
+
+    if not empty:
         return definition
+    blocks = tuple(b if isinstance(b, OpaqueBlock) else b.mapped(visit) for b in definition.blocks)
+    return replace(definition, blocks=blocks, locals=tuple(b for b in definition.locals if b.name not in empty))
 
 
 def _check_ranks(node: Node, inputs: Inputs, definition: Definition) -> None:

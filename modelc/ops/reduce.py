@@ -41,7 +41,7 @@ class Reduction:
 
 
 def _mean(total: Expr, count: int, t: str) -> Expr:
-    return op("div" if t in FLOATS else "truncdiv", total, const(count, t))
+    return op("div" if t in FLOATS else "truncdiv", total, const(max(count, 1), t))  # of nothing 0, as ONNX Runtime
 
 
 def _root(total: Expr, count: int, t: str) -> Expr:

@@ -46,6 +46,12 @@ def _power(code: Code, base: Expr, exponent: Expr) -> Expr:
     return code.const(1) / result if known < 0 else result
 
 
+def _divided(code: Code, a: Expr, b: Expr) -> Expr:
+    """TIR, which folds constants, takes a division by a constant zero for a mistake: it is a product by infinity."""
+    known = constant_value(b)
+    return a / b if known != 0 else a * code.const(math.copysign(math.inf, known))
+
+
 @let_operands
 def _float64_softplus(code: Code, x: Expr) -> Expr:
     tail = code.libm("log1p", code.intrinsic("exp", code.const(0) - absolute(code, x)))
@@ -71,10 +77,10 @@ FLOATS: dict[str, Callable[..., Expr]] = {
     "add": lambda code, a, b: a + b,
     "sub": lambda code, a, b: a - b,
     "mul": lambda code, a, b: a * b,
-    "div": lambda code, a, b: a / b,
+    "div": _divided,
     "floordiv": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[0]),
     "mod": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[1]),
-    "truncdiv": lambda code, a, b: code.intrinsic("trunc", a / b),
+    "truncdiv": lambda code, a, b: code.intrinsic("trunc", _divided(code, a, b)),
     "fmod": _libm("fmod"),
     "pow": _power,
     "max": maximum,
