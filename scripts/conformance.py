@@ -5,6 +5,7 @@ process of its own (forked, two at a time, with a limit on its time), and its ou
 shapes and tolerances. Inputs that only steer shapes are constants where modelc asks for them. A test is
 
     passed    every output is as the suite says
+    differs   an output is not, for a reason that is known (DIFFERENT, ROUNDED)
     failed    an output has another dtype, shape or value
     refused   modelc said in a sentence that it does not take the model
     crashed   anything else: an exception that is no sentence, a signal, no end
@@ -39,14 +40,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fuzzing import Case, Limits, Wrong, run_cases  # noqa: E402
-from packaged import native, run_packaged, shapes_of  # noqa: E402
+from packaged import native, run_packaged  # noqa: E402
 
 from modelc.errors import ModelError  # noqa: E402
-from modelc.frontend.onnx import import_model  # noqa: E402
 from modelc.frontend.specialise import with_constants  # noqa: E402
 
 SECONDS = 60.0  # for one test
-KINDS = ("passed", "failed", "refused", "crashed")
+KINDS = ("passed", "differs", "failed", "refused", "crashed")
 OUTCOMES = {"done": "passed", "wrong": "failed", "refused": "refused"}  # of what becomes of a case
 # Inputs of the test models that steer shapes, by operator and position; real models carry them as initialisers.
 STEERING: Mapping[str, Sequence[int]] = {
@@ -62,6 +62,10 @@ DIFFERENT = dict.fromkeys(
     ("test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"),
     "corners are aligned to the output's whole number of elements, as ONNX Runtime does",
 )
+# Tests whose tolerance is below the rounding errors of the suite's own answer: their distance may be LAST_BITS units in
+# the last place of the tensor's largest element.
+ROUNDED = ("test_dft_inverse", "test_dft_inverse_opset19", "test_attention_4d_causal_fp16")
+LAST_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -108,37 +112,47 @@ def steering(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.n
     return found
 
 
-def prepared(case: Any, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The test's model in `folder` and what it is fed: steering inputs are constants if it is refused without."""
+def computed(case: Any, folder: Path) -> tuple[dict[str, np.ndarray], bool]:
+    """What the test's package makes of its inputs, and whether all of these were constants: steering inputs are, if the
+    model is refused without."""
     path = folder / "model.onnx"
     inputs, _ = case.data_sets[0]
     feeds = {i.name: array_of(x) for i, x in zip(case.model.graph.input, inputs, strict=False)}
     path.write_bytes(case.model.SerializeToString())
     try:
-        import_model(path, *shapes_of(feeds))
+        return run_packaged(path, feeds, folder), False
     except ModelError:
         constants = steering(case.model, feeds)
-        path.write_bytes(with_constants(case.model, constants).SerializeToString())
-        feeds = {name: x for name, x in feeds.items() if name not in constants}
-    return path, feeds
+        if not constants:
+            raise
+    rest = {name: x for name, x in feeds.items() if name not in constants}
+    path.write_bytes(with_constants(case.model, constants).SerializeToString())
+    return run_packaged(path, rest, folder), not rest
 
 
 def examine(name: str) -> str:
     """Runs a test; raises Wrong if an output is not as expected, ModelcError if the model is refused."""
     case = node_tests()[name]
-    with tempfile.TemporaryDirectory(prefix="modelc-conformance-") as text:
-        folder = Path(text)
-        path, feeds = prepared(case, folder)
-        found = run_packaged(path, feeds, folder)
+    with tempfile.TemporaryDirectory(prefix="modelc-conformance-") as folder:
+        found, constant = computed(case, Path(folder))
     given = [found[o.name] for o in case.model.graph.output]
     wanted = [array_of(x) for x in case.data_sets[0][1]]
     try:
         Runner.assert_similar_outputs(wanted, given, case.rtol, case.atol)
     except AssertionError as error:
         if name in DIFFERENT:
-            raise ModelError(f"differs on purpose: {DIFFERENT[name]}") from None
+            return f"differs: {DIFFERENT[name]}"
+        if name in ROUNDED and all(map(_nearly, given, wanted)):
+            return "differs: in the last bits"
         raise Wrong(str(error)) from None
-    return "" if feeds or not case.data_sets[0][0] else "constant"
+    return "constant" if constant else ""
+
+
+def _nearly(found: np.ndarray, wanted: np.ndarray) -> bool:
+    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+        return False
+    unit = np.finfo(wanted.dtype).eps * np.abs(wanted).max()
+    return bool((np.abs(found.astype(np.float64) - wanted) <= LAST_BITS * float(unit)).all())
 
 
 def conformance(names: Iterable[str], seconds: float = SECONDS, jobs: int = 2) -> Iterator[Result]:
@@ -146,14 +160,13 @@ def conformance(names: Iterable[str], seconds: float = SECONDS, jobs: int = 2) -
     tests, _ = node_tests(), native()
     cases = [Case(name, partial(examine, name)) for name in names]
     for case, outcome in run_cases(cases, Limits(seconds), jobs):
-        yield Result(
-            case.name,
-            operator_name(tests[case.name]),
-            OUTCOMES.get(outcome.kind, "crashed"),
-            outcome.said if outcome.kind in OUTCOMES else f"{outcome.kind}: {outcome.signature}\n{outcome.said}",
-            outcome.signature == "constant" and outcome.kind == "done",
-            outcome.seconds,
-        )
+        word = outcome.signature if outcome.kind == "done" else ""
+        kind, reason = OUTCOMES.get(outcome.kind, "crashed"), outcome.said
+        if word.startswith("differs"):
+            kind, _, reason = word.partition(": ")
+        if kind == "crashed":
+            reason = f"{outcome.kind}: {outcome.signature}\n{outcome.said}"
+        yield Result(case.name, operator_name(tests[case.name]), kind, reason, word == "constant", outcome.seconds)
 
 
 def table(results: Iterable[Result]) -> str:
@@ -200,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     passed = {r.name for r in results if r.outcome == "passed"}
     lost = []
     if given.expected and given.update:
-        given.expected.write_text("# Node tests of onnx that pass: scripts/conformance.py --expected FILE --update\n")
-        given.expected.write_text(given.expected.read_text() + "\n".join(sorted(passed)) + "\n")
+        head = "# Node tests of onnx that pass: scripts/conformance.py --expected FILE --update"
+        given.expected.write_text("\n".join([head, *sorted(passed)]) + "\n")
     elif given.expected:
         lost = [n for n in read_expected(given.expected) if n in names and n not in passed]
         print("\n".join(f"expected to pass: {n}" for n in lost))

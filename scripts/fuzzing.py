@@ -209,6 +209,7 @@ class _Child:
         self.start = time.monotonic()
         self.deadline = self.start + limits.seconds + GRACE
         self.pipe, writing = os.pipe()
+        faulthandler.cancel_dump_traceback_later()  # of a case around this one: the child would wait for its thread
         self.process = os.fork()
         if not self.process:
             os.close(self.pipe)
@@ -262,7 +263,9 @@ def _content(descriptor: int) -> str:
 def _limit_data(count: int) -> None:
     now = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert now is not None
-    resource.setrlimit(resource.RLIMIT_DATA, (count + 1024 * int(now[1]),) * 2)
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # of a case within a case: it cannot be raised
+    limit = count + 1024 * int(now[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most),) * 2)
 
 
 def _answer(case: Case) -> tuple[str, str, str]:

@@ -112,8 +112,8 @@ def check(model: onnx.ModelProto, feeds: Arrays, folder: Path, rtol: float = RTO
     returns why ONNX Runtime gave nothing to compare with, if so."""
     path = folder / "model.onnx"
     onnx.save(model, path)
+    refusal, reference = run_reference(path, feeds, folder)  # first: it forks, which is safe before there are threads
     found = run_packaged(path, feeds, folder)
-    refusal, reference = run_reference(path, feeds, folder)
     if not refusal:
         agree(found, reference, "package and ONNX Runtime", rtol, atol)
     agree(found, run_interpreted(path, feeds), "package and interpreter", rtol, atol)

@@ -1,0 +1,45 @@
+"""A slice of ONNX's node tests, and of the extremes of operators, through compiled packages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+import conformance
+import fuzz_operators
+
+EXPECTED = Path(__file__).with_name("conformance.txt")
+EVERY = 24  # of the expected tests one in so many, and as many of the others
+ALWAYS = ("test_simple_rnn_reverse", "test_rnn_seq_length", "test_rotary_embedding", "test_affine_grid_2d")
+
+
+def test_what_passed_still_passes() -> None:
+    expected = conformance.read_expected(EXPECTED)
+    assert len(expected) > 1000 and set(ALWAYS) <= set(expected) <= set(conformance.node_tests())
+    results = list(conformance.conformance([*ALWAYS, *expected[::EVERY]], jobs=1))
+    assert len(results) > 40
+    assert {r.name: (r.outcome, r.reason) for r in results if r.outcome != "passed"} == {}
+
+
+def test_what_does_not_pass_is_refused_in_a_sentence() -> None:
+    others = sorted(set(conformance.node_tests()) - set(conformance.read_expected(EXPECTED)))
+    results = list(conformance.conformance(others[::EVERY], jobs=1))
+    assert len(results) > 5
+    assert {r.name: (r.outcome, r.reason) for r in results if r.outcome in ("failed", "crashed")} == {}
+
+
+def test_a_wrong_answer_fails_and_an_exception_is_a_crash(monkeypatch) -> None:
+    right = conformance.run_packaged
+    monkeypatch.setattr(conformance, "run_packaged", lambda *a: {n: x + 1 for n, x in right(*a).items()})
+    (wrong,) = conformance.conformance(["test_relu"])
+    monkeypatch.setattr(conformance, "run_packaged", lambda *a: 1 // 0)
+    (crash,) = conformance.conformance(["test_relu"])
+    assert (wrong.outcome, crash.outcome) == ("failed", "crashed")
+    assert "ZeroDivisionError" in crash.reason and wrong.operator == "Relu"
+
+
+def test_operators_at_their_extremes(capsys) -> None:
+    assert fuzz_operators.main(["--cases", str(len(fuzz_operators.FAMILIES)), "--jobs", "1"]) == 0
+    assert "equal" in capsys.readouterr().out
