@@ -146,7 +146,7 @@ READERS: dict[str, Reader] = {
 
 def attempt(seed: Seed, reader: str, edits: Sequence[Edit]) -> str:
     """Damages a copy, and reads it."""
-    with tempfile.TemporaryDirectory(prefix="modelc-fuzz-") as name:
+    with tempfile.TemporaryDirectory(dir=seed.model.parent) as name:  # goes with the seed, however the child ends
         os.chdir(name)
         package = Path(name) / "small.modelc"
         shutil.copytree(seed.package, package)
