@@ -70,17 +70,16 @@ class Constructed:
 
 
 def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[Constructed]:
-    """At most `count` points of `sketch`, the best first, by its estimates for so many cores. Its start() comes first
-    where nothing is estimated better by more than the Sketch's doubt. Equal arguments give equal results."""
-    start = sketch.start()[None, :]
-    if sketch.size == 1:
-        points = start
-    elif isinstance(sketch, Contraction) and sketch.known:
+    """At most `count` points of `sketch`, the best first, by its estimates for so many cores: of Gensor's walks, where
+    its tilings are those of a contraction whose cost is known; of any other Sketch its start() comes first unless
+    something is estimated better by more than the Sketch's doubt. Equal arguments give equal results."""
+    if isinstance(sketch, Contraction) and sketch.known:
         points = walked(sketch, seed)
-    elif sketch.size <= LISTED:
-        points = sketch.every()
-    else:
-        points = annealed(sketch, cores, seed)
+        seconds = sketch.estimate(points, cores)
+        order = np.argsort(seconds, kind="stable")[:count]
+        return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
+    start = sketch.start()[None, :]
+    points = sketch.every() if sketch.size <= LISTED else annealed(sketch, cores, seed)
     points = np.concatenate([start, points[~(points == start).all(axis=1)]])
     seconds = sketch.estimate(points, cores)
     order = np.argsort(seconds, kind="stable")[:count]

@@ -11,7 +11,7 @@ prefetch   software prefetch (nest/ahead.py): "far", of what comes from beyond t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -49,7 +49,7 @@ class Contraction(Sketch):
         return [
             *(Knob(f"rows.{n}", tuple(tiled.row_counts(n)), f"rows of {n} in the register tile") for n in tiled.inside),
             Knob("vectors", tuple(range(1, most + 1)), f"vectors of the register tile along {tiled.vector}"),
-            Knob("chunk", tuple(chunks(model)), "rows that one panel goes over before the next"),
+            Knob("chunk", self.chunks, "rows that one panel goes over before the next"),
             Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
             Knob("parallel", loops, "the loop whose iterations go to threads"),
             Knob("steps", STEPS if tiled.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
@@ -63,9 +63,8 @@ class Contraction(Sketch):
         return self.values_of(self.tiled.default_knobs())
 
     def values_of(self, knobs: TiledKnobs) -> dict[str, Value]:
-        """Every knob as `knobs` have it; a chunk, as the nearest size that the space has."""
-        sizes = chunks(self.model)
-        chunk = min(sizes, key=lambda s: (abs(s - knobs.chunk), s))
+        """Every knob as `knobs` have it; a chunk, as the size that makes it in whole register tiles, or the nearest."""
+        chunk = min(self.chunks, key=lambda s: (abs(self.whole(s, knobs.rows) - knobs.chunk), s))
         loops = [loop or "" for loop in self.model.parallel]
         return {f"rows.{n}": c for n, c in knobs.rows} | {
             "vectors": knobs.vectors,
@@ -79,13 +78,22 @@ class Contraction(Sketch):
     def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
         """`values` as Tiled knows them; the chunk in whole register tiles."""
         rows = tuple((n, int(values[f"rows.{n}"])) for n in self.tiled.inside)
-        chunk = int(values["chunk"])
-        if rows:
-            least, extent = rows[0][1], self.tiled.ranges[rows[0][0]]
-            chunk = min(max(chunk // least, 1) * least, -(-extent // least) * least)
+        chunk = self.whole(int(values["chunk"]), rows)
         parallel = str(values["parallel"]) or None
         vectors, steps, by_rows = int(values["vectors"]), int(values["steps"]), values["order"] == "rows"
         return TiledKnobs(rows, vectors, chunk, by_rows, parallel, steps, str(values["prefetch"]))
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Sizes of a chunk worth trying, that of the rules among them."""
+        return tuple(sorted({*chunks(self.model), self.tiled.default_knobs().chunk}))
+
+    def whole(self, chunk: int, rows: Sequence[tuple[str, int]]) -> int:
+        """`chunk` in whole register tiles of `rows`, and no more of them than there are."""
+        if not rows:
+            return chunk
+        (name, least), *_ = rows
+        return min(max(chunk // least, 1) * least, -(-self.tiled.ranges[name] // least) * least)
 
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
         return self.tiled.candidate(self.knobs_of(values))
