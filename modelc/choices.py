@@ -17,14 +17,11 @@ from modelc.config import Config, parse_config
 from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate
-from modelc.ir.nest import Branch, Loop, Nest, Stmt
 from modelc.layout.convert import LayoutChoice
 from modelc.target import Target, parse_target
 
 Shapes = Mapping[str, tuple[int, ...]]
 MAX_FILE = 1 << 28
-MOST_UNROLLED = 1 << 15  # statements of a phase; construction stays below a tenth of it
-LANES = 8
 T = TypeVar("T")
 
 
@@ -133,26 +130,6 @@ def blaming_choices(place: str, choices: Choices | None) -> Iterator[None]:
             f"what the choices say of {place} does not fit it ({type(error).__name__}{f': {words}' * bool(words)}); "
             "compile without --choices"
         ) from error
-
-
-def check_unrolled(nest: Nest) -> None:
-    """Raises ValueError where code generation would write out more than any kernel is worth."""
-    for phase in nest.phases:
-        count = _unrolled(phase)
-        if count > MOST_UNROLLED:
-            raise ValueError(f"it unrolls to {count} statements; at most {MOST_UNROLLED} are written out")
-
-
-def _unrolled(body: Sequence[Stmt]) -> int:
-    """Statements after unrolling, a vector counted for every few lanes of it."""
-    count = 0
-    for stmt in body:
-        if isinstance(stmt, Loop):
-            times = stmt.extent if stmt.tag == "unroll" else -(-stmt.extent // LANES) if stmt.tag == "vector" else 1
-            count += times * _unrolled(stmt.body)
-        else:
-            count += _unrolled(stmt.then) + _unrolled(stmt.otherwise) if isinstance(stmt, Branch) else 1
-    return count
 
 
 def digest_of(model: Path) -> str:

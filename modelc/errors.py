@@ -60,6 +60,10 @@ class InvalidIR(Exception):
     """A pass left an invalid Graph, Block, Task or Nest: a bug of modelc that names the pass and the place."""
 
 
+class InvalidCandidate(InvalidIR):
+    """A Candidate that is no schedule of its Task: `str(error)` names the block and knob, the stage, or the layout."""
+
+
 class Escaped(ModelcError):
     """Something that no stage foresaw. `places` are what it came through, the innermost first; its cause is the
     exception itself."""

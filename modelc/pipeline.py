@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc import __version__
-from modelc.choices import Choices, Shapes, blaming_choices, check_choices, check_unrolled, digest_of, read_choices_file
+from modelc.choices import Choices, Shapes, blaming_choices, check_choices, digest_of, read_choices_file
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.config import Config, check_precision, load_config
@@ -348,7 +348,6 @@ class Run:
         elif key in self.locked.tasks:
             with blaming_choices(f"the task {task.name} ({key})", self.locked):
                 found = accepted(canonical, self.locked.tasks[key])
-                check_unrolled(found.nest)
         else:
             raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
         return canonical, found.candidate, found.task, found.nest

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -80,3 +81,26 @@ def test_broken_candidates_are_refused(change, message):
 def test_what_is_no_candidate_at_all(data):
     with pytest.raises(ValueError, match=r"does not fit candidate\.schema\.json"):
         validate_candidate(data)
+
+
+def other(**knobs):
+    return replace(CANDIDATE, blocks={**CANDIDATE.blocks, "conv": replace(CANDIDATE.blocks["conv"], **knobs)})
+
+
+OTHERS = (
+    other(at="pad_x0.h0"),
+    other(scope="local"),
+    other(tiles={"o": (16, 16), "w": (14,)}),
+    other(tags={"h0": "parallel"}),
+    other(padded=()),
+    other(prefetch={"w": "h0"}),
+    replace(CANDIDATE, stages=CANDIDATE.stages[:1]),
+    replace(CANDIDATE, layouts={}),
+)
+
+
+def test_hashes_and_keys_tell_every_knob():
+    assert len({hash(c) for c in (CANDIDATE, *OTHERS)}) == len({c.key for c in (CANDIDATE, *OTHERS)}) == 9
+    reversed_ = replace(CANDIDATE, blocks=dict(reversed(CANDIDATE.blocks.items())))
+    assert (reversed_, hash(reversed_), reversed_.key) == (CANDIDATE, hash(CANDIDATE), CANDIDATE.key)
+    assert CANDIDATE.key == Candidate.from_json(json.loads(str(CANDIDATE))).key and int(CANDIDATE.key, 16)

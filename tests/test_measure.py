@@ -123,7 +123,7 @@ def test_each_costs_one_candidate(measurer: Measurer) -> None:
         "large": (forged_candidate("large"), "invalid", r"takes \d+ bytes of memory, and may take 268435456"),
         "unrolled": (unrolled(), "invalid", "unrolls to 2310 statements, and may have 1000"),
         "unknown": (unknown, "invalid", "no derivation rule 'nothing'"),
-        "foreign": (foreign, "invalid", "no schedule of this task"),
+        "foreign": (foreign, "invalid", "the task has no block 'conv'"),
         "good again": (good, "ok", ""),
     }
     found = measurer.measure(measurer.subject(RELU), [candidate for candidate, _, _ in cases.values()])

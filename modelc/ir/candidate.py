@@ -17,10 +17,11 @@ is placed in (`at`: "root", or a loop "BLOCK.LOOP"). The JSON schema is candidat
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Stage:
     args: Mapping[str, str | int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        return hash((self.rule, tuple(sorted(self.args.items()))))
+        return hash((self.rule, frozenset(self.args.items())))
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class BlockSchedule:
     prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next part is fetched
 
     def __hash__(self) -> int:
-        return hash((self.at, self.scope, self.order))
+        knobs = (frozenset(knob.items()) for knob in (self.tiles, self.tags, self.prefetch))
+        return hash((self.at, self.scope, self.order, self.padded, *knobs))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,14 @@ class Candidate:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.blocks), self.stages))
+        return hash((frozenset(self.blocks.items()), self.stages, frozenset(self.layouts.items())))
+
+    @cached_property
+    def key(self) -> str:
+        """Equal Candidates have equal keys, from process to process, and others have others: hexadecimal digits of its
+        canonical JSON's sha256."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, valid against candidate.schema.json."""

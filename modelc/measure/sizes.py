@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from modelc.errors import InvalidIR
-from modelc.ir.nest import Alloc, Branch, Loop, Nest, Stmt
+from modelc.ir.nest import Alloc, Nest
 from modelc.measure.measurement import Limits
-
-LANES = 16  # of a vector loop, at most so many become one statement
+from modelc.space.check import unrolled
 
 
 def check_sizes(nest: Nest, limits: Limits) -> None:
@@ -23,20 +20,7 @@ def check_sizes(nest: Nest, limits: Limits) -> None:
 
 def statements(nest: Nest) -> int:
     """Statements of the innermost bodies, when what is to be unrolled has been."""
-    return sum(_statements(phase) for phase in nest.phases)
-
-
-def _statements(body: Iterable[Stmt]) -> int:
-    count = 0
-    for stmt in body:
-        if isinstance(stmt, Loop):
-            copies = {"unroll": stmt.extent, "vector": -(-stmt.extent // LANES)}.get(stmt.tag, 1)
-            count += copies * _statements(stmt.body)
-        elif isinstance(stmt, Branch):
-            count += _statements(stmt.then) + _statements(stmt.otherwise)
-        else:
-            count += not isinstance(stmt, Alloc)
-    return count
+    return sum(map(unrolled, nest.phases))
 
 
 def memory(nest: Nest) -> int:

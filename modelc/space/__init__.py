@@ -5,6 +5,7 @@ analysis/     closed forms on Blocks: accesses, footprints, boxes, conditions, l
 sketches/     the ways to compute each kind of Task: contractions, Winograd, attention, rows, reductions, maps
 cost/         seconds of schedules, from footprints, micro-kernel and Target
 construct.py  Gensor's walks: good schedules without measuring
+check.py      whether a Candidate is a schedule of its Task at all: one sentence says what is not
 choose.py     candidates by estimated time; the first that its Nest's verifier accepts
 nest/         Candidate -> Nest; software prefetch
 """

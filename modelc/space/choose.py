@@ -13,10 +13,11 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
+from modelc.space.check import check_knobs, check_unrolled, derived_by
 from modelc.space.construct import Constructed, constructed
 from modelc.space.cost.seconds import task_seconds
-from modelc.space.nest.build import build_nest
-from modelc.space.rules.derivation import derive, proposals
+from modelc.space.nest.build import nest_of
+from modelc.space.rules.derivation import proposals
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.phases import separate
@@ -38,9 +39,12 @@ class Chosen:
 
 
 def accepted(task: Task, candidate: Candidate) -> Chosen:
-    """`task` as `candidate` schedules it. Raises InvalidIR where the candidate breaks a constraint."""
-    derived = derive(task, candidate.stages)
-    nest = build_nest(task, candidate)
+    """`task` as `candidate` schedules it. Raises InvalidCandidate where it is no schedule of this Task, and InvalidIR
+    where its Nest breaks a constraint."""
+    derived = derived_by(task, candidate.stages)
+    check_knobs(derived, candidate)
+    nest = nest_of(derived, candidate)
+    check_unrolled(nest)
     verify_nest(nest, derived)
     return Chosen(candidate, derived, nest)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from modelc.errors import InvalidIR
+from modelc.errors import InvalidCandidate, InvalidIR
 from modelc.ir.affine import simplify
 from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
@@ -61,7 +61,12 @@ class Site:
 
 def build_nest(task: Task, candidate: Candidate) -> Nest:
     """The loop tree of `task` scheduled by `candidate`. Raises InvalidIR if the candidate does not fit the task."""
-    return _Builder(derive(task, candidate.stages), candidate).nest()
+    return nest_of(derive(task, candidate.stages), candidate)
+
+
+def nest_of(derived: Task, candidate: Candidate) -> Nest:
+    """The same of the Task that the candidate's stages have derived."""
+    return _Builder(derived, candidate).nest()
 
 
 class _Builder:
@@ -94,7 +99,7 @@ class _Builder:
         for buffer in self.task.buffers:
             boundary = buffer.name in self.task.inputs or buffer.name in self.task.outputs
             layout = self.candidate.layouts.get(buffer.name, buffer.layout)
-            region = Region(buffer.name, buffer.dtype, layout.shape(buffer.shape), buffer.strides)
+            region = Region(buffer.name, buffer.dtype, _stored(buffer.name, layout, buffer.shape), buffer.strides)
             if not boundary and self.scope(buffer.name) != "arena":
                 continue
             (params if boundary else temporaries).append(region)
@@ -366,8 +371,15 @@ class _Builder:
                         if index.name in schedule.padded or extents[d] > whole:
                             extents[d] = -(-extents[d] // whole) * whole
         shape = tuple(extents)
-        region = Region(name, buffer.dtype, layout.shape(shape))
+        region = Region(name, buffer.dtype, _stored(name, layout, shape))
         return Storage(region, tuple(span.base for span in box), shape, layout)
+
+
+def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return layout.shape(shape)
+    except ValueError as wrong:
+        raise InvalidCandidate(f"layouts: {name!r}: {wrong}") from None
 
 
 def _vectors(schedule: BlockSchedule) -> set[str]:
