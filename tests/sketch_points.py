@@ -12,8 +12,7 @@ from modelc.space.sketch import Sketch
 
 
 def accepted_points(sketch: Sketch, task: Task, count: int, seed: int = 0) -> int:
-    """How many of at most `count` random points differ, all of them accepted as schedules of `task`. A value of a knob
-    is drawn at least once in so many points, and no two points of a space are the same schedule by accident only."""
+    """How many of at most `count` random points differ, all of them accepted as schedules of `task`."""
     points = sketch.random(count, np.random.default_rng(seed))
     found = [sketch.candidate(point) for point in points]
     for candidate in found:

@@ -81,7 +81,8 @@ def _constructed(task: Task, target: Target, policy: Policy, before: Sequence[St
 
 
 def _seconds(one: Constructed, target: Target) -> float:
-    return task_seconds(one.sketch.task, one.candidate, target, target.cores)
+    task = one.sketch.derived(one.sketch.values(one.point))
+    return task_seconds(task, one.candidate, target, target.cores)
 
 
 def default_candidate(task: Task, target: Target, policy: Policy = DEFAULT) -> Candidate:
@@ -89,4 +90,4 @@ def default_candidate(task: Task, target: Target, policy: Policy = DEFAULT) -> C
     compared, thousands of Tasks are asked for."""
     found = sketches(task, target, policy)
     best = min(found, key=Sketch.rough) if len(found) > 1 else found[0]
-    return best.candidate(best.start())
+    return best.ruled()

@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LISTED = 1 << 12  # points at most of a space that is listed whole
+SECOND_BEST = 1e-3  # of an estimate, for a knob that is not as rules would have it
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Sketch(ABC):
     def estimate(self, points: Points, cores: int) -> Floats:
         """Seconds [P] on `cores` cores, with data where it lies in a network: constants beyond the second-level
         cache."""
+
+    def derived(self, values: Mapping[str, Value]) -> Task:
+        """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""
+        return self.task
 
     def rough(self) -> float:
         """Seconds of start() on one core, by the shortest formula: layouts ask for thousands."""
@@ -129,6 +134,10 @@ class Sketch(ABC):
         """The point that closed forms would take [knobs]."""
         return self.point(self.start_values())
 
+    def ruled(self) -> Candidate:
+        """The schedule at start(), in the shortest way: layouts ask for thousands."""
+        return self.candidate(self.start())
+
     def random(self, count: int, rng: np.random.Generator) -> Points:
         """At most `count` different legal points, each as likely as any, in no order [P x knobs]."""
         if self.size <= max(LISTED, 2 * count):
@@ -158,3 +167,10 @@ def one_by_one(
     distinct, back = np.unique(points, axis=0, return_inverse=True)
     found = np.array([seconds(sketch.values(p), cores) for p in distinct], np.float64)
     return found[back.reshape(-1)]
+
+
+def ruled_where_equal(sketch: Sketch, points: Points, seconds: Floats) -> Floats:
+    """`seconds` [P], longer by a trifle for every knob that is not as at start(): what no formula tells apart,
+    rules decide."""
+    away = np.count_nonzero(points != sketch.start()[None, :], axis=1)
+    return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)

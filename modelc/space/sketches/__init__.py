@@ -9,6 +9,7 @@ fusing.py           a window's taps fused with its channels, for intrinsics that
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
 winograd.py         Winograd: where transforms run around the products; winograd_parts.py
 attention.py        attention by tiles of query rows; attention_parts.py, attention_units.py
+reductions.py       rows, phases and columns: their knobs, which choose stages too
 rows.py             several reductions over common rows: softmax, normalisations
 phases.py           reductions of whole tensors, of few long rows, of columns
 lanes.py            reductions of contiguous elements, split over vector lanes

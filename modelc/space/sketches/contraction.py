@@ -18,12 +18,11 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.space.cost.analytic import Model, Population, chunks, estimate, fits, legal, model_of
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 
 STEPS = (1, 2, 4)  # reduction steps that may be unrolled
 DOUBT_OF_UNITS = 0.25  # of the estimates of intrinsics: which of their loads and stores overlap no formula says
-SECOND_BEST = 1e-3  # of an estimate, for every knob that no formula knows and that is not as rules would have it
 
 
 class Contraction(Sketch):

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 
 import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.space.cost.seconds import block_cycles, seconds_of
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, ruled_where_equal
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, Map, MapKnobs
 from modelc.target import Target
 
@@ -70,27 +69,25 @@ class Elementwise(Sketch):
             fine &= (chunk == 0) | (chunk >= vectors * facts.lanes)
         return fine
 
-    @cached_property
     def ruled(self) -> Candidate:
-        """The Candidate at start()."""
         return self.candidate_of(self.start_values())
 
     def estimate(self, points: Points, cores: int) -> Floats:
         """No Block's loops change what another one costs: each has a sum of its own, over its own knobs."""
-        cycles = np.zeros(len(points))
+        cycles, start, ruled = np.zeros(len(points)), self.start(), self.ruled()
         for block in self.task.blocks:
             assert isinstance(block, Block)
             own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]
             distinct, back = np.unique(points[:, own], axis=0, return_inverse=True)
             found = np.empty(len(distinct))
             for k, part in enumerate(distinct):
-                point = self.start()
+                point = start.copy()
                 point[own] = part
                 schedule = self.schedule_of(block.name, self.values(point))
-                candidate = replace(self.ruled, blocks={**self.ruled.blocks, block.name: schedule})
+                candidate = replace(ruled, blocks={**ruled.blocks, block.name: schedule})
                 found[k] = block_cycles(self.task, block, candidate, self.target, cores)
             cycles += found[back.reshape(-1)]
-        return seconds_of(self.task, self.ruled, cycles, self.target)
+        return ruled_where_equal(self, points, seconds_of(self.task, ruled, cycles, self.target))
 
 
 def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:

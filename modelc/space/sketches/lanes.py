@@ -16,23 +16,25 @@ from modelc.target import Target
 LANE_GROUPS = 4  # partial results per lane-split reduction, in vectors: covers the latency of the combining operation
 
 
-def lanes_split(task: Task, target: Target, stages: list[Stage], but: Collection[str] = ()) -> Task:
+def lanes_split(
+    task: Task, target: Target, stages: list[Stage], but: Collection[str] = (), groups: int = LANE_GROUPS
+) -> Task:
     """Splits every reduction over a contiguous iterator into partial results per lane, except in Blocks `but`."""
     for block in task.blocks:
         if isinstance(block, Block) and block.reduction and block.name not in but:
             with suppress(DoesNotApply):
-                task = lane_split(task, block, target, stages)
+                task = lane_split(task, block, target, stages, groups)
     return task
 
 
-def lane_split(task: Task, block: Block, target: Target, stages: list[Stage]) -> Task:
-    """Splits a reduction over its contiguous iterator, if it is long enough, into partial results per lane. Raises
-    DoesNotApply."""
+def lane_split(task: Task, block: Block, target: Target, stages: list[Stage], groups: int = LANE_GROUPS) -> Task:
+    """Splits a reduction over its contiguous iterator, if it is long enough, into partial results per lane of `groups`
+    vectors at most. Raises DoesNotApply."""
     reads, _ = accesses(task, block)
     lanes = stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
     for i in block.reduction:
         if i.extent >= lanes and any(r.strides[i.name] == 1 for r in reads):
-            size = lanes * max(1, min(LANE_GROUPS, i.extent // (2 * lanes)))
+            size = lanes * max(1, min(groups, i.extent // (2 * lanes)))
             return applied(task, stages, "rfactor", block=block.name, iter=i.name, size=size, parts="inner")
     raise DoesNotApply(f"no iterator that block {block.name} reduces over fills a vector")
 

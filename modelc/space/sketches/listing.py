@@ -22,8 +22,7 @@ from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
 from modelc.space.sketches.fusing import fused
 from modelc.space.sketches.maps import collapsed, exposed, inlined
-from modelc.space.sketches.phases import columns_candidate
-from modelc.space.sketches.rows import rows_candidate
+from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
@@ -51,12 +50,12 @@ def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage]
         attention = attention_candidate(task, target, stages, policy.tensorize)
         if attention is not None:
             return settled("attention", attention)
-        return settled("rows", rows_candidate(task, target, stages))
-    by_columns = columns_candidate(task, target, stages)
+        return row_sketches(task, target, stages)
+    by_columns = column_sketch(task, target, stages)
     if by_columns is not None:
-        return settled("reduction", by_columns)
+        return [by_columns]
     tiled = _of_one_reduction(task, target, policy, stages)
-    return tiled if isinstance(tiled, list) else settled("rows", rows_candidate(tiled, target, stages))
+    return tiled if isinstance(tiled, list) else row_sketches(tiled, target, stages)
 
 
 def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[Stage]) -> list[Sketch] | Task:

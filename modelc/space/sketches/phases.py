@@ -11,7 +11,7 @@ Where that leaves too little to do at once, the outermost reduction is factored 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from modelc.ir.block import Block, Iter, Task
@@ -39,17 +39,32 @@ CACHE_SHARE = 4  # of the nearest cache a stretch of results takes one in so man
 MOST_PARTS = 8  # times as many as are wanted, where only some numbers of parts divide
 
 
-def phases_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
-    """Every Block of `task` in a phase of its own."""
+@dataclass(frozen=True)
+class PhaseKnobs:
+    """What is open in reductions that are phases of their own; the defaults are what rules take."""
+
+    parts: int = CHUNKS_PER_CORE  # for each core, of a reduction that has too little to do at once; 0: it is not cut
+    groups: int = LANE_GROUPS  # vectors of partial results, by lanes
+    rows: int = ROWS_AT_ONCE  # that are added up in registers, by columns
+    share: int = CACHE_SHARE  # of the nearest cache a stretch of results takes one in so many, by columns
+
+
+RULES = PhaseKnobs()
+
+
+def phases_candidate(
+    task: Task, target: Target, stages: list[Stage], knobs: PhaseKnobs = RULES
+) -> tuple[Task, Candidate]:
+    """Every Block of `task` in a phase of its own; and the Task after the Candidate's stages."""
     schedules: dict[str, BlockSchedule] = {}
     for block in task.blocks:
         assert isinstance(block, Block)
         if block.reduction:
-            task, found = reduced(task, block, target, stages)
+            task, found = reduced(task, block, target, stages, knobs)
             schedules |= found
         else:
             schedules[block.name] = map_schedule(task, block, target)
-    return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+    return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
 def separate(task: Task, target: Target) -> Candidate:
@@ -60,9 +75,8 @@ def separate(task: Task, target: Target) -> Candidate:
     )
 
 
-def columns_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate | None:
-    """For a Task that begins with its one reduction, one by columns; else None. What follows runs on a stretch of
-    results while that is in the nearest cache."""
+def columns_task(task: Task, stages: list[Stage]) -> Task | None:
+    """A Task that begins with its one reduction, one by columns, with iterators that are one collapsed; else None."""
     noted, name = len(stages), reduction_of(task).name
     task = collapsed(task, name, stages)
     anchor = reduction_of(task)
@@ -70,31 +84,45 @@ def columns_candidate(task: Task, target: Target, stages: list[Stage]) -> Candid
     if side is None or side.reduce or anchor is not task.blocks[0] or not by_columns(task, anchor, side):
         del stages[noted:]
         return None
+    return task
+
+
+def columns_candidate(
+    task: Task, target: Target, stages: list[Stage], knobs: PhaseKnobs = RULES
+) -> tuple[Task, Candidate]:
+    """For a Task by columns: what follows runs on a stretch of results while that is in the nearest cache. And the Task
+    after the Candidate's stages."""
+    anchor = reduction_of(task)
+    side, name = beside(task, anchor), anchor.name
+    assert side is not None
     consumers, written = consumers_of(task, anchor), {w.buffer for w in anchor.writes}
-    task, schedules = reduced(task, anchor, target, stages)
+    task, schedules = reduced(task, anchor, target, stages, knobs)
     at, whole = "root", len(schedules) == 1 and not written & {*task.outputs} and not afterwards(task, anchor)
     if whole and all(reads_plainly(c, buffer) is not None for c in consumers for buffer in written):
         at, schedules[name] = f"{name}.{side.name}0", replace(schedules[name], scope="local")
     for block in task.blocks[len(schedules) :]:
         assert isinstance(block, Block)
         schedules[block.name] = map_schedule(task, block, target, at)
-    return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+    return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
-def reduced(task: Task, block: Block, target: Target, stages: list[Stage]) -> tuple[Task, dict[str, BlockSchedule]]:
+def reduced(
+    task: Task, block: Block, target: Target, stages: list[Stage], knobs: PhaseKnobs
+) -> tuple[Task, dict[str, BlockSchedule]]:
     """`task` after a reduction was factored, and the schedules of the Blocks that it has become."""
     side = beside(task, block)
     lanes = stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
     plain = all(isinstance(i, (Var, Const)) for w in block.writes for i in w.indices)
     if side is None or not (plain and side.extent >= lanes if side.reduce else by_columns(task, block, side)):
         return task, {block.name: map_schedule(task, block, target)}
-    task, part = parted(task, block, side, lanes * LANE_GROUPS if side.reduce else ROWS_AT_ONCE, target, stages)
+    unit = lanes * knobs.groups if side.reduce else knobs.rows
+    task, part = parted(task, block, side, unit, knobs.parts, target, stages)
     schedules = {block.name: map_schedule(task, plain_block(task, block.name), target)}
     if side.reduce:
-        task = lane_split(task, part, target, stages)
+        task = lane_split(task, part, target, stages, knobs.groups)
         schedules |= lanes_schedules(task, plain_block(task, part.name), part.points(), target)
     else:
-        schedules[part.name] = columns_schedule(task, part, side.name, target)
+        schedules[part.name] = columns_schedule(task, part, side.name, knobs, target)
     return task, schedules
 
 
@@ -131,7 +159,9 @@ def read_once(read: Access, iters: Iterable[Iter]) -> bool:
     return True
 
 
-def parted(task: Task, block: Block, side: Iter, unit: int, target: Target, stages: list[Stage]) -> tuple[Task, Block]:
+def parted(
+    task: Task, block: Block, side: Iter, unit: int, per_core: int, target: Target, stages: list[Stage]
+) -> tuple[Task, Block]:
     """`task` with the reduction in parts for threads, if they have too little to do without, and the Block of the
     parts (`block` itself where there are none). A part is a multiple of `unit`, if it can be. A reduction by lanes to
     one number has one part at least: it needs a loop to be in."""
@@ -140,7 +170,7 @@ def parted(task: Task, block: Block, side: Iter, unit: int, target: Target, stag
     outer = max((i for i in block.reduction if i.extent > 1), key=lambda i: abs(read.strides[i.name] or 0))
     steps = prod(i.extent for i in block.reduction)
     rows = max(1, prod(i.extent for i in block.spatial if i is not side))
-    wanted = -(-target.cores * CHUNKS_PER_CORE // rows)
+    wanted = -(-target.cores * per_core // rows)
     if block.points() < PARALLEL_POINTS or rows >= 2 * target.cores:
         wanted = 1
     if not side.reduce:
@@ -174,7 +204,7 @@ def lanes_schedules(task: Task, across: Block, points: int, target: Target) -> d
     return {partial.name: inner, across.name: BlockSchedule("root", "arena", {}, (*order, lane), tags)}
 
 
-def columns_schedule(task: Task, block: Block, side: str, target: Target) -> BlockSchedule:
+def columns_schedule(task: Task, block: Block, side: str, knobs: PhaseKnobs, target: Target) -> BlockSchedule:
     """A stretch of results that the nearest cache holds; over it, rows of elements, a few at once."""
     read, (_, writes), ranges = largest_read(task, block), accesses(task, block), block.ranges
     assert read is not None
@@ -183,7 +213,7 @@ def columns_schedule(task: Task, block: Block, side: str, target: Target) -> Blo
     spatial = [n for n in by_stride(block, writes) if n != side]
     steps = sorted((i.name for i in block.reduction if i.extent > 1), key=lambda n: -abs(read.strides[n] or 0))
     parallel = block.points() >= PARALLEL_POINTS
-    stretches = -(-ranges[side] * DTYPES[dtype].itemsize * CACHE_SHARE // target.caches[0].bytes)
+    stretches = -(-ranges[side] * DTYPES[dtype].itemsize * knobs.share // target.caches[0].bytes)
     if parallel and all(ranges[n] < 2 * target.cores for n in spatial):
         stretches = max(stretches, 2 * target.cores)
     stretch = -(-ranges[side] // (stretches * lanes)) * lanes
@@ -194,8 +224,8 @@ def columns_schedule(task: Task, block: Block, side: str, target: Target) -> Blo
         order = parallel_first(order, trips, target)
         tags[order[0]] = "parallel"
     order += [*(f"{n}0" for n in steps), f"{side}1"]
-    if ranges[steps[-1]] >= ROWS_AT_ONCE:
-        tiles[steps[-1]] = (ROWS_AT_ONCE,)
+    if 1 < knobs.rows <= ranges[steps[-1]]:
+        tiles[steps[-1]] = (knobs.rows,)
         order.append(f"{steps[-1]}1")
         tags[order[-1]] = "unroll"
     return BlockSchedule("root", "arena", tiles, (*order, f"{side}2"), tags)

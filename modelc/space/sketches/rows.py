@@ -8,6 +8,7 @@ normalisation over space), a vector of rows is worked on at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -16,65 +17,86 @@ from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
 from modelc.space.analysis.access import accesses, stored_lanes
-from modelc.space.sketches.lanes import inside_rows, lanes_split
+from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lanes_split
 from modelc.space.sketches.maps import SERIAL_POINTS, collapsed, map_schedule, parallel_first, vector_iterator
-from modelc.space.sketches.phases import PARALLEL_POINTS, phases_candidate
+from modelc.space.sketches.phases import PARALLEL_POINTS
 from modelc.target import Target
 
 ROWS_TOGETHER = 4  # that are worked on together: while one waits for its sum, others go on
 
 
-def rows_candidate(task: Task, target: Target, stages: list[Stage]) -> Candidate:
-    """All Blocks of `task` inside one loop over rows; in phases if there are none, or few and long ones."""
-    owner_name = task.blocks[-1].name
-    task = collapsed(task, owner_name, stages)
-    owner = task.block(owner_name)
-    assert isinstance(owner, Block)
-    rows = row_iterators(task, owner)
-    if not rows or owner.reduction or not all(map(_placeable, task.blocks[:-1])):
-        return phases_candidate(task, target, stages)
-    _, writes = accesses(task, owner)
-    vector = vector_iterator(owner, writes)
-    across_rows = vector in rows and not any(
-        r.strides[i.name] == 1
-        for b in task.blocks
-        if isinstance(b, Block)
-        for r in accesses(task, b)[0]
-        for i in b.reduction
-        if i.extent > 1
-    )
-    if not across_rows:
-        points = max(b.points() for b in task.blocks if isinstance(b, Block))
-        if prod(owner.ranges[n] for n in rows) < 2 * target.cores and points >= PARALLEL_POINTS:
-            return phases_candidate(task, target, stages)
-        task = lanes_split(task, target, stages)
-    lanes = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
-    outer = sorted(rows, key=lambda n: -abs(writes[0].strides[n] or 0))
-    order = [f"{n}0" for n in outer]
-    base = map_schedule(task, owner, target, "inside")
-    inner = [n for n in base.order if n[:-1] not in rows]
-    tiles = {k: v for k, v in base.tiles.items() if k not in rows}
-    tags = {k: v for k, v in base.tags.items() if k[:-1] not in rows}
-    if across_rows:
-        assert vector is not None
-        tiles[vector] = (lanes,)
-        inner.append(f"{vector}1")
-        tags[f"{vector}1"] = "vector"
-    if prod(i.extent for i in owner.iters) >= SERIAL_POINTS:
-        order = parallel_first(order, {n: owner.ranges[n[:-1]] for n in order}, target)
-        tags[order[0]] = "parallel"
-    attach, last = f"{owner_name}.{order[-1]}", order[-1][:-1]
-    if not across_rows:
-        whole = vector is not None and owner.ranges[vector] % lanes == 0  # else rows begin amid cache lines
-        count = prod(owner.ranges[n] for n in rows)
-        tiles[last] = (group(owner.ranges[last], count, target) if whole else 1,)
-        inner.insert(0, f"{last}1")
-    schedules = {owner_name: BlockSchedule("root", "arena", tiles, tuple(order + inner), tags)}
-    for block in task.blocks[:-1]:
-        assert isinstance(block, Block)
-        place = partial(map_schedule, scope="local") if across_rows else inside_rows
-        schedules[block.name] = place(task, block, target, attach)
-    return Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+@dataclass(frozen=True)
+class RowKnobs:
+    """What is open where all Blocks run inside one loop over rows."""
+
+    together: int  # rows in one iteration
+    groups: int  # vectors of partial results of a lane-split reduction
+    parallel: str  # the loop over rows whose iterations go to threads
+
+
+class Rows:
+    """What the loops over rows of a Task depend on. `inside`: all Blocks may run inside them; `across`: a vector holds
+    elements of as many rows; `few`: they are few and long, so that phases leave more to do at once."""
+
+    def __init__(self, task: Task, target: Target, stages: list[Stage]):
+        owner_name = task.blocks[-1].name
+        self.task, self.target = collapsed(task, owner_name, stages), target
+        self.stages = tuple(stages)
+        owner = self.task.block(owner_name)
+        assert isinstance(owner, Block)
+        _, writes = accesses(self.task, owner)
+        blocks = [b for b in self.task.blocks if isinstance(b, Block)]
+        self.owner, self.rows = owner, row_iterators(self.task, owner)
+        self.inside = bool(self.rows) and not owner.reduction and all(map(_placeable, self.task.blocks[:-1]))
+        self.vector = vector_iterator(owner, writes)
+        self.lanes = stored_lanes(target, self.task.buffer(writes[0].load.buffer).dtype)
+        self.outer = [f"{n}0" for n in sorted(self.rows, key=lambda n: -abs(writes[0].strides[n] or 0))]
+        reduced = [(r, i) for b in blocks for r in accesses(self.task, b)[0] for i in b.reduction if i.extent > 1]
+        self.across = self.vector in self.rows and not any(r.strides[i.name] == 1 for r, i in reduced)
+        self.count = prod(owner.ranges[n] for n in self.rows)
+        self.few = self.count < 2 * target.cores and max(b.points() for b in blocks) >= PARALLEL_POINTS
+        self.long = owner.points() >= SERIAL_POINTS
+
+    def rules(self) -> RowKnobs:
+        """Rows in the outermost loop that has enough for all threads; a few at once."""
+        owner, parallel = self.owner, ""
+        if self.long:
+            parallel = parallel_first(self.outer, {n: owner.ranges[n[:-1]] for n in self.outer}, self.target)[0]
+        last = owner.ranges[self.order(parallel)[-1][:-1]]
+        whole = self.vector is not None and owner.ranges[self.vector] % self.lanes == 0  # else rows begin amid lines
+        together = group(last, self.count, self.target) if whole and not self.across else 1
+        return RowKnobs(together, LANE_GROUPS, parallel)
+
+    def order(self, parallel: str) -> list[str]:
+        """The loops over rows: the one in front whose iterations go to threads."""
+        return sorted(self.outer, key=lambda n: n != parallel)
+
+    def candidate(self, knobs: RowKnobs) -> tuple[Task, Candidate]:
+        """All Blocks inside the loops over rows, and the Task after the Candidate's stages."""
+        stages, target, owner, vector = [*self.stages], self.target, self.owner, self.vector
+        task = self.task if self.across else lanes_split(self.task, target, stages, groups=knobs.groups)
+        order = self.order(knobs.parallel)
+        base = map_schedule(task, owner, target, "inside")
+        inner = [n for n in base.order if n[:-1] not in self.rows]
+        tiles = {k: v for k, v in base.tiles.items() if k not in self.rows}
+        tags = {k: v for k, v in base.tags.items() if k[:-1] not in self.rows}
+        if self.across:
+            assert vector is not None
+            tiles[vector] = (self.lanes,)
+            inner.append(f"{vector}1")
+            tags[f"{vector}1"] = "vector"
+        if knobs.parallel:
+            tags[knobs.parallel] = "parallel"
+        attach, last = f"{owner.name}.{order[-1]}", order[-1][:-1]
+        if not self.across:
+            tiles[last] = (knobs.together,)
+            inner.insert(0, f"{last}1")
+        schedules = {owner.name: BlockSchedule("root", "arena", tiles, tuple(order + inner), tags)}
+        for block in task.blocks[:-1]:
+            assert isinstance(block, Block)
+            place = partial(map_schedule, scope="local") if self.across else inside_rows
+            schedules[block.name] = place(task, block, target, attach)
+        return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
 
 
 def group(extent: int, rows: int, target: Target) -> int:

@@ -40,8 +40,8 @@ from modelc.space.cost.analytic import Model, Population, fits, kernel_cycles, m
 from modelc.space.cost.overlap import overlapped
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value
-from modelc.space.sketches.contraction import SECOND_BEST, STEPS
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, TiledKnobs

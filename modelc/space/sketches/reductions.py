@@ -1,0 +1,191 @@
+"""The Sketches of reductions, of which rows.py and phases.py say what the loops are. Their knobs choose stages too:
+
+rows         all Blocks inside one loop over rows (softmax, normalisations)
+  together   rows in one iteration
+  groups     vectors of partial results of each reduction over contiguous elements
+  parallel   the loop over rows whose iterations go to threads; "" where it is none
+phases       every Block a loop nest of its own (a whole tensor, few long rows), or columns and what follows them
+  parts      for each core, that a reduction is cut into which has too little to do at once; 0: it is not cut
+  groups     as above
+  rows       that are added up in registers before their sum is added to what is stored, by columns
+  share      of the nearest cache a stretch of results takes one in so many, by columns
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from math import inf
+
+import numpy as np
+
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate, Stage
+from modelc.space.cost.seconds import task_seconds
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one, ruled_where_equal
+from modelc.space.sketches.lanes import LANE_GROUPS
+from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.phases import (
+    CACHE_SHARE,
+    ROWS_AT_ONCE,
+    PhaseKnobs,
+    columns_candidate,
+    columns_task,
+    phases_candidate,
+)
+from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
+from modelc.target import Target
+
+DOUBT = 0.3  # of estimates of reductions: none was fitted to measurements
+GROUPS = (1, 2, LANE_GROUPS)  # vectors of partial results
+TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
+DECIDES = {
+    "together": "rows in one iteration",
+    "groups": "vectors of partial results of a reduction over contiguous elements",
+    "parallel": "the loop over rows whose iterations go to threads",
+    "parts": "parts for each core of a reduction with too little to do at once",
+    "rows": "rows that are added up in registers",
+    "share": "which part of the nearest cache a stretch of results takes: one in so many",
+}
+
+
+def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sketch]:
+    """The Sketches of a Task with several reductions, or with one that is neither tiled nor by columns: the one that
+    rules would take comes first."""
+    noted = [*stages]
+    facts = Rows(task, target, noted)
+    usual = not facts.inside or (facts.few and not facts.across)
+    phases = InPhases("rows", "in phases", facts.task, target, noted, phases_candidate, usual)
+    if not facts.inside:
+        return [phases]
+    return [phases, InRows(facts, usual=False)] if usual else [InRows(facts), phases]
+
+
+def column_sketch(task: Task, target: Target, stages: Sequence[Stage]) -> Sketch | None:
+    """The Sketch of a Task that begins with its one reduction, one by columns; else None."""
+    noted = [*stages]
+    found = columns_task(task, noted)
+    return None if found is None else InPhases("reduction", "by columns", found, target, noted, columns_candidate)
+
+
+class Reductions(Sketch):
+    """A Sketch whose knobs choose stages. What rules would not take (not `usual`) has to be better than what they would
+    by more than the doubt of both."""
+
+    doubt = DOUBT
+
+    def __init__(self, kind: str, name: str, target: Target, usual: bool):
+        self.usual = usual
+        self.found: dict[tuple[Value, ...], tuple[Task, Candidate]] = {}
+        task, candidate = self.scheduled(self.start_values())
+        super().__init__(kind, name, task, target, candidate.stages)
+
+    @abstractmethod
+    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+        """The Candidate at `values`, and the Task after its stages."""
+
+    @abstractmethod
+    def considered(self) -> Mapping[str, Sequence[Value]]:
+        """What each knob might be."""
+
+    def scheduled(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+        """The same as made(), made once."""
+        key = tuple(values[name] for name in self.start_values())
+        if key not in self.found:
+            self.found[key] = self.made(values)
+        return self.found[key]
+
+    def all_knobs(self) -> list[Knob]:
+        """Of the values that give the same Candidate, where all other knobs are as rules have them, one alone."""
+        start, knobs = self.start_values(), []
+        for name, values in self.considered().items():
+            kept = [start[name]]
+            for value in values:
+                known = [self.scheduled({**start, name: v})[1] for v in kept]
+                if value not in kept and self.scheduled({**start, name: value})[1] not in known:
+                    kept.append(value)
+            knobs.append(Knob(name, tuple(sorted(kept)), DECIDES[name]))
+        return knobs
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        return self.scheduled(values)[1]
+
+    def derived(self, values: Mapping[str, Value]) -> Task:
+        return self.scheduled(values)[0]
+
+    def rough(self) -> float:
+        return task_seconds(*self.scheduled(self.start_values()), self.target) if self.usual else inf
+
+    def ruled(self) -> Candidate:
+        return self.scheduled(self.start_values())[1]
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        def seconds(values: Mapping[str, Value], cores: int) -> float:
+            return task_seconds(*self.scheduled(values), self.target, cores)
+
+        found = ruled_where_equal(self, points, one_by_one(self, points, cores, seconds))
+        return found if self.usual else found / (1 - self.doubt)
+
+
+class InRows(Reductions):
+    """All Blocks inside one loop over rows."""
+
+    def __init__(self, facts: Rows, usual: bool = True):
+        self.facts, self.rules = facts, facts.rules()
+        super().__init__("rows", "across rows" if facts.across else "along rows", facts.target, usual)
+
+    def start_values(self) -> dict[str, Value]:
+        return asdict(self.rules)
+
+    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+        return self.facts.candidate(RowKnobs(**values))  # type: ignore[arg-type]
+
+    def considered(self) -> dict[str, Sequence[Value]]:
+        facts = self.facts
+        most = max(facts.owner.ranges[n] for n in facts.rows)
+        together = [] if facts.across else [n for n in TOGETHER if n <= most]
+        loops = ["", *facts.outer] if facts.long else []
+        return {"together": together, "groups": [] if facts.across else GROUPS, "parallel": loops}
+
+    def legal(self, points: Points) -> Bools:
+        """No more rows together than the innermost loop over rows has."""
+        loops = [knob for knob in self.knobs if knob.name == "parallel"]
+        names = loops[0].values if loops else (self.fixed["parallel"],)
+        most = [self.facts.owner.ranges[self.facts.order(str(n))[-1][:-1]] for n in names]
+        return np.asarray(self.column(points, "together") <= np.array(most)[self.index(points, "parallel")])
+
+
+Scheduling = Callable[[Task, Target, list[Stage], PhaseKnobs], tuple[Task, Candidate]]
+
+
+class InPhases(Reductions):
+    """Every Block a loop nest of its own, or with what follows on stretches of a reduction's results, as `schedule`
+    has it."""
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        task: Task,
+        target: Target,
+        stages: Sequence[Stage],
+        schedule: Scheduling,
+        usual: bool = True,
+    ):
+        self.whole, self.before, self.machine, self.schedule = task, tuple(stages), target, schedule
+        super().__init__(kind, name, target, usual)
+
+    def start_values(self) -> dict[str, Value]:
+        return asdict(PhaseKnobs())
+
+    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+        return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))  # type: ignore[arg-type]
+
+    def considered(self) -> dict[str, Sequence[Value]]:
+        return {
+            "parts": (0, 1, 2 * CHUNKS_PER_CORE),
+            "groups": GROUPS,
+            "rows": (1, 2, 2 * ROWS_AT_ONCE),
+            "share": (CACHE_SHARE // 2, 2 * CACHE_SHARE),
+        }
