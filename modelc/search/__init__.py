@@ -1,0 +1,8 @@
+"""Searching for the fastest Candidates by measuring. How candidates are measured is handed in.
+
+population.py  points of every Sketch of one Task as rows of one array: what of them is legal, and estimated
+residual.py    what measurements say of the estimates' errors, near what was measured
+evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
+scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
+tune.py        the loop: rounds of one Task's batch within a budget, and what it found
+"""

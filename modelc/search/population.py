@@ -1,0 +1,121 @@
+"""Points of every Sketch of one Task, as rows of one array [P x (1 + knobs)].
+
+The first column says which Sketch, the others are a point of it, with zeros behind Sketches of fewer knobs: mutation,
+crossover and selection work on all Sketches at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.policy import Policy
+from modelc.space.choose import DEFAULT, KEPT
+from modelc.space.construct import constructed
+from modelc.space.cost.seconds import task_seconds
+from modelc.space.rules.derivation import proposals
+from modelc.space.sketch import Bools, Floats, Points, Sketch
+from modelc.space.sketches.listing import sketches
+from modelc.target import Target
+
+
+@dataclass(frozen=True)
+class Individual:
+    """A point of a Sketch, and the schedule that it describes."""
+
+    sketch: Sketch
+    point: Points
+    candidate: Candidate
+
+
+class Space:
+    """Every Sketch of `task` on `target`, of the Tasks that users' rules propose in its place too; estimates are for
+    `cores`."""
+
+    def __init__(self, task: Task, target: Target, policy: Policy = DEFAULT, cores: int = 1) -> None:
+        self.task, self.target, self.cores = task, target, cores
+        groups = [sketches(task, target, policy)]
+        groups += [sketches(derived, target, policy, (stage,)) for stage, derived in proposals(task, target)]
+        self.sketches = tuple(s for group in groups for s in group)
+        self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
+        self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
+        self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
+        for number, sketch in enumerate(self.sketches):
+            self.sizes[number, : len(sketch.sizes)] = sketch.sizes
+
+    @property
+    def size(self) -> int:
+        """Points of all Sketches, legal or not."""
+        return sum(s.size for s in self.sketches)
+
+    @property
+    def empty(self) -> Points:
+        return np.zeros((0, 1 + self.sizes.shape[1]), np.int64)
+
+    def rows(self, number: int, points: Points) -> Points:
+        """Points of the Sketch `number` as rows."""
+        found = np.zeros((len(points), self.empty.shape[1]), np.int64)
+        found[:, 0] = number
+        found[:, 1 : 1 + points.shape[1]] = points
+        return found
+
+    def points(self, number: int, rows: Points) -> Points:
+        """Rows of the Sketch `number` as its points."""
+        return rows[:, 1 : 1 + int(self.widths[number])]
+
+    def legal(self, rows: Points) -> Bools:
+        """Which rows describe a schedule [P]."""
+        found = np.zeros(len(rows), np.bool_)
+        for number in np.unique(rows[:, 0]):
+            at = rows[:, 0] == number
+            found[at] = self.sketches[number].legal(self.points(number, rows[at]))
+        return found
+
+    def estimate(self, rows: Points) -> Floats:
+        """Seconds by the closed forms, on one scale [P]."""
+        found = np.zeros(len(rows))
+        for number in np.unique(rows[:, 0]):
+            at = rows[:, 0] == number
+            seconds = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
+            found[at] = seconds * self.scales[number]
+        return found
+
+    def random(self, count: int, rng: np.random.Generator) -> Points:
+        """About `count` legal rows, as many of each Sketch as far as it has them, in no order."""
+        each = -(-count // len(self.sketches))
+        found = [self.rows(n, s.random(each, rng)) for n, s in enumerate(self.sketches)]
+        return rng.permutation(np.concatenate(found))[:count]
+
+    def constructed(self, cores: int, seed: int = 0) -> Points:
+        """What construction finds in each Sketch for `cores`, the best of all first."""
+        found = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
+        found.sort(key=lambda one: one[1].seconds * self.scales[one[0]])
+        return np.concatenate([self.rows(n, c.point[None, :]) for n, c in found])
+
+    def individual(self, row: Points) -> Individual:
+        """The schedule that a legal row describes."""
+        sketch, point = self.sketches[row[0]], self.points(row[0], row[None, :])[0]
+        return Individual(sketch, point, sketch.candidate(point))
+
+    def row(self, one: Individual) -> Points:
+        """The row of an individual of this space."""
+        number = next(n for n, s in enumerate(self.sketches) if s is one.sketch)
+        return np.asarray(self.rows(number, one.point[None, :])[0])
+
+
+def _scale(group: list[Sketch], cores: int) -> float:
+    """What the estimates of Sketches of one Task are multiplied by where they are compared with those of another Task:
+    its best start by the formula that is the same for all."""
+    estimates = [float(s.estimate(s.start()[None, :], cores)[0]) for s in group]
+    best = int(np.argmin(estimates))
+    sketch = group[best]
+    return task_seconds(sketch.task, sketch.candidate(sketch.start()), sketch.target, cores) / estimates[best]
+
+
+def key_of(candidate: Candidate) -> str:
+    """What equal Candidates have in common, however they were described."""
+    return json.dumps(candidate.to_json(), sort_keys=True)

@@ -1,0 +1,148 @@
+"""Which Task is worth the next round (Ansor, section 6 and appendix A).
+
+    |df/dt_i| ~ df/dg_i (alpha (g_i(t_i) - g_i(t_i - window)) / window
+                         + (1 - alpha) min(-g_i / t_i, beta C_i / max_{k in N(i)} V_k - g_i))
+
+g_i are the seconds of Task i's best Candidate after t_i rounds, C_i its operations, V_k the operations a second that a
+similar Task k reaches. df/dg_i is a difference quotient, so that the objective may be any function; a Task whose
+improvement would not change it is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelc.space.sketch import Floats
+
+ALPHA, BETA, WINDOW, EPSILON = 0.2, 2.0, 3, 0.05
+WORTH = 0.003  # of the objective, that a Task's seconds have to make up to be worth a round
+HOPE = 0.5  # of a Task's seconds, that further rounds may save at the best
+LITTLE = 0.01  # of a Task's seconds: the step of the difference quotient
+PATIENCE, GAIN = 5, 0.01  # rounds without so large a gain stop a Task early
+
+Histories = Sequence[Sequence[float]]  # of each Task, its best seconds after each round
+Objective = Callable[[Floats, Histories], float]  # of the seconds of all Tasks [n], what is to become small
+
+
+# --- objectives (table 2): `weights` [networks x n] say how often each Task occurs in each network -------------------
+
+
+def total(weights: Floats) -> Objective:
+    """f1: the seconds of all networks, one after the other."""
+    return lambda seconds, histories: float((weights @ seconds).sum())
+
+
+def required(weights: Floats, wanted: Floats) -> Objective:
+    """f2: the same, with nothing gained below the seconds that are `wanted` of each network."""
+    return lambda seconds, histories: float(np.maximum(weights @ seconds, wanted).sum())
+
+
+def geometric(weights: Floats, reference: Floats) -> Objective:
+    """f3: the geometric mean of the speedups over `reference` seconds of each network, negative."""
+    return lambda seconds, histories: -float(np.exp(np.mean(np.log(reference / (weights @ seconds)))))
+
+
+def stopping(weights: Floats, stop: Callable[[Sequence[float]], float] | None = None) -> Objective:
+    """f4: the seconds of all networks, where a Task counts no less than `stop` says of its history."""
+    early = stop or early_stop
+
+    def value(seconds: Floats, histories: Histories) -> float:
+        least = np.array([early(history) for history in histories])
+        return float((weights @ np.maximum(seconds, least)).sum())
+
+    return value
+
+
+def early_stop(history: Sequence[float]) -> float:
+    """The last seconds where PATIENCE rounds gained less than GAIN, else 0."""
+    stuck = len(history) > PATIENCE and history[-1] > (1 - GAIN) * history[-1 - PATIENCE]
+    return history[-1] if stuck else 0.0
+
+
+# --- the scheduler ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is known of one Task beforehand: `seconds` that it is estimated to take; its `operations`; Tasks of equal
+    `likeness` are similar."""
+
+    seconds: float
+    operations: float = 1.0
+    likeness: Hashable = None
+
+
+class Scheduler:
+    """Gives out rounds. At first every Task that can pay for one gets one, the heaviest first."""
+
+    def __init__(self, work: Sequence[Work], objective: Objective, epsilon: float = EPSILON, seed: int = 0) -> None:
+        self.work, self.objective, self.epsilon = work, objective, epsilon
+        self.rng = np.random.default_rng(seed)
+        self.histories: list[list[float]] = [[] for _ in work]
+        self.exhausted: set[int] = set()
+
+    @property
+    def seconds(self) -> Floats:
+        """The best seconds of each Task, estimated ones where nothing is measured [n]."""
+        return np.array([h[-1] if h else w.seconds for h, w in zip(self.histories, self.work, strict=True)])
+
+    def took(self, task: int, seconds: float, exhausted: bool = False) -> None:
+        """Says what a Task's best seconds are after one more round of it; `exhausted`: there is nothing left to try."""
+        self.histories[task].append(seconds)
+        if exhausted:
+            self.exhausted.add(task)
+
+    def next(self) -> int | None:
+        """The Task whose turn it is; None where no Task can pay for another round."""
+        slopes = self.slopes()
+        open_ = [k for k in range(len(self.work)) if k not in self.exhausted and self._pays(k, slopes[k])]
+        if not open_:
+            return None
+        if fresh := [k for k in open_ if not self.histories[k]]:
+            seconds = self.seconds
+            return max(fresh, key=lambda k: slopes[k] * seconds[k])
+        if self.rng.random() < self.epsilon:
+            return int(self.rng.choice(open_))
+        gradients = self.gradients(slopes)
+        return max(open_, key=lambda k: abs(gradients[k]))
+
+    def slopes(self) -> Floats:
+        """df/dg of each Task [n]: by how much less of its seconds makes the objective less."""
+        seconds = self.seconds
+        now = self.objective(seconds, self.histories)
+        found = np.zeros(len(seconds))
+        for k, own in enumerate(seconds):
+            less = seconds.copy()
+            less[k] = own * (1 - LITTLE)
+            found[k] = (now - self.objective(less, self.histories)) / (own * LITTLE)
+        return found
+
+    def gradients(self, slopes: Floats) -> Floats:
+        """df/dt of each Task of which a round was measured [n]."""
+        found = np.zeros(len(self.work))
+        for k, history in enumerate(self.histories):
+            if history:
+                window = min(WINDOW, len(history) - 1)
+                past = (history[-1] - history[-1 - window]) / window if window else 0.0
+                hope = min(-history[-1] / len(history), self._like(k) - history[-1])
+                found[k] = slopes[k] * (ALPHA * past + (1 - ALPHA) * hope)
+        return found
+
+    def _like(self, task: int) -> float:
+        """BETA times the seconds at the rate of the best similar Task, itself included."""
+        own = self.work[task]
+        rates = [
+            other.operations / history[-1]
+            for other, history in zip(self.work, self.histories, strict=True)
+            if history and other.likeness == own.likeness
+        ]
+        return BETA * own.operations / max(rates)
+
+    def _pays(self, task: int, slope: float) -> bool:
+        """Whether what a round could save is worth it: a part of the objective that falls with every round of it."""
+        whole = abs(self.objective(self.seconds, self.histories))
+        save = slope * HOPE * self.seconds[task] / max(1, len(self.histories[task]))
+        return bool(save > WORTH * HOPE * whole)

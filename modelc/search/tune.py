@@ -1,0 +1,222 @@
+"""Tuning: rounds of one Task's batch of Candidates, measured within a budget, and what they found.
+
+The first batch of every Task begins with its untuned Candidate: the others are measured by turns with it, so that all
+times are relative to it and the machine's drift falls out. It stays where nothing is faster by more than the noise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from modelc.errors import ConfigError
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.measure.measurement import Measurement
+from modelc.search.evolve import EXPLORERS, Explorer
+from modelc.search.population import Individual, key_of
+from modelc.search.scheduler import Scheduler
+
+BATCH = 16
+SURE = 2.0  # standard errors that a winner is faster by
+LEAST_GAIN = 0.02  # of the untuned Candidate's time, below which it stays
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_SECONDS, MOST_TRIALS = 30 * 86400.0, 10_000_000
+_BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)?")
+
+Measure = Callable[[Task, Sequence[Candidate]], Iterator[tuple[int, Measurement]]]  # by index, as they come
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What tuning may take: seconds, or measurements."""
+
+    seconds: float = math.inf
+    trials: float = math.inf
+
+    @staticmethod
+    def parse(text: str) -> Budget:
+        """`90s`, `5m`, `1h` of time, or `2000` measurements. Raises ConfigError."""
+        found = _BUDGET.fullmatch(text.strip())
+        if found is not None:
+            number, unit = float(found[1]), found[2]
+            if unit and 0 < number * UNITS[unit] <= MOST_SECONDS:
+                return Budget(seconds=number * UNITS[unit])
+            if not unit and number == int(number) and 0 < number <= MOST_TRIALS:
+                return Budget(trials=number)
+        raise ConfigError(
+            f"the budget is {text[:80]!r}; expected a time above 0 such as 90s, 5m or 1h, at most {MOST_SECONDS:.0f}s, "
+            f"or a whole number of measurements from 1 to {MOST_TRIALS}, such as 2000"
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """One Candidate that was measured: of which Task (its hash), and what became of it."""
+
+    task: str
+    candidate: Candidate
+    measurement: Measurement
+
+
+class Records(Protocol):
+    """What keeps records as they come."""
+
+    def add(self, record: Record) -> None: ...
+
+
+@dataclass
+class Subject:
+    """One Task under tuning: its hash, itself, the Candidate that it has without tuning, what explores it."""
+
+    key: str
+    task: Task
+    untuned: Candidate
+    explorer: Explorer
+    measured: list[tuple[Candidate, Measurement]] = field(default_factory=list)
+
+    @property
+    def known(self) -> Measurement | None:
+        """What is known of the untuned Candidate; None before it is measured."""
+        return next((m for c, m in self.measured if c is self.untuned), None)
+
+    @property
+    def fastest(self) -> tuple[Candidate, Measurement] | None:
+        good = [one for one in self.measured if one[1].ok]
+        return min(good, key=lambda one: one[1].relative, default=None)
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest Candidate, if it is known to be faster than the untuned one by more than the noise, or if that
+        one fails; else that."""
+        fastest, known = self.fastest, self.known
+        if fastest is None or known is None:
+            return self.untuned
+        doubt = max(LEAST_GAIN, SURE * math.hypot(fastest[1].noise, known.noise))
+        return fastest[0] if fastest[1].relative < known.relative * (1 - doubt) else self.untuned
+
+    @property
+    def gain(self) -> float:
+        """The untuned Candidate's time over the best one's; 1 where the former is not known."""
+        fastest, known = self.fastest, self.known
+        if fastest is None or known is None or not known.ok or self.best is self.untuned:
+            return 1.0
+        return known.relative / fastest[1].relative
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the fastest Candidate, at the speed that the machine had at first; 0 where none is known."""
+        first = next((m.reference_seconds for _, m in self.measured if m.ok), 0.0)
+        return 0.0 if self.fastest is None else self.fastest[1].relative * first
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state after a round: seconds since the start, measurements so far, predicted seconds of the whole."""
+
+    seconds: float
+    trials: int
+    predicted: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seconds": round(self.seconds, 3), "trials": self.trials, "predicted_seconds": self.predicted}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted"."""
+
+    subjects: tuple[Subject, ...]
+    log: tuple[Moment, ...]
+    trials: int
+    seconds: float
+    ended: str
+
+
+def tune_tasks(
+    subjects: Sequence[Subject],
+    scheduler: Scheduler,
+    measure: Measure,
+    budget: Budget,
+    records: Records | None = None,
+    progress: Callable[[Moment, Subject], None] | None = None,
+    batch: int = BATCH,
+) -> Tuned:
+    """Rounds until the budget is spent, no Task can pay for another round, or Ctrl-C. What is measured until then
+    counts. The scheduler has a Work for each of `subjects`, in their order."""
+    start = time.monotonic()
+    deadline = start + budget.seconds
+    trials, ended, log = 0, "budget", list[Moment]()
+    try:
+        while trials < budget.trials and time.monotonic() < deadline:
+            number = scheduler.next()
+            if number is None:
+                ended = "nothing left"
+                break
+            subject = subjects[number]
+            asked = int(min(batch, budget.trials - trials))
+            found = _batch(subject, asked)
+            _measured(subject, found, measure, deadline, records)
+            trials = _trials(subjects)
+            seconds = subject.seconds or float(scheduler.seconds[number])
+            scheduler.took(number, seconds, exhausted=len(found) < asked)
+            moment = Moment(
+                time.monotonic() - start, trials, scheduler.objective(scheduler.seconds, scheduler.histories)
+            )
+            log.append(moment)
+            if progress is not None:
+                progress(moment, subject)
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    return Tuned(tuple(subjects), tuple(log), _trials(subjects), time.monotonic() - start, ended)
+
+
+def _trials(subjects: Sequence[Subject]) -> int:
+    return sum(len(subject.measured) for subject in subjects)
+
+
+def _batch(subject: Subject, count: int) -> list[tuple[Candidate, Individual | None]]:
+    """What is measured in one round: at first the untuned Candidate, which may be a point of the space or not."""
+    if subject.measured:
+        return [(one.candidate, one) for one in subject.explorer.propose(count)]
+    name = key_of(subject.untuned)
+    space = subject.explorer.space
+    built = (space.individual(row) for row in space.constructed(space.target.cores))
+    own = next((one for one in built if key_of(one.candidate) == name), None)
+    subject.explorer.skip(subject.untuned)
+    more = subject.explorer.propose(count - 1) if count > 1 else []
+    return [(subject.untuned, own), *((one.candidate, one) for one in more)]
+
+
+def _measured(
+    subject: Subject,
+    batch: Sequence[tuple[Candidate, Individual | None]],
+    measure: Measure,
+    deadline: float,
+    records: Records | None,
+) -> None:
+    """Measures a batch until the deadline. The explorer learns, whatever ends it."""
+    learnt = []
+    try:
+        for index, measurement in measure(subject.task, [candidate for candidate, _ in batch]):
+            candidate, individual = batch[index]
+            subject.measured.append((candidate, measurement))
+            if records is not None:
+                records.add(Record(subject.key, candidate, measurement))
+            if individual is not None:
+                learnt.append((individual, measurement))
+            if time.monotonic() >= deadline:
+                break
+    finally:
+        subject.explorer.learn(learnt)
+
+
+def explorer_class(name: str) -> type[Explorer]:
+    """The explorer of that name. Raises ConfigError."""
+    if name not in EXPLORERS:
+        raise ConfigError(f"there is no explorer {name[:80]!r}; the explorers are {', '.join(EXPLORERS)}")
+    return EXPLORERS[name]

@@ -1,0 +1,129 @@
+"""Tuning within a budget, on machines that are functions; and once on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from three_ways import host_target, task_of
+
+from modelc.errors import ConfigError
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.measure import Effort, Measurement, Measurer
+from modelc.search.evolve import Random
+from modelc.search.population import Space, key_of
+from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.tune import Budget, Record, Subject, Tuned, explorer_class, tune_tasks
+from modelc.space.choose import chosen
+
+MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
+
+
+class Kept(list[Record]):
+    def add(self, record: Record) -> None:
+        self.append(record)
+
+
+class Machine:
+    """Takes what `noise` and the Candidate's text say: the untuned one 1 ms, others from 0.5 to 1.5 ms; every fifth
+    crashes. Interrupted after so many measurements."""
+
+    def __init__(self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30) -> None:
+        self.untuned, self.noise, self.until, self.calls = {key_of(c) for c in untuned}, noise, until, 0
+
+    def seconds(self, candidate: Candidate) -> float:
+        name = key_of(candidate)
+        return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
+
+    def __call__(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+        for index in reversed(range(len(candidates))):
+            self.calls += 1
+            if self.calls > self.until:
+                raise KeyboardInterrupt
+            seconds = self.seconds(candidates[index])
+            good = Measurement("ok", seconds=seconds, noise=self.noise, reference_seconds=1e-3)
+            yield index, Measurement("crashed", "it died") if index % 5 == 4 else good
+
+
+def subjects_of(tasks: Sequence[Task]) -> list[Subject]:
+    found = []
+    for task in tasks:
+        space = Space(task, host_target())
+        found.append(Subject(task.hash, task, chosen(task, host_target()).candidate, Random(space)))
+    return found
+
+
+def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) -> tuple[Tuned, Machine, Kept]:
+    subjects = subjects_of(MATMULS)
+    machine, kept = Machine([s.untuned for s in subjects], machine_noise, until), Kept()
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), kept, batch=12), machine, kept
+
+
+def test_the_fastest_is_taken_and_the_budget_kept() -> None:
+    result, machine, kept = tuned()
+    assert result.ended == "budget" and result.trials == len(kept) == machine.calls == 48
+    assert len({key_of(r.candidate) for r in kept if r.task == MATMULS[0].hash}) == len(result.subjects[0].measured)
+    for subject in result.subjects:
+        fastest = min(machine.seconds(c) for c, m in subject.measured if m.ok)
+        assert fastest < 0.9e-3 and machine.seconds(subject.best) == fastest
+        assert subject.gain == pytest.approx(1e-3 / fastest) and subject.seconds == pytest.approx(fastest)
+    predicted = [m.predicted for m in result.log]
+    assert predicted[-1] <= predicted[1] < 4e-3 and [m.trials for m in result.log] == [12, 24, 36, 48]
+
+
+def test_what_is_not_faster_than_the_noise_stays_untuned() -> None:
+    result, _, _ = tuned(machine_noise=0.4)
+    assert all(s.best is s.untuned and s.gain == 1.0 for s in result.subjects)
+
+
+def test_an_interruption_keeps_what_was_measured() -> None:
+    result, machine, kept = tuned(until=18)
+    assert result.ended == "interrupted" and result.trials == len(kept) == 18
+    first, second = sorted(result.subjects, key=lambda s: -len(s.measured))
+    assert machine.seconds(first.best) < 1e-3
+    assert second.best is second.untuned and len(second.measured) == 6, "its untuned Candidate was not measured"
+
+
+def test_time_that_is_over_ends_a_batch() -> None:
+    subjects = subjects_of(MATMULS[:1])
+    machine = Machine([subjects[0].untuned])
+    result = tune_tasks(subjects, Scheduler([Work(1e-3)], total(np.ones((1, 1)))), machine, Budget(seconds=1e-9))
+    assert (result.ended, result.trials) == ("budget", 0) and subjects[0].best is subjects[0].untuned
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "5", "1.5m", "90s", "1e9m", "5 m", "1h30", "0s", "2.5", "nan", "9" * 9]
+)
+def test_budgets(text: str) -> None:
+    good = {"5": Budget(trials=5), "1.5m": Budget(seconds=90), "90s": Budget(seconds=90)}
+    if text in good:
+        assert Budget.parse(text) == good[text]
+    else:
+        with pytest.raises(ConfigError, match="expected a time"):
+            Budget.parse(text)
+
+
+def test_an_unknown_explorer_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="the explorers are evolve, random, construct"):
+        explorer_class("grid")
+
+
+def test_a_task_on_this_machine() -> None:
+    subjects = subjects_of([task_of("MatMul", {}, [(16, 32), (32, 32)], (1,)).canonical()])
+    quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
+    with Measurer(host_target(), builders=1, effort=quick) as measurer:
+
+        def measure(task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+            subject = measurer.subject(task)
+            numbers = {measurer.submit(subject, c): k for k, c in enumerate(candidates)}
+            for number, measurement in measurer.results():
+                yield numbers[number], measurement
+
+        scheduler = Scheduler([Work(1e-5)], total(np.ones((1, 1))))
+        result = tune_tasks(subjects, scheduler, measure, Budget(trials=4), batch=4)
+    found = [m for _, m in result.subjects[0].measured]
+    assert len(found) == 4 and all(m.ok for m in found), found
+    assert 0 < result.subjects[0].seconds < 0.1
