@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from math import prod
 
 import numpy as np
 import pytest
@@ -18,10 +19,15 @@ from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FOLDED
 from modelc.frontend.microsoft import FUSED, SIGNATURES
 from modelc.frontend.normalise import MOST_OPERANDS
 from modelc.frontend.onnx import import_model, unsupported
+from modelc.ir.block import Iter
+from modelc.ir.expr import Load, Var
+from modelc.ir.graph import Node, Value
 from modelc.ops import operator_of
+from modelc.ops.operator import Definition, Operator, assign
 from modelc.passes.fold_constants import FoldConstants
 
 X = [("X", F, [1, 4, 4])]
+X_INFO = [helper.make_tensor_value_info("o", F, [1, 4, 4])]
 IMAGE = [("X", F, [1, 3, 8, 8])]
 W = {"W": np.ones((4, 3, 3, 3), np.float32)}
 
@@ -234,6 +240,109 @@ def test_recurrent_weights_fit_each_other(tmp_path, k, shape):
     made = model([node("LSTM", "X,W,R,B,,H,C", "Y", hidden_size=4)], [("X", F, [2, 1, 3])],
                  constants={name: np.ones(s, np.float32) for name, s in weights.items()})  # fmt: skip
     refused(made, tmp_path, f"expected input '{'WRBHC'[k]}' of shape")
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_recurrent_inputs_have_three_dimensions(tmp_path, k):
+    weights = {"W": np.ones((1, 16, 3), np.float32), "R": np.ones((16, 4) if k else (1, 16, 4), np.float32)}
+    made = model([node("LSTM", "X,W,R", "Y", hidden_size=4)], [("X", F, [2, 1, 3] if k else [2, 3])], constants=weights)
+    refused(made, tmp_path, f"expected input '{'XWR'[k]}' to have 3 dimensions|rank 3")
+
+
+AT_DEFINITION = {  # ONNX's inference takes them
+    "scale broader": (node("RMSNormalization", "X,s", "Y", axis=-2), 23, {"s": np.ones((2, 4, 4), "f4")}, "broad"),
+    "window": (node("LpNormalization", "X", "Y", p=7), 18, {}, "expected p 1 or 2, found 7"),
+    "epsilon": (node("LayerNormalization", "X,s", "Y", epsilon=-1.0), 18, {"s": np.ones(4, np.float32)}, "at least 0"),
+    "size": (node("LRN", "X", "Y", size=0), 18, {}, "expected a size of at least 1, found 0"),
+    "roi": (
+        node("Resize", "X,r,,s", "Y", coordinate_transformation_mode="tf_crop_and_resize"), 18,
+        {"r": np.array([0, 0, np.nan, 1, 1, 1], np.float32), "s": np.array([1, 4, 5])}, "finite numbers as roi",
+    ),
+    "positions": (node("Resize", "X,,,s", "Y"), 18, {"s": np.array([1, 4, 9])}, "expected a dimension of at most 7"),
+    "weights": (
+        node("Resize", "X,,s", "Y", mode="linear", antialias=1, axes=[2]), 18,
+        {"s": np.array([0.26], np.float32)}, "expected at most 7 weights",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AT_DEFINITION)
+def test_inputs_are_as_they_are_read(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("modelc.ops.resize.MOST_WEIGHTS", 7)
+    made, opset, constants, sentence = AT_DEFINITION[name]
+    path = save(model([made], X, constants=constants, opset=opset), tmp_path)
+    with pytest.raises(ModelError, match=f"node '.*{sentence}"):
+        modelc.compile(path, "x86-64-v3", stop_after="partition")
+
+
+def test_inputs_have_the_elements_that_are_read():
+    """What an operator's own checks leave through."""
+    values = (Value("a", "float32", (3, 4)), Value("b", "float32", (2, 4)))
+    iters = (Iter("m", 3), Iter("n", 4))
+    at = (Var("m"), Var("n"))
+    block = assign("sum", iters, Load("y0", at), Load("x0", at) + Load("x1", at))
+    both = Operator("Both", lambda node, inputs: (("float32", (3, 4)),), lambda *_: Definition((), (block,)))
+    read = Node("Both", "n", ("a", "b"), ("y",))
+    with pytest.raises(ModelError, match=r"node 'n' .Both.: input 'b' is read at 0..2 of dimension 0, which has 2"):
+        both.define(read, values, [Value("y", "float32", (3, 4))])
+
+
+def test_a_window_of_more_channels_than_there_are(tmp_path):
+    """Neighbours that are not there are not counted."""
+    sums = []
+    for size in (7, (1 << 63) - 1):
+        graph = imported(model([node("LRN", "X", "Y", size=size, alpha=float(size))], X), tmp_path)
+        (lrn,) = graph.nodes
+        definition = operator_of(lrn).define(lrn, (graph.values["X"],), [graph.values["Y"]])
+        sums.append(definition.blocks[0])
+    assert sums[0] == sums[1] and prod(i.extent for i in sums[0].reduction) == 7
+
+
+def test_what_no_output_needs_is_a_tensor_all_the_same(tmp_path):
+    for damage, sentence in (
+        ({"data_type": 99}, "elements of type number 99, which ONNX does not have"),
+        ({"data_type": 0}, "elements of type number 0"),
+        ({"data_type": 1, "data_location": TensorProto.EXTERNAL, "raw_data": bytes(16)}, "data of its own"),
+    ):
+        made = model([node("Relu", "X", "Y")], X)
+        made.graph.initializer.add(name="w", dims=[4], **damage)
+        refused(made, tmp_path, f"initialiser 'w'.*{sentence}")
+    made = model([node("Relu", "X", "Y")], X)
+    made.graph.initializer.add(name="w", dims=[4], data_type=1, data_location=1).external_data.add(key="location")
+    refused(made, tmp_path, "initialiser 'w' has external data with a key or a value that is missing")
+
+
+def test_versions_that_are_missing(tmp_path):
+    made = model([node("Relu", "X", "Y")], X)
+    made.ir_version = 0
+    refused(made, tmp_path, "ONNX IR version 0; expected 1 at least")
+    made = model([node("Relu", "X", "Y"), node("Gelu", "X", "Z", domain="com.microsoft")], X)
+    refused(made, tmp_path, "opset_import names no version of its domain 'com.microsoft'")
+
+
+def test_a_function_of_an_absurd_operator_set(tmp_path):
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("x", 1 << 40)]
+    function = helper.make_function("own", "f", ["a"], ["b"], [node("Relu", "a", "b")], sets)
+    made = model([node("f", "X", "Y", domain="own")], X, functions=[function], domains=("", "own"))
+    refused(made, tmp_path, "uses version 1099511627776 of operator set 'x'")
+
+
+def test_a_recurrent_direction_that_is_none(tmp_path):
+    weights = {"W": np.ones((1, 16, 3), np.float32), "R": np.ones((1, 16, 4), np.float32)}
+    made = node("LSTM", "X,W,R", "Y", hidden_size=4, direction="x")
+    refused(model([made], [("X", F, [2, 1, 3])], constants=weights), tmp_path, "expected a direction among forward")
+
+
+def test_branches_have_the_outputs_of_their_node(tmp_path):
+    branches = [helper.make_graph([], f"b{n}", [], X_INFO * n) for n in (1, 2)]
+    made = node("If", "c", "Y", then_branch=branches[0], else_branch=branches[1])
+    refused(
+        model([made], X, constants={"c": np.array(True)}), tmp_path, "expected branches of 1 outputs.*found 2 in else"
+    )
+
+
+def test_a_sparse_scalar(tmp_path):
+    refused(sparse([], [1.0, 2.0], [], (2, 0)), tmp_path, "has no dimensions; expected one at least")
 
 
 def test_inputs_have_the_rank_that_is_read(tmp_path):

@@ -119,9 +119,20 @@ def _check_graph(
     for value in (*graph.input, *graph.output):
         _check_text(f"{what}, value {value.name!r}", [d.dim_param for d in value.type.tensor_type.shape.dim])
     for tensor in constants:
-        _check_text(f"{what}, initialiser {tensor.name!r}", [x for e in tensor.external_data for x in (e.key, e.value)])
-        check_shape(tensor.dims, f"{what}: initialiser {tensor.name!r}")
+        _check_tensor(tensor, f"{what}: initialiser {tensor.name!r}")
     _check_nodes(graph.node, inside, versions, functions)
+
+
+def _check_tensor(tensor: onnx.TensorProto, what: str) -> None:
+    """Whether it can be a tensor, also where nothing needs it."""
+    _check_text(what, [x for e in tensor.external_data for x in (e.key, e.value)])
+    check_shape(tensor.dims, what)
+    if tensor.data_type == onnx.TensorProto.UNDEFINED or tensor.data_type not in onnx.TensorProto.DataType.values():
+        raise ModelError(f"{what} has elements of type number {tensor.data_type}, which ONNX does not have")
+    if not all(e.HasField("key") and e.HasField("value") for e in tensor.external_data):
+        raise ModelError(f"{what} has external data with a key or a value that is missing")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.HasField("raw_data"):
+        raise ModelError(f"{what} has both external data and data of its own")
 
 
 def _check_names(what: str, kind: str, names: Sequence[str]) -> None:
@@ -151,14 +162,19 @@ def _check_nodes(
         where = f"{inside}node {node.name or f'{node.op_type}_{index}'!r} ({node.op_type})"
         _check_attributes(node, where)
         domain = domain_of(node)
+        if domain not in versions:
+            raise ModelError(f"{where}: opset_import names no version of its domain {domain or 'ai.onnx'!r}")
         function = functions.get((domain, node.op_type))
         if function is not None:
             signature: Signature | None = _of_function(function)
         else:
-            signature = signature_of(node.op_type, domain, versions.get(domain, 1))
+            signature = signature_of(node.op_type, domain, versions[domain])
         if signature is not None:
             _check_node(node, signature, where)
         for attribute in node.attribute:
+            if (domain, node.op_type) == ("", "If") and len(attribute.g.output) != len(node.output):
+                found = f"{len(attribute.g.output)} in {attribute.name}"
+                raise ModelError(f"{where}: expected branches of {len(node.output)} outputs, as it has, found {found}")
             for graph in (attribute.g,) if attribute.type == AttributeProto.GRAPH else attribute.graphs:
                 _check_graph(graph, f"{where}, {attribute.name}", versions, functions, f"{where}, {attribute.name}: ")
 
@@ -216,8 +232,8 @@ def _check_attributes(node: onnx.NodeProto, where: str) -> None:
             FIELDS[a.type],
         }:
             raise ModelError(f"{where}: attribute {a.name!r} of type {_kind(a.type)} has data in {min(stray)!r} too")
-        if a.type == AttributeProto.TENSOR:
-            check_shape(a.t.dims, f"{where}: attribute {a.name}")
+        if a.type == AttributeProto.TENSOR and not a.ref_attr_name:
+            _check_tensor(a.t, f"{where}: attribute {a.name}")
 
 
 def _kind(number: int) -> str:

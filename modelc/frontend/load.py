@@ -80,6 +80,11 @@ def _check_versions(path: Path, model: onnx.ModelProto) -> None:
             f"{path} has ONNX IR version {model.ir_version}; expected at most {onnx.IR_VERSION}, the newest that the "
             f"installed onnx {onnx.__version__} knows; update onnx, or export the model for an older version"
         )
+    if model.ir_version < 1:
+        raise ModelError(f"{path} has ONNX IR version {model.ir_version}; expected 1 at least: the file is damaged")
+    for each in (s for proto in (model, *model.functions) for s in proto.opset_import):
+        if not 0 <= each.version < 1 << 31:
+            raise ModelError(f"{path} uses version {each.version} of operator set {each.domain!r}; no set has as many")
     newest = onnx.defs.onnx_opset_version()
     version = operator_sets(model).get("")
     if version is None and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
@@ -122,8 +127,6 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
     if unknown := sorted(entries.keys() - EXTERNAL_KEYS):
         known = ", ".join(sorted(EXTERNAL_KEYS))
         raise ModelError(f"{what}: expected external data to say {known}, found {shown(unknown[0])}")
-    if tensor.HasField("raw_data"):
-        raise ModelError(f"{what} has both external data and data of its own")
     location = entries.get("location", "")
     path = _inside(folder, location, what)
     needed = prod(shape) * dtype.itemsize
@@ -173,6 +176,8 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path) -> Array:
     if (made := prod(sparse.dims) * values.itemsize) > LARGEST_DENSE:
         raise ModelError(f"{what} {list(sparse.dims)} takes {made} bytes when dense; expected at most {LARGEST_DENSE}")
     rank = len(sparse.dims)
+    if not rank:
+        raise ModelError(f"{what} has no dimensions; expected one at least")
     if values.ndim != 1 or indices.shape not in ((values.size,), (values.size, rank)) or indices.dtype != np.int64:
         raise ModelError(
             f"{what} has values {list(values.shape)} and indices {indices.dtype}{list(indices.shape)}; expected "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from modelc.ir.block import AnyBlock, Buffer, Iter
 from modelc.ir.expr import Const, Expr, Load, Var, const, op
@@ -87,18 +87,35 @@ def _statistics(
     return _Statistics(tuple(Buffer(b, wide, shape) for b in local), blocks, centred * invstd)
 
 
+def _epsilon(node: Node) -> float:
+    """What is added below a root."""
+    found = float(node.attrs.get("epsilon", 1e-5))
+    if not 0 <= found < inf:
+        fail(node, f"expected an epsilon of at least 0, found {found}")
+    return found
+
+
 # --- LayerNormalization -------------------------------------------------------------------------------------------
 
 
 def _layer_infer(node: Node, inputs: Inputs) -> Types:
     x, scale = required(node, inputs, 0), required(node, inputs, 1)
     axis = axis_of(node, len(x.shape), -1)
-    for value in (scale, given(inputs, 2)):
-        if value is not None and broadcast(node, value.shape, x.shape) != x.shape:
-            fail(node, f"expected scale and bias to broadcast to {list(x.shape)}, found {list(value.shape)}")
+    _check_broadcast(node, x, (scale, given(inputs, 2)))
     row = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
     wide = accumulator(x.dtype)
     return ((x.dtype, x.shape), (wide, row), (wide, row))[: len(node.outputs)]
+
+
+def _check_broadcast(node: Node, x: Value, values: Sequence[Value | None]) -> None:
+    for value in values:
+        if value is not None and broadcast(node, value.shape, x.shape) != x.shape:
+            fail(node, f"expected scale and bias to broadcast to {list(x.shape)}, found {list(value.shape)}")
+
+
+def _rms_infer(node: Node, inputs: Inputs) -> Types:
+    _check_broadcast(node, required(node, inputs, 0), (required(node, inputs, 1),))
+    return same_type(node, inputs)
 
 
 def _layer(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
@@ -110,7 +127,7 @@ def _layer(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Def
     padded: tuple[Expr, ...] = (*at[:axis], *[Const(0)] * (rank - axis))
     mean, invstd = (Load(f"y{k}", padded) if k < len(outputs) and outputs[k] is not None else None for k in (1, 2))
     rows = [i.name for i in iters[:axis]]
-    stats = _statistics(x.dtype, iters, each, rows, node.attrs.get("epsilon", 1e-5), mean, invstd)
+    stats = _statistics(x.dtype, iters, each, rows, _epsilon(node), mean, invstd)
     scale, bias = (_broadcast(given(inputs, k), k, at, x.shape, wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
@@ -124,7 +141,7 @@ def _rms(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Defin
     each = widened(Load("x0", at), x.dtype, wide)
     row = at[:axis]
     squares, scale = Load("squares", row), required(node, inputs, 1)
-    mean = squares / const(prod(x.shape[axis:]), wide) + const(node.attrs.get("epsilon", 1e-5), wide)
+    mean = squares / const(prod(x.shape[axis:]), wide) + const(_epsilon(node), wide)
     final = each * Load("invrms", row) * widened(Load("x1", aligned(scale.shape, at, x.shape)), scale.dtype, wide)
     blocks = (
         fold("add", "squares", grid(x.shape, reduce=range(axis, rank)), squares, each * each),
@@ -146,7 +163,7 @@ def _instance(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> 
     wide, named = accumulator(x.dtype), _named(len(x.shape))
     iters, at = grid(x.shape, named), point(named)
     each = widened(Load("x0", at), x.dtype, wide)
-    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], node.attrs.get("epsilon", 1e-5))
+    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], _epsilon(node))
     scale, bias = (_scale(given(inputs, k), k, (Var("c"),), wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
@@ -163,7 +180,7 @@ def _group(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Def
     channel = Var("g") * shape[2] + Var("c")
     at = (Var("n"), channel, *point(named[2:]))
     each = widened(Load("x0", at), x.dtype, wide)
-    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], node.attrs.get("epsilon", 1e-5))
+    stats = _statistics(x.dtype, iters, each, [i.name for i in iters[:2]], _epsilon(node))
     scale, bias = (_scale(given(inputs, k), k, (channel,), wide) for k in (1, 2))
     final = assign("normal", iters, Load("y0", at), widened(_applied(stats.normal, scale, bias), wide, x.dtype))
     return Definition(stats.locals, (*stats.blocks, final))
@@ -186,7 +203,7 @@ def _batch(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Def
     channel = at[1:2]
     scale, bias, mean, variance = (_scale(given(inputs, k), k, channel, wide) for k in (1, 2, 3, 4))
     assert scale is not None and bias is not None and mean is not None and variance is not None
-    deviation = op("sqrt", variance + const(node.attrs.get("epsilon", 1e-5), wide))
+    deviation = op("sqrt", variance + const(_epsilon(node), wide))
     body = (widened(Load("x0", at), x.dtype, wide) - mean) * (scale / deviation) + bias
     return Definition((), (assign("batchnorm", grid(x.shape, named), Load("y0", at), widened(body, wide, x.dtype)),))
 
@@ -209,6 +226,8 @@ def _mean_variance(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]
 def _lp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     x = required(node, inputs, 0)
     rank, p = len(x.shape), int(node.attrs.get("p", 2))
+    if p not in (1, 2):
+        fail(node, f"expected p 1 or 2, found {p}")
     axis, wide = axis_of(node, rank, -1), accumulator(x.dtype)
     at, row = point(names(rank)), kept_point(rank, (axis,), False)
     each = widened(Load("x0", at), x.dtype, wide)
@@ -227,16 +246,26 @@ def _lrn(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Defin
     """Local response: each element over the squares of its neighbours among the channels."""
     x = required(node, inputs, 0)
     size = int(node.attrs.get("size", 1))
+    if size < 1:
+        fail(node, f"expected a size of at least 1, found {size}")
+    before, after = (min(reach, max(x.shape[1] - 1, 0)) for reach in ((size - 1) // 2, size // 2))
     alpha, beta, bias = (node.attrs.get(k, d) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     wide, named = accumulator(x.dtype), _named(len(x.shape))
     iters, at = grid(x.shape, named), point(named)
-    channel = Var("c") + Var("r") - (size - 1) // 2
+    channel = Var("c") + Var("r") - before
     neighbour = widened(Load("x0", (at[0], channel, *at[2:])), x.dtype, wide)
     where = (op("ge", channel, 0), op("lt", channel, x.shape[1]))
     base = const(bias, wide) + const(alpha / size, wide) * Load("squares", at)
     body = widened(Load("x0", at), x.dtype, wide) / op("pow", base, const(beta, wide))
     blocks = (
-        fold("add", "squares", (*iters, Iter("r", size, True)), Load("squares", at), neighbour * neighbour, where),
+        fold(
+            "add",
+            "squares",
+            (*iters, Iter("r", before + 1 + after, True)),
+            Load("squares", at),
+            neighbour * neighbour,
+            where,
+        ),
         assign("lrn", iters, Load("y0", at), widened(body, wide, x.dtype)),
     )
     return Definition((Buffer("squares", wide, x.shape),), blocks)
@@ -244,7 +273,7 @@ def _lrn(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Defin
 
 OPERATORS = (
     Operator("LayerNormalization", _layer_infer, _layer),
-    Operator("RMSNormalization", same_type, _rms),
+    Operator("RMSNormalization", _rms_infer, _rms),
     Operator("InstanceNormalization", same_type, _instance),
     Operator("GroupNormalization", same_type, _group),
     Operator("BatchNormalization", _batch_infer, _batch),

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import ModelError
+from modelc.errors import InvalidIR, ModelError
 from modelc.ir.affine import Ranges, bounds, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock
+from modelc.ir.check import accesses, inside
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
 
@@ -56,7 +57,7 @@ class Operator:
         if all(0 in shape for _, shape in types):
             return Definition()
         definition = _pruned(self.meaning(node, inputs, tuple(outputs)), wanted, types)
-        _check_ranks(node, inputs, definition)
+        _check_inputs(node, inputs, definition)
         return _of_elements(definition, inputs)
 
 
@@ -74,14 +75,24 @@ def _of_elements(definition: Definition, inputs: Inputs) -> Definition:
     return replace(definition, blocks=blocks, locals=tuple(b for b in definition.locals if b.name not in empty))
 
 
-def _check_ranks(node: Node, inputs: Inputs, definition: Definition) -> None:
-    """Raises ModelError where an input has another rank than its operator reads."""
+def _check_inputs(node: Node, inputs: Inputs, definition: Definition) -> None:
+    """Raises ModelError where an input has another rank than its operator reads, or is read outside."""
+    where = f"node {node.name!r} ({node.op})"
     for block in definition.blocks:
-        for access in () if isinstance(block, OpaqueBlock) else block.reads:
+        if isinstance(block, OpaqueBlock):
+            continue
+        read = (*block.body, *block.where, *(index for w in block.writes for index in w.indices))
+        for access, guards in (found for e in read for found in accesses(e, block.where)):
             value = given(inputs, int(access.buffer[1:])) if re.fullmatch(r"x\d+", access.buffer) else None
-            if value is not None and len(value.shape) != len(access.indices):
-                rank = len(access.indices)
+            if value is None:
+                continue
+            if len(value.shape) != (rank := len(access.indices)):
                 fail(node, f"expected input {value.name!r} to have {rank} dimensions, found {list(value.shape)}")
+            if not guards and 0 not in value.shape:  # guards are written for the shape that is read
+                try:
+                    inside(access, value.shape, block.ranges, (), "read", where, f"input {value.name!r}")
+                except InvalidIR as error:
+                    raise ModelError(str(error)) from None
 
 
 def _pruned(definition: Definition, wanted: set[str], types: Types) -> Definition:
@@ -141,6 +152,14 @@ def required(node: Node, inputs: Inputs, k: int) -> Value:
     if value is None:
         fail(node, f"expected an input at position {k}, found none")
     return value
+
+
+def shape_of(node: Node, inputs: Inputs, k: int, rank: int) -> Shape:
+    """The shape of input `k`, which has `rank` dimensions."""
+    value = required(node, inputs, k)
+    if len(value.shape) != rank:
+        fail(node, f"expected input {value.name!r} to have {rank} dimensions, found {list(value.shape)}")
+    return value.shape
 
 
 def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:

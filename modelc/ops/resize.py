@@ -34,6 +34,7 @@ from modelc.ops.operator import (
 )
 
 Array = NDArray[Any]
+MOST_WEIGHTS = 1 << 23  # of one dimension: tables of them are made when compiling
 
 
 @dataclass(frozen=True)
@@ -58,25 +59,39 @@ def resized(node: Node, inputs: Inputs) -> dict[int, Axis]:
         wanted = [int(n) for n in sizes]
         if len(wanted) != len(axes):
             fail(node, f"expected {len(axes)} sizes, found {wanted}")
-        factors = [n / m for n, m in zip(wanted, extents, strict=True)]
+        if any(n and not m for n, m in zip(wanted, extents, strict=True)):
+            fail(node, f"expected elements to resize to {wanted}, found {extents}")
+        factors = [n / m if m else 1.0 for n, m in zip(wanted, extents, strict=True)]
         policy = text(node, "keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(axes)
             wanted = [floor(factor * m + 0.5) for m in extents]
     elif scales is not None and scales.size == len(axes):
-        factors = [float(s) for s in scales]
+        factors = _finite(node, "scales", scales)
         wanted = [floor(s * m) for s, m in zip(factors, extents, strict=True)]
     else:
         fail(node, f"expected scales or sizes for {len(axes)} dimensions, found neither")
     crop = text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    parts = roi.astype(np.float64) if crop and roi is not None and roi.size else np.repeat([0.0, 1.0], len(axes))
+    parts = [0.0] * len(axes) + [1.0] * len(axes)
+    if crop and roi is not None and roi.size:
+        parts = _finite(node, "roi", roi)
+        if len(parts) != 2 * len(axes):
+            fail(node, f"expected {2 * len(axes)} numbers as roi, found {len(parts)}")
     result = {}
     for k, a in enumerate(axes):
-        start, end = float(parts[k]), float(parts[k + len(axes)])
+        start, end = parts[k], parts[k + len(axes)]
         if wanted[k] != extents[k] or factors[k] != 1.0 or (crop and (start, end) != (0.0, 1.0)):
+            if wanted[k] > MOST_WEIGHTS:
+                fail(node, f"expected a dimension of at most {MOST_WEIGHTS} (MOST_WEIGHTS), found {wanted[k]}")
             result[a] = Axis(extents[k], wanted[k], factors[k], start, end)
     return result
+
+
+def _finite(node: Node, what: str, found: Array) -> list[float]:
+    if not np.isfinite(found).all():
+        fail(node, f"expected finite numbers as {what}, found {found.tolist()}")
+    return [float(v) for v in found.reshape(-1)]
 
 
 def coordinates(node: Node, axis: Axis) -> Array:
@@ -163,14 +178,15 @@ def _cubic_weight(distance: Array, a: float) -> Array:
 
 def taps(node: Node, axis: Axis) -> tuple[Array, Array]:
     """Input positions and weights of every output position: two arrays of shape (output, taps)."""
-    x = coordinates(node, axis)
-    base = np.floor(x)
     cubic = text(node, "mode", "nearest") == "cubic"
     reach = 2 if cubic else 1
     shrink = min(axis.scale, 1.0) if node.attrs.get("antialias", 0) else 1.0
+    if axis.output * 2 * reach > MOST_WEIGHTS * shrink:
+        fail(node, f"expected at most {MOST_WEIGHTS} weights (MOST_WEIGHTS) for {axis.output} positions")
     first = floor(-reach / shrink) + 1
     offsets = np.arange(first, 2 - first if shrink < 1.0 else reach + 1)
-    positions = base[:, None] + offsets
+    x = coordinates(node, axis)
+    positions = np.floor(x)[:, None] + offsets
     distance = (positions - x[:, None]) * shrink
     weights = _cubic_weight(distance, node.attrs.get("cubic_coeff_a", -0.75)) if cubic else _linear_weight(distance)
     if node.attrs.get("exclude_outside", 0):

@@ -21,9 +21,11 @@ from modelc.ops.operator import (
     fold,
     given,
     required,
+    shape_of,
     text,
 )
 
+DIRECTIONS = ("forward", "reverse", "bidirectional")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
@@ -36,15 +38,19 @@ STEPS = 512  # more would make kernels without end
 
 def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
     """Time, batch, hidden size, directions, and whether the batch comes first."""
-    x, r = required(node, inputs, 0), required(node, inputs, 2)
+    x, hidden = required(node, inputs, 0), shape_of(node, inputs, 2, 3)[2]
+    first, second, _ = shape_of(node, inputs, 0, 3)
     batch_first = bool(node.attrs.get("layout", 0))
-    time, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-    directions = 2 if text(node, "direction", "forward") == "bidirectional" else 1
+    time, batch = (second, first) if batch_first else (first, second)
+    direction = text(node, "direction", "forward")
+    if direction not in DIRECTIONS:
+        fail(node, f"expected a direction among {', '.join(DIRECTIONS)}, found {direction!r}")
+    directions = 2 if direction == "bidirectional" else 1
     if x.dtype != "float32":
         fail(node, f"expected float32, found {x.dtype}")
     if time > STEPS:
         fail(node, f"expected at most {STEPS} time steps, found {time}: every step is unrolled")
-    return time, batch, r.shape[2], directions, batch_first
+    return time, batch, hidden, directions, batch_first
 
 
 def _check_weights(node: Node, inputs: Inputs, batch: int, hidden: int, directions: int, batch_first: bool) -> None:

@@ -29,6 +29,9 @@ from modelc.ops.operator import (
 Outputs = tuple[Value | None, ...]
 
 
+LONGEST_WINDOW = 1 << 20  # of a cosine: it is a constant
+
+
 def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]]) -> Operator:
     """An operator whose output is known when compiling."""
 
@@ -68,6 +71,8 @@ def _window(first: float, second: float) -> Callable[[Node, Inputs], NDArray[np.
     def values(node: Node, inputs: Inputs) -> NDArray[np.generic]:
         size = known_ints(node, inputs, 0, "size")
         assert size is not None
+        if not 0 <= size[0] <= LONGEST_WINDOW:
+            fail(node, f"expected a size of 0 to {LONGEST_WINDOW} (LONGEST_WINDOW), found {size[0]}")
         dtype = node.attrs.get("output_datatype", 1)
         to = {1: "float32", 11: "float64", 10: "float16", 16: "bfloat16"}.get(dtype, dtype)
         n = size[0] if node.attrs.get("periodic", 1) else size[0] - 1
