@@ -26,6 +26,7 @@ _HOMES = {
     "load": ("modelc.runtime", "load"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),
     "profile": ("modelc.verify", "profile"),
+    "tune": ("modelc.tuning", "tune"),
     "verify_package": ("modelc.verification", "verify"),
 }
 __all__ = ["__version__", "verify", *_HOMES]

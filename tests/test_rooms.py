@@ -39,6 +39,7 @@ ROOMS = (  # from the top
     "precision",
     "pipeline",
     "verification",
+    "tuning",
     "describe",
     "cli",
     "__main__",

@@ -19,11 +19,12 @@ from modelc.cli.output import standard_streams, unwritable
 from modelc.cli.profile import profile
 from modelc.cli.run import run
 from modelc.cli.targets import targets
+from modelc.cli.tune import tune
 from modelc.cli.verify import verify
 from modelc.scratch import remove_orphans
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, verify, bench, profile, run, inspect, targets)
+VERBS = (compile_, tune, verify, bench, profile, run, inspect, targets)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,78 @@
+"""modelc tune"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from modelc.cli.compile import shape_sets
+from modelc.cli.output import complain, json_option, print_json, progress, say
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@click.option("--target", metavar="NAME|FILE.yaml", help="A machine that this one is (default: native).")
+@click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
+@click.option(
+    "--explorer", metavar="NAME", default="evolve", show_default=True, help="What proposes: evolve, random, construct."
+)
+@click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
+@click.option("--shape", "shapes", metavar="NAME=1,3,224,224", multiple=True, help="As of compile.")
+@click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
+@click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
+@json_option
+def tune(
+    model: Path,
+    target: str | None,
+    budget: str,
+    explorer: str,
+    output: Path | None,
+    shapes: tuple[str, ...],
+    threads: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Compiles a model with schedules that were measured to be fast on this machine.
+
+    Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package and the untuned one
+    by turns, and writes the faster."""
+    from modelc.tuning import tune as tune_model
+
+    sets = shape_sets(shapes)
+    with progress("starting") as then:
+
+        def follow(stage: str, text: str) -> None:
+            then(f"{stage} {text}")
+            if not sys.stderr.isatty() and stage not in said:
+                complain(f"{stage} {text}")
+            said.add(stage)
+
+        said: set[str] = set()
+        found = tune_model(
+            model,
+            target=target,
+            budget=budget,
+            explorer=explorer,
+            output=output,
+            seed=seed,
+            shapes=sets,
+            threads=threads,
+            progress=follow,
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    search = found.search
+    say(f"{found.path}")
+    say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s; ended by: {search.ended}")
+    times = f"{found.tuned_ms:.3f} ms tuned, {found.untuned_ms:.3f} ms untuned, by turns on {threads} thread(s)"
+    if found.tuned:
+        say(f"  chosen        {found.changed} of {found.tasks} kernels otherwise than without tuning")
+        say(f"  time          {times}: {found.speedup:.3f} times as fast")
+    elif found.tuned_ms:
+        say(f"  nothing gained: {times}; the package is the untuned one")
+    else:
+        say("  nothing gained: no candidate was faster by more than the noise; the package is the untuned one")
+    say(f"  verification  {found.report.sentence() if found.report else 'none'}")

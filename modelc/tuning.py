@@ -1,0 +1,213 @@
+"""Tuning a model: its Tasks' Candidates are searched by measuring on this machine, and the package is written from what
+was found if that is faster than without, timed as wholes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modelc import __version__
+from modelc.choices import Choices, Shapes, digest_of
+from modelc.config import load_config
+from modelc.errors import ConfigError, TargetError, blaming
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.program import Program
+from modelc.measure import Measurement, Measurer
+from modelc.package import check_place, find_toolchain, machine_of, read_package, write_package
+from modelc.package.spec import PackageSpec
+from modelc.package.toolchain import native_machine
+from modelc.pipeline import Run
+from modelc.plan.program import Compiled
+from modelc.scratch import TemporaryFolder
+from modelc.search.population import Space
+from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.tune import Budget, Measure, Moment, Records, Subject, Tuned, explorer_class, tune_tasks
+from modelc.space.cost.seconds import task_seconds
+from modelc.stages import Progress, Stages
+from modelc.target import Target, load_target
+from modelc.verify import Report
+from modelc.verify.bench import alternating
+from modelc.verify.check import drawn
+from modelc.verify.engine import Engine
+
+COMPARED_SECONDS = 3.0  # of runs of each package
+LEAST_GAIN = 0.01  # of the median time, for which the tuned package is taken
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """`path` is the package; `tuned` says whether it is made of what was found, `changed` of how many of its Tasks
+    tuning chose otherwise. The medians are of both packages, timed by turns (0 where nothing was found to time)."""
+
+    path: Path
+    tuned: bool
+    changed: int
+    tasks: int
+    search: Tuned
+    untuned_ms: float
+    tuned_ms: float
+    report: Report | None
+
+    @property
+    def speedup(self) -> float:
+        """The untuned package's time over the tuned one's."""
+        return self.untuned_ms / self.tuned_ms if self.tuned_ms else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "tuned": self.tuned,
+            "tasks": self.tasks,
+            "changed_tasks": self.changed,
+            "ended": self.search.ended,
+            "measurements": self.search.trials,
+            "seconds": round(self.search.seconds, 3),
+            "untuned_ms": self.untuned_ms,
+            "tuned_ms": self.tuned_ms,
+            "speedup": self.speedup,
+            "log": [moment.to_json() for moment in self.search.log],
+            "verification": None if self.report is None else self.report.to_json()["summary"],
+        }
+
+
+def tune(
+    model: str | Path,
+    target: str | Path | Target | None = None,
+    budget: str | Budget = "5m",
+    explorer: str = "evolve",
+    output: str | Path | None = None,
+    seed: int = 0,
+    shapes: Sequence[Shapes] = (),
+    threads: int = 1,
+    records: Records | None = None,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
+    to be fast on this machine, kernels running on `threads` threads.
+
+    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
+    the package is made of the best so far. If the whole is not faster than the untuned package, that is written.
+    Raises ModelcError."""
+    spend = budget if isinstance(budget, Budget) else Budget.parse(budget)
+    explorer_class(explorer)
+    path = Path(model)
+    digest = digest_of(path)
+    found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
+    _check_here(found)
+    say = progress or (lambda stage, text: None)
+    run = Run(path, digest, found, load_config(), tuple(shapes) or ({},), stages=Stages(progress=say))
+    if run.config.policy.precision == "auto":
+        raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
+    place = Path(output) if output is not None else Path(f"{path.stem}.modelc")
+    check_place(place)
+    find_toolchain(found.triple)
+    with blaming(f"model {path}"):
+        return _tuned(run, place, spend, explorer, seed, threads, records)
+
+
+def _check_here(target: Target) -> None:
+    """Raises TargetError where this machine cannot run code for `target`."""
+    if machine_of(target.triple) != native_machine():
+        raise TargetError(f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot")
+    lacking = sorted(set(target.features) - set(load_target("native").features))
+    if lacking:
+        raise TargetError(
+            f"the target {target.name} has features that this machine lacks ({', '.join(lacking[:5])}): tuning "
+            "measures, so it needs a target that this machine runs, such as native"
+        )
+
+
+def _tuned(
+    run: Run, output: Path, budget: Budget, explorer: str, seed: int, threads: int, records: Records | None
+) -> TuneResult:
+    _, programs = run.programs()
+    compiled = run.kernels(programs)
+    spec = run.spec(programs, compiled, run.kept)
+    subjects, scheduler = _subjects(run, programs, compiled, explorer, seed, threads)
+
+    def follow(moment: Moment, subject: Subject) -> None:
+        run.stages.progress(
+            "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
+        )
+
+    run.stages.progress("tune", f"{len(subjects)} tasks")
+    with Measurer(run.target, threads=threads, flush=run.config.flush_denormals, seed=seed) as measurer:
+        search = tune_tasks(subjects, scheduler, _measuring(measurer, spec.params_bytes), budget, records, follow)
+    changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
+    untuned_ms = tuned_ms = 0.0
+    taken, taken_run = spec, run
+    if changed:
+        tuned_run = _locked(run, compiled, changed)
+        tuned_spec = tuned_run.spec(programs, tuned_run.kernels(programs), run.kept)
+        untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
+        if tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
+            taken, taken_run = tuned_spec, tuned_run
+    _, report = taken_run.write(taken, output, verify=True, keep_unverified=False)
+    better = taken is not spec
+    return TuneResult(
+        output, better, len(changed) if better else 0, len(compiled), search, untuned_ms, tuned_ms, report
+    )
+
+
+def _subjects(
+    run: Run,
+    programs: Sequence[Program],
+    compiled: Mapping[str, Compiled],
+    explorer: str,
+    seed: int,
+    threads: int,
+) -> tuple[list[Subject], Scheduler]:
+    """The distinct Tasks in which something is open, and what schedules them: the seconds of all programs."""
+    counts = [Counter(bound.task.hash for bound in program.tasks) for program in programs]
+    subjects, work = [], []
+    for key, one in compiled.items():
+        space = Space(one.task, run.target, run.config.policy, threads)
+        if space.size > 1:
+            subjects.append(Subject(key, one.task, one.candidate, explorer_class(explorer)(space, seed)))
+            seconds = task_seconds(one.derived, one.candidate, run.target, threads)
+            operations = float(max(1, sum(step.flops for step in one.works)))
+            work.append(Work(seconds, operations, tuple(s.name for s in space.sketches)))
+    weights = np.array([[float(count[s.key]) for s in subjects] for count in counts])
+    return subjects, Scheduler(work, total(weights), seed=seed)
+
+
+def _measuring(measurer: Measurer, cold_bytes: int) -> Measure:
+    """Measures on this machine, with constants as cold as among so many bytes of parameters."""
+
+    def measure(task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+        subject = measurer.subject(task, cold_bytes)
+        numbers = {measurer.submit(subject, candidate): index for index, candidate in enumerate(candidates)}
+        for number, measurement in measurer.results():
+            yield numbers[number], measurement
+
+    return measure
+
+
+def _locked(run: Run, compiled: Mapping[str, Compiled], changed: Mapping[str, Candidate]) -> Run:
+    """The same compilation with other Candidates; what has not changed is built."""
+    tasks = {key: one.candidate for key, one in compiled.items()} | dict(changed)
+    choices = Choices(__version__, run.digest, run.target, run.shapes, run.config, tasks, run.kept, run.layouts)
+    kept = {key: one for key, one in run.done.items() if key not in changed}
+    return replace(run, locked=choices, done=kept)
+
+
+def _compared(run: Run, untuned: PackageSpec, tuned: PackageSpec, threads: int) -> tuple[float, float]:
+    """Median milliseconds of both packages on one input, by turns."""
+    with TemporaryFolder("tuned") as folder, ExitStack() as stack:
+        engines = {}
+        for name, spec in (("untuned", untuned), ("tuned", tuned)):
+            path = Path(folder) / f"{name}.modelc"
+            write_package(spec, path)
+            engines[name] = stack.enter_context(Engine("modelc", path, threads))
+            if name == "untuned":
+                feed = next(drawn(read_package(path), run.model, run.config.verify.seed))
+            engines[name].run(feed)
+        times = alternating(engines, COMPARED_SECONDS, lambda text: run.stages.progress("compare", text))
+    return float(np.median(times["untuned"])), float(np.median(times["tuned"]))
