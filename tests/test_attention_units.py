@@ -20,10 +20,12 @@ from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16, products, to_bfloat16
 from modelc.policy import Policy
-from modelc.space.choose import default_candidate
+from modelc.space.choose import accepted, default_candidate
+from modelc.space.construct import constructed
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive, derived
 from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.listing import sketches
 from modelc.target import Target
 
 EVEN = {
@@ -214,3 +216,37 @@ def test_reductions_are_filled_with_zeros():
         derived(parse_task(WEIGHTED), Stage("lengthen", {"block": "sum", "iter": "n", "extent": 32}))
     with pytest.raises(DoesNotApply):
         derived(packed, Stage("extend", {"buffer": "x2_packed", "dim": 0, "extent": 20}))
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "kinds"),
+    [("ragged columns", SERVER, ["amx-bf16", "vectors"]), ("odd keys", WITHOUT_AMX, ["vectors"])],
+)
+def test_points_of_every_sketch_are_right(case, target, kinds, tmp_path):
+    """Shapes that do not divide, in units where both contractions can be, and on vectors; random points of each."""
+    task, rng, ran = in_pairs(tmp_path, **EVEN[case]), np.random.default_rng(5), 0
+    found = sketches(task, target, Policy())
+    assert [s.name for s in found] == kinds
+    for sketch in found:
+        points = sketch.random(6, rng)
+        assert len(points) == 6 and sketch.legal(sketch.start()[None, :]).all()
+        assert all(len(k.values) > 1 for k in sketch.knobs) and (sketch.estimate(points, 4) > 0).all()
+        for candidate in map(sketch.candidate, points):
+            assert Candidate.from_json(candidate.to_json()) == candidate
+            accepted(task, candidate)
+            ran += 1
+        if sketch.name == "vectors" or sketch.name in tensor_target().features:
+            check(on(task), candidate, tensor_target())
+    assert ran == 6 * len(kinds)
+
+
+def test_rules_are_where_construction_starts(tmp_path):
+    """Estimates within their doubt move nothing; units are estimated below vectors."""
+    task = in_pairs(tmp_path, queries=128, keys=128, count=12, size=64)
+    for cores in (1, 4):
+        units, vectors = sketches(task, replace(SERVER, cores=cores), Policy())
+        points = [constructed(s, cores, 1)[0] for s in (units, vectors)]
+        assert points[0].seconds < points[1].seconds and units.rough() < vectors.rough()
+        assert (points[0].point == units.start()).all()
+        assert {k.name for k in units.knobs} >= {"queries", "scores.rows", "values.vectors", "group"}
+        assert ("parallel" in {k.name for k in units.knobs}) == (cores > 1)

@@ -58,9 +58,7 @@ def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Tas
 def task_seconds(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> float:
     """Seconds of `task`, which is the Task after the candidate's stages, scheduled by `candidate` on `cores` cores.
     Opaque Blocks cost nothing."""
-    permuted = {n: x for n, x in candidate.layouts.items() if n not in task.constants}
-    buffers = tuple(replace(b, layout=permuted[b.name]) if b.name in permuted else b for b in task.buffers)
-    task = replace(task, buffers=buffers)
+    task = laid_out(task, candidate)
     cycles = sum(block_cycles(task, b, candidate, target, cores) for b in task.blocks if isinstance(b, Block))
     return float(seconds_of(task, candidate, np.array([cycles]), target)[0])
 
@@ -82,6 +80,13 @@ def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target)
     constants = sum(task.buffer(b).bytes for b in task.constants)
     busy = np.maximum(compute, memory) + 0.5 * np.minimum(compute, memory)
     return np.asarray(PHASE_SECONDS * phases + overlapped(busy, constants, target), np.float64)
+
+
+def laid_out(task: Task, candidate: Candidate) -> Task:
+    """`task` with what it computes stored as the candidate says."""
+    stored = {n: x for n, x in candidate.layouts.items() if n not in task.constants}
+    buffers = tuple(replace(b, layout=stored[b.name]) if b.name in stored else b for b in task.buffers)
+    return replace(task, buffers=buffers)
 
 
 def _touched(task: Task, name: str, target: Target) -> int:

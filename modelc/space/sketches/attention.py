@@ -16,34 +16,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import cached_property
+from math import log2, prod
+
+import numpy as np
 
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
+from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
+from modelc.space.cost.analytic import TRANSPOSE_CYCLES
+from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_parts import Parts, parts_of, prepared, width_of
 from modelc.space.sketches.attention_units import Unit, pack_schedule
 from modelc.space.sketches.lanes import inside_rows
-from modelc.space.sketches.maps import SERIAL_POINTS, map_schedule
+from modelc.space.sketches.maps import CHUNKS_PER_CORE, SERIAL_POINTS, map_schedule, parallel_first
 from modelc.space.sketches.tensorized import drain_schedule
 from modelc.space.sketches.tiled import tile_epilogue
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile
 MAX_TILE = 128  # query rows of one tile
+PHASE_SECONDS = 2e-6  # of copies that all threads wait for
+DOUBT = 0.25  # of the estimates, between points of one Sketch
 
 
-def attention_candidate(task: Task, target: Target, stages: list[Stage], tensorize: bool = True) -> Candidate | None:
-    """The Candidate for a Task of attention, by intrinsics of the target if it may; None if `task` is not one."""
-    noted = len(stages)
+def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tensorize: bool = True) -> list[Attention]:
+    """The Sketches of a Task of attention: by intrinsics of the target if it may, and on vectors; none if `task` is not
+    one."""
+    found: list[Attention] = []
     for allowed in (True, False) if tensorize else (False,):
-        ready, units = prepared(task, target, stages, allowed)
+        if found and not found[0].units:
+            break
+        own = [*stages]
+        ready, units = prepared(task, target, own, allowed)
         parts = parts_of(ready)
         if parts is not None and all(parts.rows_of(n) in unit.inner for n, unit in units.items()):
-            return _Attention(parts, target, tuple(stages), units).candidate()
-        del stages[noted:]
-    return None
+            found.append(Attention(parts, target, tuple(own), units, 1 + DOUBT if found else 1.0))
+    return found
 
 
 @dataclass(frozen=True)
@@ -54,28 +66,118 @@ class RegisterTile:
     vectors: int
 
 
-class _Attention:
-    """The rules that choose tiles and places."""
+class Attention(Sketch):
+    """The Sketch of one Task of attention, on vectors or on units of intrinsics. `least`: what its estimates are
+    multiplied with, so that it is taken where it is clearly better than another one alone."""
 
-    def __init__(self, parts: Parts, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit]) -> None:
-        self.parts, self.task, self.target, self.stages, self.units = parts, parts.task, target, stages, units
+    doubt = DOUBT
+
+    def __init__(
+        self, parts: Parts, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit], least: float = 1.0
+    ) -> None:
+        name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
+        super().__init__("attention", name, parts.task, target, stages)
+        self.parts, self.units, self.least = parts, units, least
+        self._vectors = {b.name: self._vector(b) for b in self.contractions()}
+        self._known = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(parts.scores.writes[0].buffer).dtype
         self.lanes = stored_lanes(target, self.dtype)
         self.keys = parts.scores.ranges[parts.iters[parts.scores.name][parts.key]]
         self.queries = parts.scores.ranges[parts.iters[parts.scores.name][parts.query]]
         self.reads = {b.name: accesses(self.task, b)[0] for b in (parts.scores, parts.values) if b is not None}
 
-    def candidate(self) -> Candidate:
-        parts, task = self.parts, self.task
-        tile, first, second = self.tiles()
-        lead = self.lead(tile)
-        root, rows = parts.root, f"{self.name(parts.root, parts.query)}0"
+    # --- knobs ----------------------------------------------------------------------------------------------------
+
+    def all_knobs(self) -> list[Knob]:
+        return self._knobs
+
+    @cached_property
+    def _knobs(self) -> list[Knob]:
+        start = self.start_values()
+        tiles = tuple(sorted({*self.query_tiles(), int(start["queries"])}))
+        most = max(1, *(self.group(n) for n in tiles), int(start["group"]))
+        groups = {1 << k for k in range(most.bit_length())} | {int(start["group"])}
+        loops, first = self.lead_loops(), str(start["parallel"])
+        free = self.target.cores > 1 and bool(self.parallel(loops))
+        found = [Knob("queries", tiles, "query rows of one tile")]
+        for prefix, block in self.named().items():
+            rows, vectors = self.register_tiles(block, tiles[-1])
+            found += [
+                Knob(f"{prefix}.rows", rows, f"rows of the register tile of the {prefix}"),
+                Knob(f"{prefix}.vectors", vectors, "vectors of that tile"),
+            ]
+        return [
+            *found,
+            Knob("group", tuple(sorted(n for n in groups if n <= tiles[-1])), "rows that are worked on together"),
+            Knob("parallel", (first, *(x for x in loops if x != first and free)), "the loop that goes to threads"),
+        ]
+
+    def start_values(self) -> Mapping[str, Value]:
+        return self._rules
+
+    @cached_property
+    def _rules(self) -> dict[str, Value]:
+        tile, *kernels = self.tiles()
+        found: dict[str, Value] = {"queries": tile, "group": self.group(tile), "parallel": self.first_loop(tile)}
+        for prefix, kernel in zip(self.named(), kernels, strict=False):
+            found |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
+        return found
+
+    def named(self) -> dict[str, Block]:
+        """The contractions, by what their knobs are named after."""
+        return dict(zip(("scores", "values"), self.contractions(), strict=False))
+
+    def query_tiles(self) -> set[int]:
+        """Rows of tiles that are as full as so many can be, whose scores lie near."""
+        whole = max([u.row for u in self.units.values()], default=1)
+        least = min(8, self.queries) if whole == 1 else whole
+        sizes = {-(-self.queries // (k * whole)) * whole for k in range(1, self.queries + 1)}
+        return {n for n in sizes if n == least or (least < n <= MAX_TILE and self.fits(n))}
+
+    def register_tiles(self, block: Block, tile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(rows, vectors) that register tiles of a contraction can have, in tiles of at most `tile` query rows."""
+        registers, unit = self.target.vector.registers, self.units.get(block.name)
+        row, lanes = (1, self.lanes) if unit is None else (unit.row, unit.lanes)
+        most = min(MAX_VECTORS, registers, -(-block.ranges[self.vector(block)] // lanes))
+        vectors = range(1, most + 1)
+        if unit is not None:
+            vectors = range(1, min(registers, -(-block.ranges[self.vector(block)] // lanes)) + 1)
+        rows = range(1, min(-(-tile // row), registers) + 1)
+        held = [(r * row, v) for r in rows for v in vectors if self.holds(block, r * row, v)]
+        return tuple(sorted({r for r, _ in held})), tuple(sorted({v for _, v in held}))
+
+    def holds(self, block: Block, rows: int, vectors: int) -> bool:
+        """Whether registers hold such a register tile with what it multiplies."""
+        unit, registers = self.units.get(block.name), self.target.vector.registers
+        if unit is not None:
+            return unit.held(rows // unit.row, vectors, registers)
+        return rows * vectors + vectors + 2 <= registers or rows == vectors == 1
+
+    def legal(self, points: Points) -> Bools:
+        tile, group = self.column(points, "queries"), self.column(points, "group")
+        found = group <= tile
+        if self.units:
+            found &= tile % group == 0
+        for prefix, block in self.named().items():
+            rows, vectors = self.column(points, f"{prefix}.rows"), self.column(points, f"{prefix}.vectors")
+            pairs, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
+            held = np.array([self.holds(block, int(r), int(v)) for r, v in pairs], np.bool_)
+            found &= (rows <= tile) & held[back.reshape(-1)]
+        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+
+    # --- the Candidate --------------------------------------------------------------------------------------------
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        parts, task, tile, group = self.parts, self.task, int(values["queries"]), int(values["group"])
+        kernels = [RegisterTile(int(values[f"{n}.rows"]), int(values[f"{n}.vectors"])) for n in self.named()]
+        first, second = kernels[0], kernels[-1]
+        lead = self.lead(str(values["parallel"]))
+        root, rows = parts.root, f"{self.iterator(parts.root, parts.query)}0"
         at = f"{root.name}.{lead[-1]}"
         schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in parts.others}
         schedules |= self.contraction(parts.scores, parts.epilogue, first, at, "local")
-        key, row = self.name(parts.owner, parts.key), self.name(parts.owner, parts.query)
+        key, row = self.iterator(parts.owner, parts.key), self.iterator(parts.owner, parts.query)
         tiles: dict[str, tuple[int, ...]]
-        group = self.group(tile)
         if parts.values is None:
             inner = [f"{row}1", f"{row}2", f"{key}0", f"{key}1"]
             tags = {f"{key}1": "vector"} | self.parallel(lead)
@@ -103,50 +205,66 @@ class _Attention:
             schedules[block.name] = inside_rows(task, block, self.target, in_rows)
         for pack in parts.packs:
             schedules[pack.name] = self.pack(pack, lead)
-        kernels = dict(zip(self.contractions(), (first, second), strict=False))
-        layouts = {u.packed[1]: u.layout(t.vectors) for b, t in kernels.items() if (u := self.units.get(b.name))}
+        made = dict(zip(self.contractions(), (first, second), strict=False))
+        layouts = {u.packed[1]: u.layout(t.vectors) for b, t in made.items() if (u := self.units.get(b.name))}
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
 
-    def name(self, block: Block, dim: int) -> str:
+    def iterator(self, block: Block, dim: int) -> str:
         return self.parts.iters[block.name][dim]
 
     # --- loops around a tile --------------------------------------------------------------------------------------
 
-    def lead(self, tile: int) -> list[str]:
-        """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles. The one
-        whose iterations go to threads is the first."""
+    def lead_loops(self) -> list[str]:
+        """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles."""
         parts, root = self.parts, self.parts.root
         dims = [d for d, n in enumerate(parts.iters[root.name]) if n and root.ranges[n] > 1]
         dims = [d for d in dims if d not in (parts.key, parts.query)]
         dims.sort(key=lambda d: not self.moves_keys(d))
-        loops = [f"{self.name(root, d)}0" for d in (*dims, parts.query)]
-        trips = [root.ranges[loop[:-1]] for loop in loops]
-        trips[-1] = -(-trips[-1] // tile)
-        enough = [loop for loop, n in zip(loops, trips, strict=True) if n >= 2 * self.target.cores]
-        first = enough[0] if enough else loops[max(range(len(loops)), key=lambda k: trips[k])]
-        loops.remove(first)
-        return [first, *loops]
+        return [f"{self.iterator(root, d)}0" for d in (*dims, parts.query)]
+
+    def lead(self, parallel: str) -> list[str]:
+        """The same with the one in front whose iterations go to threads."""
+        return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
+
+    def phases(self, parallel: str) -> int:
+        """Copies of all keys or values that are phases of their own."""
+        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.parts.packs)
+
+    def trips(self, loop: str, tile: int) -> int:
+        """Iterations of one of these loops."""
+        whole = loop[:-1] != self.iterator(self.parts.root, self.parts.query)
+        return -(-self.parts.root.ranges[loop[:-1]] // (1 if whole else tile))
+
+    def first_loop(self, tile: int) -> str:
+        """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
+        loops = self.lead_loops()
+        return parallel_first(loops, {loop: self.trips(loop, tile) for loop in loops}, self.target)[0]
 
     def moves_keys(self, dim: int) -> bool:
         """Whether other keys belong to another element of this dimension."""
-        key = self.name(self.parts.scores, self.parts.key)
+        key = self.iterator(self.parts.scores, self.parts.key)
         keyed = [r for r in self.parts.scores.reads if key in variables(r)]
-        return any(self.name(self.parts.scores, dim) in variables(r) for r in keyed)
+        return any(self.iterator(self.parts.scores, dim) in variables(r) for r in keyed)
 
     def parallel(self, lead: Sequence[str]) -> dict[str, str]:
         return {lead[0]: "parallel"} if self.parts.scores.points() >= SERIAL_POINTS else {}
 
-    def pack(self, block: Block, lead: Sequence[str]) -> BlockSchedule:
-        """Where a copy of keys or values is made: in the innermost loop that it moves with, before one it does not."""
+    def packed_in(self, block: Block, lead: Sequence[str]) -> tuple[Block, str | None]:
+        """(what reads a copy of keys or values, the innermost loop that it moves with, before one it does not)."""
         parts = self.parts
         reader = next(b for b in (parts.scores, parts.values) if b and block.writes[0].buffer in _buffers(b))
         (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
         inside = None
         for loop in lead:
             dim = parts.iters[parts.root.name].index(loop[:-1])
-            if self.name(reader, dim) not in variables(read):
+            if self.iterator(reader, dim) not in variables(read):
                 break
             inside = loop
+        return reader, inside
+
+    def pack(self, block: Block, lead: Sequence[str]) -> BlockSchedule:
+        """The loops of a copy of keys or values."""
+        parts, (reader, inside) = self.parts, self.packed_in(block, lead)
         at, scope = ("root", "arena") if inside is None else (f"{parts.root.name}.{inside}", "local")
         unit = self.units.get(reader.name)
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
@@ -168,7 +286,7 @@ class _Attention:
         self, block: Block, consumers: Sequence[Block], tile: RegisterTile, at: str, scope: str
     ) -> dict[str, BlockSchedule]:
         """A contraction over one tile of query rows, placed `at`, by register tiles; its consumers run on these."""
-        row, vector = self.name(block, self.parts.query), self.vector(block)
+        row, vector = self.iterator(block, self.parts.query), self.vector(block)
         known = {*self.parts.iters[block.name], vector}
         extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
         reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
@@ -197,8 +315,11 @@ class _Attention:
         return result
 
     def vector(self, block: Block) -> str:
+        return self._vectors[block.name]
+
+    def _vector(self, block: Block) -> str:
         if block is self.parts.scores:
-            return self.name(block, self.parts.key)
+            return self.iterator(block, self.parts.key)
         found = width_of(self.task, block)
         assert found is not None
         return found
@@ -238,23 +359,36 @@ class _Attention:
     def register_tile(self, block: Block, tile: int) -> tuple[float, RegisterTile]:
         """(cycles for all query rows, register tile) of a contraction in tiles of `tile` rows."""
         most = -(-block.ranges[self.vector(block)] // self.lanes)
-        registers = self.target.vector.registers
-        steps = prod(i.extent for i in block.reduction)
-        parts = [(self.queries // tile, tile), (1, self.queries % tile)]
         found = []
         for vectors in range(1, min(MAX_VECTORS, most) + 1):
-            for rows in range(1, min(tile, registers) + 1):
-                if rows * vectors + vectors + 2 <= registers or rows == vectors == 1:
-                    panels = [(most // vectors, vectors), (1, most % vectors)]
-                    cycles = 0.0
-                    for times, height in parts:
-                        for count, width in panels:
-                            for n, r in ((height // rows, rows), (1, height % rows)):
-                                if times * count * n * r * width:
-                                    cycles += times * count * n * self.step_cycles(r, width, steps)
-                    found.append((cycles * steps, vectors, RegisterTile(rows, vectors)))
+            for rows in range(1, min(tile, self.target.vector.registers) + 1):
+                if self.holds(block, rows, vectors):
+                    kernel = RegisterTile(rows, vectors)
+                    found.append((self.kernel_cycles(block, tile, kernel), vectors, kernel))
         cycles, _, best = min(found, key=lambda f: (f[0], -f[1]))
         return cycles, best
+
+    def kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
+        """Cycles of a contraction for all query rows of a head, in tiles of `tile` rows; each is worked out once."""
+        key = (block.name, tile, kernel.rows, kernel.vectors)
+        if key not in self._known:
+            self._known[key] = self._kernel_cycles(block, tile, kernel)
+        return self._known[key]
+
+    def _kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
+        unit = self.units.get(block.name)
+        if unit is not None:
+            return -(-self.queries // tile) * unit.cycles(kernel.rows // unit.row, kernel.vectors, tile)
+        most = -(-block.ranges[self.vector(block)] // self.lanes)
+        steps = prod(i.extent for i in block.reduction)
+        panels = [(most // kernel.vectors, kernel.vectors), (1, most % kernel.vectors)]
+        cycles = 0.0
+        for times, height in ((self.queries // tile, tile), (1, self.queries % tile)):
+            for count, width in panels:
+                for n, r in ((height // kernel.rows, kernel.rows), (1, height % kernel.rows)):
+                    if times * count * n * r * width:
+                        cycles += times * count * n * self.step_cycles(r, width, steps)
+        return cycles * steps
 
     def step_cycles(self, rows: int, vectors: int, steps: int) -> float:
         """Cycles of one of `steps` reduction steps: arithmetic, or loads (two a cycle), or the latency of dependent
@@ -270,9 +404,54 @@ class _Attention:
         rate = self.target.second.bandwidth_gbs / clock
         depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
         depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
-        operands = -(-self.queries // tile) * sum(depths) * size
+        operands = -(-self.queries // tile) * sum(depths) * (size if not self.units else self.narrow())
         spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
         return (operands / 2 + spilled) / rate
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        return one_by_one(self, points, cores, self.seconds)
+
+    def seconds(self, values: Mapping[str, Value], cores: int) -> float:
+        """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
+        maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
+        tile, parallel = int(values["queries"]), str(values["parallel"])
+        cycles = self.traffic(tile)
+        for prefix, block in self.named().items():
+            kernel = RegisterTile(int(values[f"{prefix}.rows"]), int(values[f"{prefix}.vectors"]))
+            cycles += self.kernel_cycles(block, tile, kernel)
+        heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
+        pieces = min(self.trips(parallel, tile), cores * CHUNKS_PER_CORE)
+        share = -(-pieces // cores) / pieces if self.parallel([parallel]) else 1.0
+        candidate, task = self.as_ruled
+        compute = np.array([(heads * cycles + self.around) * share])
+        away = abs(log2(int(values["group"]) / self.group(tile)))
+        more = self.phases(parallel) - self.phases(str(self.start_values()["parallel"]))
+        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + PHASE_SECONDS * more
+        return seconds * self.least * (1 + SECOND_BEST * away)
+
+    @cached_property
+    def as_ruled(self) -> tuple[Candidate, Task]:
+        """What start() describes, and the Task with what that stores."""
+        candidate = self.candidate_of(self.start_values())
+        return candidate, laid_out(self.task, candidate)
+
+    @cached_property
+    def around(self) -> float:
+        """Cycles of all Blocks but the contractions and what drains them, as start() has them: knobs move them about,
+        and leave their work as it is."""
+        (candidate, task), total = self.as_ruled, 0.0
+        packs = [b.name for b in self.parts.packs]  # rectangles, transposed in registers
+        for block in (b for b in task.blocks if isinstance(b, Block)):
+            tags = candidate.blocks[block.name].tags.values()
+            if block.name in packs:
+                total += TRANSPOSE_CYCLES * block.points() / self.lanes
+            elif block.name not in self.reads and not any(t.startswith(INTRINSIC) for t in tags):
+                total += block_cycles(task, block, candidate, self.target, 1)
+        return total
+
+    def narrow(self) -> int:
+        """Bytes of an element that intrinsics multiply."""
+        return max(DTYPES[u.packed[0].dtype].itemsize for u in self.units.values())
 
     def contractions(self) -> list[Block]:
         return [b for b in (self.parts.scores, self.parts.values) if b is not None]

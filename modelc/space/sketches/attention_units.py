@@ -89,22 +89,30 @@ class Unit:
 
     def register_tile(self, tile: int, registers: int) -> tuple[int, int]:
         """(rows, vectors) of the register tile with the fewest estimated cycles for a tile of `tile` rows."""
-        intrinsic, columns = self.match.intrinsic, self.match.block.ranges[self.vector]
-        steps = prod(g.padded // g.tile for g in self.match.groups if g.reduce)
-        counts = [-(-tile // self.row), -(-columns // self.lanes)]
         found = []
-        for rows, vectors in product(*(range(1, min(n, registers) + 1) for n in counts)):
-            if self._held(rows, vectors, registers):
-                lines = (rows + vectors) * (intrinsic.tiles.rows if intrinsic.tiles is not None else 1)
-                busy = max(rows * vectors / intrinsic.throughput, lines / LOAD_PORTS, float(intrinsic.latency))
-                busy += NEAR_LINE * lines
-                drained = DRAIN_CYCLES * self.row * rows * vectors if self.drained else 0.0
-                times = prod(-(-n // own) for n, own in zip(counts, (rows, vectors), strict=True))
-                found.append((times * (steps * busy + drained), -vectors, rows))
+        for rows, vectors in product(*(range(1, min(n, registers) + 1) for n in self._counts(tile))):
+            if self.held(rows, vectors, registers):
+                found.append((self.cycles(rows, vectors, tile), -vectors, rows))
         _, vectors, rows = min(found)
         return rows * self.row, -vectors
 
-    def _held(self, rows: int, vectors: int, registers: int) -> bool:
+    def _counts(self, tile: int) -> tuple[int, int]:
+        """Applications along `tile` rows and along the columns."""
+        return -(-tile // self.row), -(-self.match.block.ranges[self.vector] // self.lanes)
+
+    def cycles(self, rows: int, vectors: int, tile: int) -> float:
+        """Cycles for a tile of `tile` rows by register tiles of so many applications."""
+        intrinsic = self.match.intrinsic
+        steps = prod(g.padded // g.tile for g in self.match.groups if g.reduce)
+        lines = (rows + vectors) * (intrinsic.tiles.rows if intrinsic.tiles is not None else 1)
+        busy = max(rows * vectors / intrinsic.throughput, lines / LOAD_PORTS, float(intrinsic.latency))
+        busy += NEAR_LINE * lines
+        drained = DRAIN_CYCLES * self.row * rows * vectors if self.drained else 0.0
+        times = prod(-(-n // own) for n, own in zip(self._counts(tile), (rows, vectors), strict=True))
+        return times * (steps * busy + drained)
+
+    def held(self, rows: int, vectors: int, registers: int) -> bool:
+        """Whether registers hold a register tile of so many applications with what it multiplies."""
         tiles = self.match.intrinsic.tiles
         if tiles is not None:
             return rows * vectors + (rows + vectors if min(rows, vectors) > 1 else 2) <= tiles.count

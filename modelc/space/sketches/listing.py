@@ -17,7 +17,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.policy import Policy
 from modelc.space.sketch import Sketch
-from modelc.space.sketches.attention import attention_candidate
+from modelc.space.sketches.attention import attention_sketches
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
 from modelc.space.sketches.fusing import fused
@@ -47,10 +47,8 @@ def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage]
         task = collapsed(task, blocks[-1].name, stages)
         return [Elementwise(task, target, stages)]
     if len(reductions) > 1:
-        attention = attention_candidate(task, target, stages, policy.tensorize)
-        if attention is not None:
-            return settled("attention", attention)
-        return row_sketches(task, target, stages)
+        attention = attention_sketches(task, target, stages, policy.tensorize)
+        return [*attention] if attention else row_sketches(task, target, stages)
     by_columns = column_sketch(task, target, stages)
     if by_columns is not None:
         return [by_columns]
