@@ -18,7 +18,6 @@ from modelc.space.construct import Constructed, constructed
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.nest.build import nest_of
 from modelc.space.rules.derivation import proposals
-from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.phases import separate
 from modelc.target import Target
@@ -89,5 +88,5 @@ def default_candidate(task: Task, target: Target, policy: Policy = DEFAULT) -> C
     """The Candidate that rules and closed forms choose in milliseconds (chosen() looks longer): where layouts are
     compared, thousands of Tasks are asked for."""
     found = sketches(task, target, policy)
-    best = min(found, key=Sketch.rough) if len(found) > 1 else found[0]
+    best = min(found, key=lambda s: s.rough()) if len(found) > 1 else found[0]
     return best.ruled()
