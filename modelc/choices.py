@@ -29,7 +29,8 @@ T = TypeVar("T")
 class Choices:
     """One Candidate for each Task, by its hash, and what they were chosen for. `target` is the whole description, so
     that a rebuild does not depend on what is measured today. For each of `shapes`, `float32` names the Tasks that
-    precision auto keeps in float32, and `layouts` says how values are stored."""
+    precision auto keeps in float32, and `layouts` says how values are stored. `occurrences` says how often each Task
+    runs, all shapes together: what time spent on it would be worth."""
 
     version: str
     model_sha256: str
@@ -37,6 +38,7 @@ class Choices:
     shapes: tuple[Shapes, ...]
     config: Config
     tasks: Mapping[str, Candidate]
+    occurrences: Mapping[str, int]
     float32: tuple[tuple[str, ...], ...]
     layouts: tuple[LayoutChoice, ...]
 
@@ -49,6 +51,7 @@ class Choices:
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
+            "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
         }
@@ -83,6 +86,7 @@ def parse_choices(data: Any, source: str) -> Choices:
         shapes=shapes,
         config=parse_config(data["config"], f"{source}: config"),
         tasks={key: _read(Candidate.from_json, one, f"{source}: tasks.{key}") for key, one in data["tasks"].items()},
+        occurrences={key: int(count) for key, count in data["occurrences"].items()},
         float32=tuple(map(tuple, data["float32"])),
         layouts=tuple(
             _read(LayoutChoice.from_json, one, f"{source}: layouts.{k}") for k, one in enumerate(data["layouts"])
@@ -117,13 +121,13 @@ def _read(reader: Callable[[Any], T], data: Any, place: str) -> T:
 
 
 @contextmanager
-def blaming_choices(place: str, choices: Choices | None) -> Iterator[None]:
-    """Where there are choices that were given, whatever fails in applying them is their fault: what fits the schemas
+def blaming_choices(place: str, given: bool) -> Iterator[None]:
+    """Where choices were given for `place`, whatever fails in applying them is their fault: what fits the schemas
     need not fit the model."""
     try:
         yield
     except Exception as error:
-        if choices is None or isinstance(error, ModelcError | MemoryError):
+        if not given or isinstance(error, ModelcError | MemoryError):
             raise
         words = " ".join(str(error).split())[:300]
         raise ConfigError(
@@ -145,11 +149,11 @@ def digest_of(model: Path) -> str:
     return digest.hexdigest()
 
 
-def check_choices(choices: Choices, version: str, model_sha256: str, target: Target | None, source: str) -> None:
-    """Raises ConfigError if the choices were made for something else."""
+def check_choices(choices: Choices, version: str, model_sha256: str | None, target: Target | None, source: str) -> None:
+    """Raises ConfigError if the choices were made for something else. Without `model_sha256`, any model's will do."""
     facts: Sequence[tuple[str, str, str]] = (
         ("modelc", choices.version, version),
-        ("the model of sha256", choices.model_sha256, model_sha256),
+        ("the model of sha256", choices.model_sha256, model_sha256 or choices.model_sha256),
         ("the target", choices.target.key, choices.target.key if target is None else target.key),
     )
     for what, theirs, ours in facts:

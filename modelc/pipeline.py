@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -65,7 +66,8 @@ TOOLS = ("apache-tvm", "numpy", "onnx")
 class CompileResult:
     """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
     distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
-    were built for kernels and found invalid before anything was lowered; the next best was taken."""
+    were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
+    kernels, `chosen` are scheduled as the given choices say, the others by construction."""
 
     path: Path | None
     target: str
@@ -77,6 +79,7 @@ class CompileResult:
     params_bytes: int = 0
     library_bytes: int = 0
     rejected: int = 0
+    chosen: int = 0
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -93,6 +96,8 @@ class CompileResult:
             "params_bytes": self.params_bytes,
             "library_bytes": self.library_bytes,
             "rejected_candidates": self.rejected,
+            "chosen_tasks": self.chosen,
+            "constructed_tasks": self.kernels - self.chosen,
             "notes": list(self.notes),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }
@@ -118,7 +123,8 @@ def compile(
     `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
     `precision` (f32, bf16, auto) is said in place of the configuration's.
     `choices` is the choices.json of an earlier package: target, shapes and config are taken from it where they are not
-    given, nothing is scheduled, and the package is the same byte for byte. Raises ModelcError; VerificationError where
+    given, and the package is the same byte for byte. What the choices do not name is constructed; of another model's
+    choices, and for other shapes, the Tasks that occur are taken. Raises ModelcError; VerificationError where
     the package is wrong, and then there is none unless `keep_unverified`.
     """
     if stop_after is not None and stop_after not in STAGES:
@@ -126,12 +132,16 @@ def compile(
     path = Path(model)
     given = None if target is None else target if isinstance(target, Target) else load_target(target)
     settings = None if config is None else config if isinstance(config, Config) else load_config(config)
-    locked = None
+    locked: Choices | None = None
+    tasks: Mapping[str, Candidate] = {}
     digest = digest_of(path)
     if choices is not None:
-        locked = read_choices_file(choices)
-        check_choices(locked, __version__, digest, given, str(choices))
-        given, settings, shapes = locked.target, settings or locked.config, tuple(shapes) or locked.shapes
+        found = read_choices_file(choices)
+        check_choices(found, __version__, None, given, str(choices))
+        given, settings, tasks = found.target, settings or found.config, found.tasks
+        if found.model_sha256 == digest:
+            shapes = tuple(shapes) or found.shapes
+            locked = found if tuple(shapes) == found.shapes else None
     settings = settings if settings is not None else load_config()
     if precision is not None:
         settings = settings.allowing(precision=check_precision(precision, "precision"))
@@ -143,6 +153,7 @@ def compile(
         shapes=tuple(shapes) or ({},),
         threads=threads or default_threads(),
         locked=locked,
+        tasks=tasks,
         stages=Stages(
             last=stop_after or STAGES[-1],
             dump_dir=None if dump_dir is None else Path(dump_dir),
@@ -169,6 +180,11 @@ def place_of(task: Task) -> str:
     return f"task {task.name} ({', '.join(map(repr, task.nodes[:NAMED]))}{more})"
 
 
+def occurrences(programs: Sequence[Program]) -> Counter[str]:
+    """How often each Task runs, by its hash, in all programs together."""
+    return Counter(bound.task.hash for program in programs for bound in program.tasks)
+
+
 def default_threads() -> int:
     """CPUs that this process may run on, but not more than kernels keep busy."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -185,7 +201,8 @@ class Run:
     config: Config
     shapes: tuple[Shapes, ...]
     threads: int = field(default_factory=default_threads)
-    locked: Choices | None = None
+    locked: Choices | None = None  # of this very model and these shapes: layouts and precision are theirs
+    tasks: Mapping[str, Candidate] = field(default_factory=dict)  # that were chosen before, by the Task's hash
     stages: Stages = field(default_factory=Stages)
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
@@ -219,6 +236,7 @@ class Run:
             params_bytes=spec.params_bytes,
             library_bytes=files["libmodel.so"].bytes,
             rejected=self.rejected,
+            chosen=len(compiled.keys() & self.tasks.keys()),
             notes=spec.notes,
             report=report,
         )
@@ -287,7 +305,7 @@ class Run:
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
             self.layouts = self.chosen_layouts(graphs)
-            with blaming_choices("layouts and float32", self.locked):
+            with blaming_choices("layouts and float32", self.locked is not None):
                 wide = [
                     partition(graph, self.attention_bytes, choice)
                     for graph, choice in zip(graphs, self.layouts, strict=True)
@@ -342,14 +360,12 @@ class Run:
     def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
-        if self.locked is None:
+        if key in self.tasks:
+            with blaming_choices(f"the task {task.name} ({key})", True):
+                found = accepted(canonical, self.tasks[key])
+        else:
             found = chosen(canonical, self.target, self.config.policy)
             self.rejected += len(found.rejected)
-        elif key in self.locked.tasks:
-            with blaming_choices(f"the task {task.name} ({key})", self.locked):
-                found = accepted(canonical, self.locked.tasks[key])
-        else:
-            raise ConfigError(f"the choices say nothing of the task {task.name} ({key}): compile without --choices")
         return canonical, found.candidate, found.task, found.nest
 
     def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
@@ -358,7 +374,10 @@ class Run:
 
         def one(key: str) -> Kernel:
             nonlocal done
-            with blaming(place_of(tasks[key])), blaming_choices(f"the task {tasks[key].name} ({key})", self.locked):
+            with (
+                blaming(place_of(tasks[key])),
+                blaming_choices(f"the task {tasks[key].name} ({key})", key in self.tasks),
+            ):
                 kernel = compile_nest(nests[key], f"k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
@@ -375,13 +394,14 @@ class Run:
     ) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
-        with blaming_choices("tasks and layouts", self.locked):
+        with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
                 plan_program(program, compiled, parameters, pack_constant, self.config.check_addresses, expose)
                 for program in programs
             )
         tasks = {key: one.candidate for key, one in compiled.items()}
-        chosen = Choices(__version__, self.digest, self.target, self.shapes, self.config, tasks, kept, self.layouts)
+        made_for = (__version__, self.digest, self.target, self.shapes, self.config)
+        chosen = Choices(*made_for, tasks, occurrences(programs), kept, self.layouts)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),

@@ -23,7 +23,7 @@ from modelc.measure import Measurement, Measurer
 from modelc.package import check_place, find_toolchain, machine_of, read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import native_machine
-from modelc.pipeline import Run
+from modelc.pipeline import Run, occurrences
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
 from modelc.search.population import Space
@@ -144,7 +144,7 @@ def _tuned(
     untuned_ms = tuned_ms = 0.0
     taken, taken_run = spec, run
     if changed:
-        tuned_run = _locked(run, compiled, changed)
+        tuned_run = _locked(run, programs, compiled, changed)
         tuned_spec = tuned_run.spec(programs, tuned_run.kernels(programs), run.kept)
         untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
         if tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
@@ -190,12 +190,15 @@ def _measuring(measurer: Measurer, cold_bytes: int) -> Measure:
     return measure
 
 
-def _locked(run: Run, compiled: Mapping[str, Compiled], changed: Mapping[str, Candidate]) -> Run:
+def _locked(
+    run: Run, programs: Sequence[Program], compiled: Mapping[str, Compiled], changed: Mapping[str, Candidate]
+) -> Run:
     """The same compilation with other Candidates; what has not changed is built."""
     tasks = {key: one.candidate for key, one in compiled.items()} | dict(changed)
-    choices = Choices(__version__, run.digest, run.target, run.shapes, run.config, tasks, run.kept, run.layouts)
+    made_for = (__version__, run.digest, run.target, run.shapes, run.config)
+    choices = Choices(*made_for, tasks, occurrences(programs), run.kept, run.layouts)
     kept = {key: one for key, one in run.done.items() if key not in changed}
-    return replace(run, locked=choices, done=kept)
+    return replace(run, locked=choices, tasks=tasks, done=kept)
 
 
 def _compared(run: Run, untuned: PackageSpec, tuned: PackageSpec, threads: int) -> tuple[float, float]:

@@ -69,7 +69,7 @@ def _verify(
     number = variant_of(read, feed)
     only = slice(number, number + 1)
     one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
-    run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, locked=one)
+    run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, locked=one, tasks=one.tasks)
     with TemporaryFolder("layers") as folder:
         _, programs = run.programs()
         spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)

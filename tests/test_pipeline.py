@@ -76,9 +76,8 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("model_sha256", "0" * 64, "the model of sha256 000"),
         ("modelc", "9.9", "modelc 9.9"),
-        ("tasks", {}, "say nothing of the task"),
+        ("occurrences", {"x": 0}, "occurrences.x does not fit choices.schema.json"),
         ("tasks", {"x": {}}, "tasks.x: the candidate does not fit candidate.schema.json"),
         ("shapes", 3, "shapes does not fit choices.schema.json"),
     ],
@@ -113,6 +112,36 @@ def test_choices_that_are_no_schedule_are_refused_before_lowering(tmp_path, monk
     monkeypatch.setattr(pipeline, "compile_nest", lambda *_: pytest.fail("it was lowered"))
     with pytest.raises(ConfigError, match=r"of the task [^ ]+ .[0-9a-f]+. does not fit it"):
         modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_choices_do_not_name_is_constructed(tmp_path, same) -> None:
+    """Of this model's choices a Task is taken out; then they are said to be another model's, of other layouts."""
+    data = json.loads((small.package() / "choices.json").read_text())
+    first, *rest = sorted(data["tasks"])
+    del data["tasks"][first]
+    if not same:
+        data |= {"model_sha256": "0" * 64, "shapes": [{"other": [1]}], "layouts": data["layouts"][:1], "float32": [[]]}
+    data["tasks"]["0" * 16] = data["tasks"][rest[0]]
+    (tmp_path / "choices.json").write_text(json.dumps(data))
+    shapes = [] if same else [{"x": list(s["x"])} for s in small.SHAPES]
+    result = modelc.compile(
+        small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json", shapes=shapes, verify=False
+    )
+    assert (result.chosen, result.kernels) == (len(rest), len(rest) + 1)
+    assert result.to_json()["constructed_tasks"] == 1
+    assert digests(tmp_path / "p")["libmodel.so"] == digests(small.package())["libmodel.so"]
+
+
+def test_choices_say_how_often_a_task_runs(tmp_path) -> None:
+    """Two products of equal sizes, for two sets of shapes."""
+    nodes = [helper.make_node("MatMul", ["x", w], [y]) for w, y in (("v", "y"), ("w", "z"))]
+    weights = {name: np.full([6, 4], k, np.float32) for k, name in enumerate("vw")}
+    model = small.save(tmp_path / "m.onnx", nodes, {"x": ["n", 6]}, {"y": ["n", 4], "z": ["n", 4]}, weights)
+    shapes = [{"x": [3, 6]}, {"x": [5, 6]}]
+    modelc.compile(model, output=tmp_path / "p", shapes=shapes, verify=False)
+    chosen = read_choices_file(tmp_path / "p")
+    assert chosen.occurrences == dict.fromkeys(chosen.tasks, 2) and len(chosen.tasks) == 2
 
 
 def test_choices_for_another_target_are_refused(tmp_path) -> None:

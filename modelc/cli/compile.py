@@ -57,7 +57,9 @@ def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
 @click.option("--dump-dir", metavar="DIR", type=click.Path(path_type=Path), help="Write the IR's text there.")
 @click.option("--no-verify", is_flag=True, help="Do not compare with ONNX Runtime.")
 @click.option("--keep-unverified", is_flag=True, help="Leave the package even if verification fails.")
-@click.option("--choices", metavar="FILE", type=click.Path(path_type=Path), help="Rebuild from a choices.json.")
+@click.option(
+    "--choices", metavar="FILE", type=click.Path(path_type=Path), help="Take what an earlier choices.json says."
+)
 @json_option
 def compile_(
     model: Path,
@@ -112,6 +114,8 @@ def compile_(
         say(f"{result.path} for {result.target}")
         rejected = f", {result.rejected} invalid schedules rejected" if result.rejected else ""
         say(f"  kernels       {result.kernels} distinct, {result.steps} steps{rejected}")
+        if choices is not None:
+            say(f"  choices       {result.chosen} tasks as chosen, {result.kernels - result.chosen} constructed")
         say(f"  arena         {size(result.arena_bytes)}")
         say(f"  parameters    {size(result.params_bytes)}")
         say(f"  library       {size(result.library_bytes)}")
