@@ -55,7 +55,13 @@ def mutated(content: bytes, edits: Sequence[Edit]) -> bytes:
             model.ParseFromString(content)
             GRAPH[edit.kind](model, rng)
             content = model.SerializeToString()
-        except (DecodeError, IndexError, ValueError):  # damaged already, or nothing of this kind in it
+        except (
+            DecodeError,
+            IndexError,
+            ValueError,
+            TypeError,
+            OverflowError,
+        ):  # damaged already, or nothing of this kind in it
             continue
     return content
 

@@ -64,6 +64,10 @@ def test_nodes_are_as_their_schemas_say(tmp_path, name):
     refused(model([made], X, domains=("", "com.microsoft")), tmp_path, sentence, (import_model, unsupported))
 
 
+def test_a_cast_to_no_element_type_is_refused(tmp_path):
+    refused(model([node("Cast", "X", "Y", to=0)], X), tmp_path, "ONNX does not allow this: Invalid tensor data type 0")
+
+
 def test_every_fused_operator_has_a_signature():
     assert SIGNATURES.keys() == FUSED.keys()
 

@@ -17,7 +17,12 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Value
 
 SMALL = 1 << 10  # elements of a constant that inference may look at: axes, shapes, pads
-REFUSALS: tuple[type[Exception], ...] = (onnx.checker.ValidationError, shape_inference.InferenceError)
+# ValueError is what inference says of an attribute that names no element type.
+REFUSALS: tuple[type[Exception], ...] = (
+    onnx.checker.ValidationError,
+    shape_inference.InferenceError,
+    ValueError,
+)
 
 
 def inferred_bytes(
