@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 import packaged
 
 from modelc.frontend.onnx import import_model
+from modelc.ir.block import Task
 from modelc.layout.program import partition
 from modelc.passes import run_passes
 from modelc.space.choose import accepted, chosen
@@ -76,11 +77,13 @@ def test_recurrent_of_nothing(tmp_path) -> None:
     assert "signal" in packaged.check(*recurrent("LSTM", ["y", "h"], batch=0), tmp_path)
 
 
+def tasks_of(model: onnx.ModelProto, folder: Path) -> list[Task]:
+    onnx.save(model, folder / "m.onnx")
+    return [bound.task.canonical() for bound in partition(run_passes(import_model(folder / "m.onnx"))).tasks]
+
+
 def test_recurrences_have_no_rows_and_their_first_schedule_is_valid(tmp_path) -> None:
-    model, _ = recurrent("LSTM", ["", "h"])
-    onnx.save(model, tmp_path / "m.onnx")
-    (bound,) = partition(run_passes(import_model(tmp_path / "m.onnx"))).tasks
-    task = bound.task.canonical()
+    (task,) = tasks_of(recurrent("LSTM", ["", "h"])[0], tmp_path)
     assert chosen(task, packaged.native()).rejected == ()
     assert accepted(task, separate(task, packaged.native())).task == task
 
@@ -125,3 +128,5 @@ def test_a_product_of_what_is_repeated_over_the_batch(tmp_path, columns) -> None
     nodes = [helper.make_node("Expand", ["x", "s"], ["e"]), helper.make_node("MatMul", ["e", "w"], ["y"])]
     model = model_of(nodes, feeds, ["y"], {"s": whole(2, 3, 5), "w": floats(5, columns)})
     assert not packaged.check(model, feeds, tmp_path)
+    for task in tasks_of(model, tmp_path):
+        assert chosen(task, packaged.native()).rejected == ()

@@ -308,7 +308,7 @@ class Tiled:
                     continue
             end = vectors_end(self.task, anchor, read, v, self.lanes)
             room = end is not None and end[1] <= self.task.buffer(read.load.buffer).shape[end[0]]
-            free = free and (read.strides[v] == 0 or room)
+            free = free and (v not in variables(read.load) or room)  # what is repeated along it has an end, too
             moving = self.moving(read, macro) if self.straight and read.strides[v] != 0 else []
             if moving and self.fetches_rows(read.load.buffer, moving[-1], macro, tiles):
                 ahead[read.load.buffer] = moving[-1]
