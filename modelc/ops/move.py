@@ -206,6 +206,8 @@ def sliced(node: Node, inputs: Inputs) -> list[tuple[int, int, int]]:
     result = [(0, 1, n) for n in source]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         begin, stop, step = slice(start, end, step).indices(source[axis])
+        if source[axis]:
+            begin = max(begin, 0)  # backwards, ONNX begins with the first element where NumPy has gone past it
         result[axis] = (begin, step, len(range(begin, stop, step)))
     return result
 
