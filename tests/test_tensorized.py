@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from modelc.ir.nest import Loop, Nest
 from modelc.ir.text import parse_nest
 from modelc.partition.precision import in_bfloat16
 from modelc.policy import Policy
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen, default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
@@ -112,6 +113,25 @@ def test_without_tiles_dot_products_are_next() -> None:
     less = replace(SERVER, features=tuple(f for f in SERVER.features if not f.startswith("amx")))
     task = contraction(EVEN["matmul"], ("uint8", "int8"))
     assert intrinsics_in(default_candidate(task, less)) == {"avx512-vnni"}
+
+
+NO_TILES = tuple(f for f in SERVER.features if not f.startswith("amx"))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 16, 64])
+@pytest.mark.parametrize(
+    ("kinds", "features", "name"),
+    [
+        (("bfloat16", "bfloat16"), SERVER.features, "amx-bf16"),
+        (("uint8", "int8"), SERVER.features, "amx-u8s8"),
+        (("uint8", "int8"), NO_TILES, "avx512-vnni"),
+    ],
+)
+def test_units_win_on_any_number_of_cores(kinds: tuple[str, str], features: Any, name: str, cores: int) -> None:
+    """Sketches of units and of vectors are compared on the same cores."""
+    task = contraction(("MatMul", {}, (512, 512), (512, 512)), kinds)
+    found = chosen(task, replace(SERVER, features=features, cores=cores))
+    assert intrinsics_in(found.candidate) == {name}
 
 
 @pytest.mark.parametrize("shape", [(1, 256, 2, 7, 7), (1, 256, 4, 14, 14)])
