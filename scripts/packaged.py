@@ -107,12 +107,26 @@ def agree(found: Arrays, wanted: Arrays, what: str, rtol: float = RTOL, atol: fl
             raise Wrong(f"{what}, {name}: {count} elements differ, at {list(where)} {y[where]} for {x[where]}")
 
 
+def _misshapen(model: onnx.ModelProto, reference: Arrays) -> str:
+    """What ONNX Runtime gives that has another shape than the model says: it does where there are no elements."""
+    for output in model.graph.output:
+        kind = output.type.tensor_type
+        said = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+        if not reference or not kind.HasField("shape"):
+            continue
+        found = list(reference[output.name].shape)
+        if len(said) != len(found) or any(n not in (None, m) for n, m in zip(said, found, strict=True)):
+            return f"ONNX Runtime gives {output.name} of shape {found}, ONNX says {said}"
+    return ""
+
+
 def check(model: onnx.ModelProto, feeds: Arrays, folder: Path, rtol: float = RTOL, atol: float = ATOL) -> str:
     """Compiles and runs the model and compares it with both others. Raises Wrong, or ModelcError if it is refused;
     returns why ONNX Runtime gave nothing to compare with, if so."""
     path = folder / "model.onnx"
     onnx.save(model, path)
     refusal, reference = run_reference(path, feeds, folder)  # first: it forks, which is safe before there are threads
+    refusal = refusal or _misshapen(model, reference)
     found = run_packaged(path, feeds, folder)
     if not refusal:
         agree(found, reference, "package and ONNX Runtime", rtol, atol)

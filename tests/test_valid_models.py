@@ -117,6 +117,7 @@ NUMBERS = np.array([1, -1, 0, -0.0, np.inf, -np.inf, np.nan, 2], np.float32)
         single("Pad", floats(0, 2), whole(1, 0, 1, 0), np.array(7, np.float32)),
         single("Expand", floats(1, 1), whole(0, 4)),
         single("Slice", floats(5), whole(-(2**63)), whole(-100), whole(0), whole(-3)),
+        single("Slice", floats(5), whole(-1), whole(2**63 - 1), whole(0), whole(-2)),
     ],
 )
 def test_numbers_at_the_edge_and_dimensions_of_nothing(tmp_path, case) -> None:

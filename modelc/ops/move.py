@@ -35,6 +35,7 @@ from modelc.ops.operator import (
 )
 
 Outputs = tuple[Value | None, ...]
+LAST = (2**31 - 1, 2**63 - 1)  # an end that ONNX Runtime takes for that of the dimension, backwards too
 
 
 def _moved(
@@ -205,7 +206,8 @@ def sliced(node: Node, inputs: Inputs) -> list[tuple[int, int, int]]:
         fail(node, f"expected {len(starts)} axes and steps other than zero, found {axes} and {steps}")
     result = [(0, 1, n) for n in source]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        begin, stop, step = slice(start, end, step).indices(source[axis])
+        last = None if step < 0 and end in LAST else end
+        begin, stop, step = slice(start, last, step).indices(source[axis])
         if source[axis]:
             begin = max(begin, 0)  # backwards, ONNX begins with the first element where NumPy has gone past it
         result[axis] = (begin, step, len(range(begin, stop, step)))
