@@ -96,7 +96,7 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["none.onnx"], "none.onnx cannot be read"),
+        (["none.onnx"], "none.onnx does not exist"),
         ([small.model()], "--shape x=?,3,?,?"),
         ([small.model(), "--target", "cray"], "target 'cray' is unknown"),
         ([small.model(), "--config", "fast"], "configuration 'fast' is unknown"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_every_cpu_that_is_not_asked_about_is_one_of_its_triple() -> None:
     )
     options = [llvm_check.llvm_target(parse_target(text_of(name, cpu), "t.yaml")) for name, cpu in every]
     done = subprocess.run(
-        ["python", "-c", program], input=json.dumps(options), capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], input=json.dumps(options), capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == [cpu for _, cpu in every], done.stderr
 

@@ -114,6 +114,7 @@ def test_a_killed_compilation_is_tidied_by_the_next_command(tmp_path: Path) -> N
 
 def test_what_is_in_use_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = scratch.held()
     with TemporaryFolder("test") as name, beside(tmp_path / "p", folder=True) as made:
         with beside(tmp_path / "file", folder=False) as file:
             assert file.stat().st_size == 0 and scratch.held()
@@ -121,7 +122,7 @@ def test_what_is_in_use_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyP
             subprocess.run([sys.executable, "-c", program, tmp_path], check=True, env={"PYTHONPATH": str(ROOT)})
             assert {Path(name), made, file} == set(tmp_path.iterdir())
         assert not file.exists()
-    assert not list(tmp_path.iterdir()) and not scratch.held()
+    assert not list(tmp_path.iterdir()) and scratch.held() == before
 
 
 @pytest.mark.parametrize(

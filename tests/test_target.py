@@ -479,7 +479,7 @@ def test_targets_travel_to_worker_processes() -> None:
 def test_an_installed_package_carries_the_targets(tmp_path: Path) -> None:
     source = Path(__file__).parents[1]
     (tmp_path / "modelc").mkdir()
-    for part in ("__init__.py", "errors.py"):
+    for part in ("__init__.py", "errors.py", "scratch.py"):
         shutil.copy(source / "modelc" / part, tmp_path / "modelc" / part)
     for room in ("ir", "target"):
         shutil.copytree(source / "modelc" / room, tmp_path / "modelc" / room)
