@@ -7,7 +7,7 @@ from modelc.signals import tidy_ends
 
 def main() -> None:
     """Runs the command line."""
-    with tidy_ends():
+    with tidy_ends(last=True):
         from modelc.cli import main as run
 
         run()

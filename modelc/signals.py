@@ -27,8 +27,12 @@ class Ended(SystemExit):
 
 
 @contextmanager
-def tidy_ends() -> Iterator[None]:
-    """Within it, a signal unwinds the main thread. What whoever started the process ignores (nohup) stays ignored."""
+def tidy_ends(last: bool = False) -> Iterator[None]:
+    """Within it, a signal unwinds the main thread. What whoever started the process ignores (nohup) stays ignored.
+
+    After it, signals do what they did before; after the `last` they are ignored, for the interpreter's own end is short and answers
+    them with a traceback or, later, with a death by signal of a command that is done.
+    """
     global _caught
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +46,7 @@ def tidy_ends() -> Iterator[None]:
         yield
     finally:
         for number in ours:
-            signal.signal(number, before[number])
+            signal.signal(number, signal.SIG_IGN if last else before[number])
 
 
 def _end(number: int, frame: FrameType | None) -> None:
