@@ -30,8 +30,8 @@ class Ended(SystemExit):
 def tidy_ends(last: bool = False) -> Iterator[None]:
     """Within it, a signal unwinds the main thread. What whoever started the process ignores (nohup) stays ignored.
 
-    After it, signals do what they did before; after the `last` they are ignored, for the interpreter's own end is short and answers
-    them with a traceback or, later, with a death by signal of a command that is done.
+    After it, signals do what they did before; after the `last` they are ignored, for the interpreter's own end is short
+    and answers them with a traceback or, later, with a death by signal of a command that is done.
     """
     global _caught
     if threading.current_thread() is not threading.main_thread():
