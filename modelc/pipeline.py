@@ -47,6 +47,7 @@ from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
 from modelc.space.choose import accepted, chosen, default_candidate
 from modelc.space.cost.seconds import costed
+from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import Report
@@ -207,6 +208,7 @@ class Run:
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
     layouts: tuple[LayoutChoice, ...] = ()  # for each of `shapes`, since partition
+    notes: tuple[str, ...] = ()  # what became of the user's configuration on the way
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -237,7 +239,7 @@ class Run:
             library_bytes=files["libmodel.so"].bytes,
             rejected=self.rejected,
             chosen=len(compiled.keys() & self.tasks.keys()),
-            notes=spec.notes,
+            notes=(*spec.notes, *self.notes),
             report=report,
         )
 
@@ -254,17 +256,31 @@ class Run:
             if kept != self.kept:
                 self.stages.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
                 programs = self.rounded(wide, kept)
-            compiled = self.kernels(programs)
-            start = time.perf_counter()
-            spec = self.spec(programs, compiled, kept)
-            self.stages.took("package", time.perf_counter() - start)
             try:
-                package, report = self.write(spec, output, verify, keep_unverified and last)
-                break
+                return self.made(programs, kept, output, verify, keep_unverified and last)
             except VerificationError:
                 if last:
                     raise
-        return spec, compiled, package, report
+        raise AssertionError("one of the ways is the last")
+
+    def made(
+        self, programs: Sequence[Program], kept: Kept, output: Path, verify: bool, keep_unverified: bool
+    ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
+        """schedule to verify. What minimal filtering takes too far off is made again without it."""
+        compiled = self.kernels(programs)
+        filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
+        start = time.perf_counter()
+        spec = self.spec(programs, compiled, kept)
+        self.stages.took("package", time.perf_counter() - start)
+        try:
+            return spec, compiled, *self.write(spec, output, verify, keep_unverified, bool(filtered))
+        except _Filtered as wrong:
+            self.stages.progress("schedule", f"{len(filtered)} tasks without minimal filtering")
+            self.notes += (f"minimal filtering (Winograd) is not used, for with it the package {wrong}",)
+            self.config = self.config.allowing(winograd=False)
+            self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
+            self.done = {key: one for key, one in self.done.items() if key not in filtered}
+            return self.made(programs, kept, output, verify, keep_unverified)
 
     @property
     def kept(self) -> Kept:
@@ -422,9 +438,10 @@ class Run:
         return compile_kernel(find_toolchain(self.target.triple), kernel.source)
 
     def write(
-        self, spec: PackageSpec, output: Path, verify: bool, keep_unverified: bool
+        self, spec: PackageSpec, output: Path, verify: bool, keep_unverified: bool, filtered: bool = False
     ) -> tuple[Package, Report | None]:
-        """package, verify: the package takes its place when it has been found right."""
+        """package, verify: the package takes its place when it has been found right. `filtered` says that there is
+        another way where an output is wrong that is computed by minimal filtering; raises _Filtered there."""
         report: Report | None = None
         written = False
 
@@ -435,6 +452,8 @@ class Run:
             samples = f"{self.config.verify.samples} sample(s) against ONNX Runtime"
             with self.stages.stage("verify", samples), _offering_no_verify():
                 report = self.check(folder)
+            if filtered and any(o.filtered and not o.passed for o in report.outputs):
+                raise _Filtered(report.sentence())
             if not report.passed and not keep_unverified:
                 raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
             return report.to_json()
@@ -450,6 +469,10 @@ class Run:
     def check(self, folder: Path) -> Report:
         v = self.config.verify
         return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol, bf16=v.bf16)
+
+
+class _Filtered(VerificationError):
+    """An output that is computed by minimal filtering is wrong."""
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class TuneResult:
     untuned_ms: float
     tuned_ms: float
     report: Report | None
+    notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -72,6 +73,7 @@ class TuneResult:
             "untuned_ms": self.untuned_ms,
             "tuned_ms": self.tuned_ms,
             "speedup": self.speedup,
+            "notes": list(self.notes),
             "log": [moment.to_json() for moment in self.search.log],
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }
@@ -149,11 +151,11 @@ def _tuned(
         untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
         if tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
             taken, taken_run = tuned_spec, tuned_run
-    _, report = taken_run.write(taken, output, verify=True, keep_unverified=False)
+    *_, report = taken_run.made(programs, run.kept, output, verify=True, keep_unverified=False)
     better = taken is not spec
-    return TuneResult(
-        output, better, len(changed) if better else 0, len(compiled), search, untuned_ms, tuned_ms, report
-    )
+    times = (untuned_ms, tuned_ms)
+    changes = len(changed) if better else 0
+    return TuneResult(output, better, changes, len(compiled), search, *times, report, taken_run.notes)
 
 
 def _subjects(

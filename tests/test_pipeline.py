@@ -363,6 +363,11 @@ def test_the_tolerances_samples_and_seed_of_verification_are_used(tmp_path) -> N
     assert (report.rtol, report.atol, report.samples, report.seed) == (0.5, 0.25, 4, 7)
 
 
+def filtered(package: Path) -> bool:
+    tasks = read_choices_file(package / "choices.json").tasks.values()
+    return any(stage.rule == "winograd" for task in tasks for stage in task.stages)
+
+
 def test_winograd_is_chosen_only_where_the_configuration_allows_it(tmp_path) -> None:
     weights = {"w": np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)}
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
@@ -370,8 +375,21 @@ def test_winograd_is_chosen_only_where_the_configuration_allows_it(tmp_path) -> 
     for allowed in (True, False):
         config = DEFAULT.allowing(winograd=allowed)
         modelc.compile(path, "x86-64-v3", tmp_path / "p", config=config, verify=False)
-        tasks = read_choices_file(tmp_path / "p/choices.json").tasks.values()
-        assert any(stage.rule == "winograd" for task in tasks for stage in task.stages) == allowed
+        assert filtered(tmp_path / "p") == allowed
+
+
+def test_what_overflows_by_minimal_filtering_is_computed_without_it(tmp_path) -> None:
+    weights = {"w": np.random.default_rng(0).uniform(-3e36, 3e36, (32, 32, 3, 3)).astype(np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 32, 28, 28]}, {"y": [1, 32, 28, 28]}, weights)
+    modelc.compile(path, "x86-64-v3", tmp_path / "p", verify=False)
+    assert filtered(tmp_path / "p")
+    result = modelc.compile(path, "x86-64-v3", tmp_path / "p")
+    assert result.report is not None and result.report.passed
+    assert any("minimal filtering (Winograd) is not used" in note for note in result.notes)
+    assert not filtered(tmp_path / "p")
+    modelc.compile(path, output=tmp_path / "q", choices=tmp_path / "p")
+    assert digests(tmp_path / "q") == digests(tmp_path / "p")
 
 
 def test_intrinsics_are_used_only_where_the_configuration_allows_it(tmp_path) -> None:

@@ -76,3 +76,5 @@ def tune(
     else:
         say("  nothing gained: no candidate was faster by more than the noise; the package is the untuned one")
     say(f"  verification  {found.report.sentence() if found.report else 'none'}")
+    for note in found.notes:
+        say(f"  note          {note}")
