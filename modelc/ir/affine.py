@@ -21,8 +21,18 @@ class Linear:
     terms: tuple[tuple[Expr, int], ...]
     constant: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether all atoms are iterators."""
+        return all([isinstance(atom, Var) for atom, _ in self.terms])
+
     def coefficient(self, atom: Expr) -> int:
-        return dict(self.terms).get(atom, 0)
+        return next((c for x, c in self.terms if x == atom), 0)
+
+    def within(self, ranges: Ranges) -> Linear:
+        """The same without iterators that are always 0."""
+        kept = tuple([(x, c) for x, c in self.terms if not (isinstance(x, Var) and ranges.get(x.name) == 1)])
+        return self if len(kept) == len(self.terms) else Linear(kept, self.constant)
 
     def expr(self) -> Expr:
         result: Expr | None = None
@@ -108,6 +118,9 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int] | None:
 def simplify(e: Expr, ranges: Ranges) -> Expr:
     """An equal, canonical index expression: like terms gathered, divisions and remainders that the ranges decide
     resolved (`(4*a + b) // 4` is `a` when 0 <= b < 4)."""
+    form = linear(e) if isinstance(e, Op) else None
+    if form is not None and form.plain:
+        return form.within(ranges).expr()
     return rewrite(e, lambda x: _simplified(x, ranges))
 
 
@@ -119,7 +132,7 @@ def _simplified(e: Expr, ranges: Ranges) -> Expr | None:
     form = linear(e)
     if form is None:
         return None
-    return _rejoined(Linear(tuple((a, c) for a, c in form.terms if ranges.get(str(a), 0) != 1), form.constant)).expr()
+    return _rejoined(form.within(ranges)).expr()
 
 
 def _rejoined(form: Linear) -> Linear:

@@ -95,7 +95,11 @@ class Const(_Arithmetic):
 
     def __eq__(self, other: object) -> bool:
         """Equal values of equal dtype; NaN equals NaN, and -0.0 differs from 0.0 (they print apart)."""
-        return isinstance(other, Const) and self.dtype == other.dtype and repr(self.value) == repr(other.value)
+        if not isinstance(other, Const) or self.dtype != other.dtype:
+            return False
+        if isinstance(self.value, float):
+            return repr(self.value) == repr(other.value)
+        return self.value == other.value
 
     def __hash__(self) -> int:
         return hash((repr(self.value), self.dtype))
@@ -204,21 +208,29 @@ FOLDS: dict[str, Callable[[int, int], int]] = {
 
 def op(name: str, *args: Any) -> Expr:
     """An Op with its numbers made constants and integer index arithmetic folded (`x + 0`, `2 * 3`, `x * 1`)."""
-    typed = next((a.dtype for a in args if isinstance(a, Const)), "int64")
-    exprs = tuple(a if isinstance(a, (Var, Const, Load, Op)) else Const(a, typed) for a in args)
-    if name in FOLDS and len(exprs) == 2 and all(isinstance(e, Const) and e.dtype == "int64" for e in exprs):
-        left, right = (int(e.value) for e in exprs if isinstance(e, Const))
-        if right != 0 or name not in ("floordiv", "mod"):
-            return Const(FOLDS[name](left, right))
+    exprs = args
+    for a in args:
+        if not isinstance(a, (Var, Const, Load, Op)):
+            typed = next((x.dtype for x in args if isinstance(x, Const)), "int64")
+            exprs = tuple(x if isinstance(x, (Var, Const, Load, Op)) else Const(x, typed) for x in args)
+            break
     if len(exprs) == 2:
         a, b = exprs
-        if (name == "add" and a == ZERO) or (name == "mul" and a == ONE):
-            return b
-        if (name in ("add", "sub") and b == ZERO) or (name in ("mul", "floordiv") and b == ONE):
-            return a
-        if (name == "mul" and ZERO in (a, b)) or (name == "mod" and b == ONE):
+        left, right = _whole(a), _whole(b)
+        if left is not None and right is not None and name in FOLDS and (right or name not in ("floordiv", "mod")):
+            return Const(FOLDS[name](left, right))
+        if (name == "add" and left == 0) or (name == "mul" and left == 1):
+            return b  # type: ignore[no-any-return]
+        if (right == 0 and name in ("add", "sub")) or (right == 1 and name in ("mul", "floordiv")):
+            return a  # type: ignore[no-any-return]
+        if (name == "mul" and (left == 0 or right == 0)) or (name == "mod" and right == 1):
             return ZERO
     return Op(name, exprs)
+
+
+def _whole(e: Expr) -> int | None:
+    """The number that an index constant is."""
+    return int(e.value) if isinstance(e, Const) and e.dtype == "int64" else None
 
 
 def cast(dtype: str, x: Expr) -> Expr:
@@ -268,6 +280,9 @@ def walk(e: Expr) -> Iterator[Expr]:
 def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuilds `e` bottom up; `visit` gives the replacement of a node whose children are done, or None to keep it.
     What is shared is visited once, and its replacement is shared."""
+    if isinstance(e, (Var, Const)):
+        replaced = visit(e)
+        return e if replaced is None else replaced
     done: dict[int, Expr] = {}
     stack: list[tuple[Expr, bool]] = [(e, False)]
     while stack:
@@ -277,9 +292,11 @@ def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
         below = children(x)
         if below and not ready:
             stack.append((x, True))
-            stack += [(child, False) for child in reversed(below)]
+            for child in reversed(below):
+                if id(child) not in done:
+                    stack.append((child, False))
             continue
-        new = _rebuilt(x, tuple(done[id(child)] for child in below)) if below else x
+        new = _rebuilt(x, tuple([done[id(child)] for child in below])) if below else x
         replaced = visit(new)
         done[id(x)] = new if replaced is None else replaced
     return done[id(e)]
@@ -289,7 +306,7 @@ def _rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
     """`e` over other children; index arithmetic on constants is folded."""
     if isinstance(e, Load):
         return Load(e.buffer, below)
-    if not isinstance(e, Op) or all(a is b for a, b in zip(below, e.args, strict=True)) or below == e.args:
+    if not isinstance(e, Op) or below == e.args:
         return e
     return cast(e.dtype, below[0]) if e.dtype else op(e.name, *below)
 

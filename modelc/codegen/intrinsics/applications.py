@@ -19,7 +19,7 @@ from tvm import tirx as tx
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
 from modelc.errors import InvalidIR
-from modelc.ir.affine import linear, simplify
+from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.space.analysis.match import bindings
@@ -116,6 +116,11 @@ def drained(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrins
 
 def steps(operand: Operand, flat: Expr, names: Mapping[str, str]) -> tuple[Expr, tuple[int, ...]]:
     """(offset of the first element, elements from one index to the next in every dimension of the operand)."""
+    form, moving = linear(flat), set(names.values())
+    if form is not None and form.plain:
+        still = tuple([(atom, c) for atom, c in form.terms if not (isinstance(atom, Var) and atom.name in moving)])
+        strides = tuple([d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits])
+        return Linear(still, form.constant).expr(), strides
     zero = {var: Const(0) for var in names.values()}
     ranges = {names[d.iterator]: d.step * d.extent for d in operand.digits}
 
@@ -128,7 +133,7 @@ def steps(operand: Operand, flat: Expr, names: Mapping[str, str]) -> tuple[Expr,
             raise InvalidIR(f"operand {operand.name} does not move evenly: {flat}")
         return int(found.value)
 
-    base, form, moving = at({}), linear(flat), set(names.values())
+    base = at({})
     if form is not None and all(isinstance(atom, Var) or not variables(atom) & moving for atom, _ in form.terms):
         return base, tuple(d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits)
     strides = tuple(distance({d.iterator: d.step}) for d in operand.digits)

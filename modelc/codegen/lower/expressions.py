@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx as tx
 
 from modelc.codegen.lower.leaves import flattened, lane_step
-from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, store_slots
+from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots
 from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
 from modelc.codegen.math.operations import lower_cast, lower_op
 from modelc.ir.affine import Linear, linear, simplify
@@ -23,6 +23,7 @@ class Expressions:
     def __init__(self, dtypes: dict[str, str]):
         self.dtypes = dtypes
         self.loop_vars: dict[str, Any] = {}
+        self.sums: dict[tuple[tuple[Expr, int], ...], Any] = {}  # of multiples of the loop variables that there are now
         self.bindings: list[Any] | None = None
         self.rounded = False  # whether what is lowered is rounded to bfloat16 in the end
 
@@ -103,31 +104,65 @@ class Expressions:
 
     def flat(self, access: Load, scope: Scope) -> Expr:
         """The element offset of an access within its Region."""
-        region = scope.storage[access.buffer].region
-        flat, form = flattened(access, region.stride)
-        if form is None or not all(isinstance(atom, Var) for atom, _ in form.terms):
-            return simplify(substitute(flat, scope.values), scope.ranges)
+        form = self.form(access, scope)
+        if form is not None:
+            return form.expr()
+        flat, _ = flattened(access, scope.storage[access.buffer].region.stride)
+        return simplify(substitute(flat, scope.values), scope.ranges)
+
+    def form(self, access: Load, scope: Scope) -> Linear | None:
+        """That offset as a sum of multiples of loop variables; None if it is none."""
+        _, form = flattened(access, scope.storage[access.buffer].region.stride)
+        if form is None:
+            return None
         terms: dict[Expr, int] = {}
         constant = form.constant
         for atom, c in form.terms:
-            assert isinstance(atom, Var)
+            if not isinstance(atom, Var):
+                return None
             value = scope.values.get(atom.name, atom)
             if isinstance(value, Const):
                 constant += c * int(value.value)
             elif isinstance(value, Var):
                 terms[value] = terms.get(value, 0) + c
             else:
-                return simplify(substitute(flat, scope.values), scope.ranges)
-        return Linear(tuple((x, c) for x, c in terms.items() if c and scope.ranges.get(str(x)) != 1), constant).expr()
+                return None
+        return Linear(tuple([one for one in terms.items() if one[1]]), constant).within(scope.ranges)
+
+    def located(self, access: Load, scope: Scope) -> tuple[Linear | Expr, int | None]:
+        """(the element offset of an access, of its first lane; how far one lane moves, None if not evenly)."""
+        form = self.form(access, scope)
+        if form is None:
+            flat = self.flat(access, scope)
+            step = 0 if scope.vector is None else lane_step(flat, scope.vector[0])
+            if scope.vector is not None and step:
+                flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+            return flat, step
+        if scope.vector is None:
+            return form, 0
+        var = Var(scope.vector[0])
+        step = form.coefficient(var)
+        return Linear(tuple([one for one in form.terms if one[0] != var]), form.constant) if step else form, step
+
+    def base_of(self, flat: Linear | Expr, offset: int, scope: Scope) -> Any:
+        """The TIR of an element offset, so many elements further on."""
+        if not isinstance(flat, Linear):
+            return self.index_of(op("add", flat, offset), scope)
+        constant = flat.constant + offset
+        if not flat.terms:
+            return int32(constant)
+        known = self.sums.get(flat.terms)
+        if known is None:
+            known = self.sums[flat.terms] = self.index_of(Linear(flat.terms, 0).expr(), scope)
+        return known if not constant else known + int32(constant) if constant > 0 else known - int32(-constant)
 
     def is_linear(self, access: Load, scope: Scope) -> bool:
         assert scope.vector is not None
         return lane_step(self.flat(access, scope), scope.vector[0]) is not None
 
     def load(self, access: Load, scope: Scope) -> tuple[Any, int]:
-        flat = self.flat(access, scope)
         place = scope.storage[access.buffer]
-        step = 0 if scope.vector is None else lane_step(flat, scope.vector[0])
+        flat, step = self.located(access, scope)
         if step is None:  # every lane has an address of its own
             assert scope.vector is not None
             var, lanes = scope.vector
@@ -135,14 +170,11 @@ class Expressions:
             found = [self.load(access, Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
             return tx.Shuffle(found, [int32(k) for k in range(lanes)]), lanes
         lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
-        if lanes > 1:
-            assert scope.vector is not None
-            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
         if isinstance(place, Registers):
-            loaded = load_slots(place, flat, step, lanes)
+            loaded = load_slots(place, number(flat), step, lanes)
         else:
             assert isinstance(place, Memory)
-            base = self.index_of(op("add", flat, place.offset), scope)
+            base = self.base_of(flat, place.offset, scope)
             if lanes > 1 and 1 < step <= MOST_STEP:
                 loaded = self.spread(place.buffer, base, step, lanes)
             else:
@@ -160,20 +192,16 @@ class Expressions:
         return tx.Shuffle(vectors, [int32(piece * lanes + at - starts[piece]) for at, piece in places])
 
     def store(self, access: Load, value: Any, scope: Scope, lanes: int) -> Any:
-        flat = self.flat(access, scope)
         place = scope.storage[access.buffer]
         if place.region.dtype == "bool":
             value = tx.Select(value, widen(tx.IntImm("uint8", 1), 1, lanes), widen(tx.IntImm("uint8", 0), 1, lanes))
-        step = 0
-        if lanes > 1:
-            assert scope.vector is not None
-            step = lane_step(flat, scope.vector[0]) or 0
-            flat = simplify(substitute(flat, {scope.vector[0]: Const(0)}), scope.ranges)
+        flat, step = self.located(access, scope)
+        assert lanes > 1 or not step, "one value is stored for all lanes"
         if isinstance(place, Registers):
-            return store_slots(place, flat, step, value, lanes)
+            return store_slots(place, number(flat), step or 0, value, lanes)
         assert isinstance(place, Memory)
-        base = self.index_of(op("add", flat, place.offset), scope)
-        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
+        base = self.base_of(flat, place.offset, scope)
+        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step or 0), lanes)])
 
     def index(self, e: Expr, scope: Scope) -> Any:
         """The TIR of an index expression, int32; the vector variable becomes a ramp."""

@@ -44,7 +44,17 @@ from modelc.codegen.lower.leaves import (
     vector_guards,
 )
 from modelc.codegen.lower.overlap import overlapped
-from modelc.codegen.lower.places import Memory, Registers, Scope, Storage, bind, load_slots, store_slots, stored_dtype
+from modelc.codegen.lower.places import (
+    Memory,
+    Registers,
+    Scope,
+    Storage,
+    bind,
+    load_slots,
+    number,
+    store_slots,
+    stored_dtype,
+)
 from modelc.codegen.lower.transpose import crossed
 from modelc.codegen.lower.vectors import (
     constant,
@@ -138,6 +148,7 @@ class _Lowering(Expressions):
             if isinstance(first, Loop) and first.tag == "parallel":
                 extent = first.extent
                 self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
+                self.sums.clear()
                 inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
                 code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
             else:
@@ -163,6 +174,7 @@ class _Lowering(Expressions):
     def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
         """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
         self.loop_vars[name] = var = tx.Var(name, "int32")
+        self.sums.clear()
         self.forget()
         inside = sequence(body())
         self.forget()
@@ -322,13 +334,13 @@ class _Lowering(Expressions):
         if isinstance(place, Slots):
             return tx.BufferLoad(place.at(first), [tx.Ramp(int32(0), int32(1), lanes)])
         assert isinstance(place, Registers)
-        return load_slots(place, first, 1, lanes)
+        return load_slots(place, number(first), 1, lanes)
 
     def store_accumulator(self, place: Storage, first: Expr, value: Any, lanes: int) -> Any:
         if isinstance(place, Slots):
             return tx.BufferStore(place.at(first), value, [tx.Ramp(int32(0), int32(1), lanes)])
         assert isinstance(place, Registers)
-        return store_slots(place, first, 1, value, lanes)
+        return store_slots(place, number(first), 1, value, lanes)
 
     # --- leaves ---------------------------------------------------------------------------------------------------
 

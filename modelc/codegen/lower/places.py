@@ -11,6 +11,7 @@ from tvm import tirx as tx
 from modelc.codegen.intrinsics.applications import Slots, TileFile
 from modelc.codegen.lower.leaves import slot_pieces
 from modelc.codegen.lower.vectors import int32, lanes_at, sequence
+from modelc.ir.affine import Linear
 from modelc.ir.expr import Const, Expr, Var
 from modelc.ir.nest import Region
 
@@ -57,13 +58,19 @@ def bind(scope: Scope, var: str, value: Expr, extent: int) -> Scope:
     return Scope({**scope.values, var: value}, ranges, scope.storage, scope.vector, scope.scratch)
 
 
-def load_slots(place: Registers, flat: Expr, step: int, lanes: int) -> Any:
-    assert isinstance(flat, Const)
-    start = int(flat.value)
+def number(flat: Linear | Expr) -> int:
+    """An element offset that is a constant: registers are indexed by constants."""
+    if isinstance(flat, Linear) and not flat.terms:
+        return flat.constant
+    assert isinstance(flat, Const), f"registers are indexed by {flat}"
+    return int(flat.value)
+
+
+def load_slots(place: Registers, start: int, step: int, lanes: int) -> Any:
     if lanes == 1:
         return tx.BufferLoad(place.slots[start // place.width], [int32(start % place.width)])
     if step != 1:
-        scalars = [load_slots(place, Const(start + step * k), 0, 1) for k in range(lanes)]
+        scalars = [load_slots(place, start + step * k, 0, 1) for k in range(lanes)]
         return tx.Shuffle(scalars, [int32(k) for k in range(lanes)])
     parts = []
     for slot, offset, count in slot_pieces(start, lanes, place.width):
@@ -72,10 +79,8 @@ def load_slots(place: Registers, flat: Expr, step: int, lanes: int) -> Any:
     return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
 
-def store_slots(place: Registers, flat: Expr, step: int, value: Any, lanes: int) -> Any:
-    assert isinstance(flat, Const)
+def store_slots(place: Registers, start: int, step: int, value: Any, lanes: int) -> Any:
     stores = []
-    start = int(flat.value)
     if lanes == 1:
         return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
     if step != 1:
