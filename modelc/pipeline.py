@@ -57,7 +57,6 @@ from modelc.verify.engine import EngineError
 from modelc.verify.precision import Arrays, Kept
 
 MOST_THREADS = 4
-DOUBT = 0.15  # of the estimated seconds of a Task, where they decide a layout against the rule
 NAMED = 4  # nodes of a task that an error names
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
@@ -341,7 +340,7 @@ class Run:
         layout, policy = self.config.layout, replace(self.config.policy, tensorize=False)
         cost = costed(lambda task: default_candidate(task, self.target, policy), self.target)
         lanes = self.target.lanes("float32") if layout.blocked else 0
-        ways = LayoutPolicy(cost, layout.search, layout.propagate, lanes, DOUBT)
+        ways = LayoutPolicy(cost, layout.search, layout.propagate, lanes, self.target.cost.layout_doubt_share)
         return tuple(choose_layouts(graph, ways, self.attention_bytes) for graph in graphs)
 
     @property
@@ -378,7 +377,7 @@ class Run:
         canonical = task.canonical()
         if key in self.tasks:
             with blaming_choices(f"the task {task.name} ({key})", True):
-                found = accepted(canonical, self.tasks[key])
+                found = accepted(canonical, self.tasks[key], self.target)
         else:
             found = chosen(canonical, self.target, self.config.policy)
             self.rejected += len(found.rejected)

@@ -16,7 +16,7 @@ def accepted_points(sketch: Sketch, task: Task, count: int, seed: int = 0) -> in
     points = sketch.random(count, np.random.default_rng(seed))
     found = [sketch.candidate(point) for point in points]
     for candidate in found:
-        accepted(task, Candidate.from_json(candidate.to_json()))
+        accepted(task, Candidate.from_json(candidate.to_json()), sketch.target)
     seconds = sketch.estimate(points, 4)
     assert seconds.shape == (len(points),) and (seconds > 0).all()
     return len({str(candidate) for candidate in found})

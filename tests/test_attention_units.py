@@ -233,7 +233,7 @@ def test_points_of_every_sketch_are_right(case, target, kinds, tmp_path):
         assert all(len(k.values) > 1 for k in sketch.knobs) and (sketch.estimate(points, 4) > 0).all()
         for candidate in map(sketch.candidate, points):
             assert Candidate.from_json(candidate.to_json()) == candidate
-            accepted(task, candidate)
+            accepted(task, candidate, target)
             ran += 1
         if sketch.name == "vectors" or sketch.name in tensor_target().features:
             check(on(task), candidate, tensor_target())

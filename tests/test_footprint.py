@@ -124,16 +124,16 @@ def test_a_matrix_product_moves_what_its_loops_do_not_reuse() -> None:
     b = [one, n * one, n * n * one, n * n * one]
     held = [x + y for x, y in zip(a, b, strict=True)]
     row, everything, nothing = 4.0 * n, 3.0 * n * n, 0.5
-    assert traffic(a, trips, held, row) == n * n and traffic(b, trips, held, row) == n**3
-    assert traffic(a, trips, held, everything) == n * n and traffic(b, trips, held, everything) == n * n
-    assert traffic(a, trips, held, nothing) == n**3 and traffic(b, trips, held, nothing) == n**3
+    assert traffic(a, trips, held, row, 0.25) == n * n and traffic(b, trips, held, row, 0.25) == n**3
+    assert traffic(a, trips, held, everything, 0.25) == n * n and traffic(b, trips, held, everything, 0.25) == n * n
+    assert traffic(a, trips, held, nothing, 0.25) == n**3 and traffic(b, trips, held, nothing, 0.25) == n**3
 
 
 def test_halos_are_reused_between_iterations_that_fit() -> None:
     """A window of 3 that slides over 100 elements: 102 cross, not 300."""
     inside, trips = [3 * np.ones(1), 102 * np.ones(1)], [100 * np.ones(1)]
-    assert traffic(inside, trips, inside, 16.0) == 102
-    assert traffic(inside, trips, inside, 1.0) == 300
+    assert traffic(inside, trips, inside, 16.0, 0.25) == 102
+    assert traffic(inside, trips, inside, 1.0, 0.25) == 300
 
 
 @pytest.mark.parametrize(("columns", "predicted", "measured"), [(4, 32, 208), (16, 128, 262), (64, 512, 785)])

@@ -59,7 +59,8 @@ def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
             seen.add(key_of(one.candidate))
         count += len(found)
         explorer.learn(measured(space, found))
-        accepted(CONV, min(found, key=lambda one: len(one.candidate.stages)).candidate) if found else None
+        if found:
+            accepted(CONV, min(found, key=lambda one: len(one.candidate.stages)).candidate, host_target())
     assert count >= 6 and len(seen) == count + 1
 
 

@@ -11,7 +11,9 @@ from modelc.ir.layout import Layout
 from modelc.ir.text import parse_task
 from modelc.space.choose import accepted
 from modelc.space.rules import derivation
+from modelc.target import load_target
 
+TARGET = load_target("x86-64-v3")
 TASK = parse_task(
     """
 task matmul(x, w) -> (y) anchor s0
@@ -76,11 +78,11 @@ def test_what_is_no_schedule_is_refused_before_it_is_built(what, monkeypatch):
     monkeypatch.setattr(choose, "nest_of", lambda *_: pytest.fail("it was built"))
     candidate, sentence = BROKEN[what]
     with pytest.raises(InvalidCandidate, match=sentence):
-        accepted(TASK, candidate)
+        accepted(TASK, candidate, TARGET)
 
 
 def test_a_schedule_is_accepted_and_its_stages_are_applied_once(monkeypatch):
-    assert accepted(TASK, GOOD).task == TASK
+    assert accepted(TASK, GOOD, TARGET).task == TASK
     applied, rule = [], derivation.rules()["cache_read"]
 
     def apply(task, block, buffer, innermost=-1, dtype=""):
@@ -96,7 +98,7 @@ def test_a_schedule_is_accepted_and_its_stages_are_applied_once(monkeypatch):
         new: BlockSchedule(order=tuple(f"{i.name}0" for i in derivation.derive(TASK, copied.stages).block(new).iters)),
     }
     applied.clear()
-    accepted(TASK, replace(copied, blocks=blocks))
+    accepted(TASK, replace(copied, blocks=blocks), TARGET)
     assert applied == ["s0"]
 
 
@@ -105,4 +107,4 @@ def test_what_unrolls_beyond_any_kernel_is_refused():
         str(TASK).replace("8, 4]", "8, 40000]").replace("[4, 6]", "[40000, 6]").replace("k:4", "k:40000")
     )
     with pytest.raises(InvalidCandidate, match=r"it unrolls to \d+ statements; at most 32768"):
-        accepted(large, knobs(tags={"k0": "unroll"}))
+        accepted(large, knobs(tags={"k0": "unroll"}), TARGET)

@@ -64,6 +64,11 @@ def changed(path: str, value: object) -> str:
         ("peak.float128", 8, "peak has an unknown key 'float128'"),
         ("throughput", {"avx512-f32": 1}, "throughput has an unknown key 'avx512-f32'; expected avx2-f32"),
         ("throughput", {"avx2-f32": 0}, "throughput.avx2-f32 is 0; expected a positive number"),
+        ("cost", {"sunk_cycles": 1}, "cost has an unknown key 'sunk_cycles'; expected load_ports"),
+        ("cost", {"load_ports": "two"}, "cost.load_ports is 'two'; expected a positive number"),
+        ("cost", {"near_share": 1.5}, "cost.near_share is 1.5; expected a number between 0 and 1"),
+        ("cost", {"latencies": [4, 14, 50]}, "cost.latencies is [4, 14, 50]; expected 4 positive numbers"),
+        ("cost", {"latencies": [4, 14, 5, 200]}, "cost.latencies is [4, 14, 5, 200]; expected 4 positive numbers"),
         ("cores", None, "t.yaml lacks the key 'cores'"),
         ("peak.float32", None, "peak lacks the key 'float32'"),
         ("caches.0.line", None, "caches[0] lacks the key 'line'"),
@@ -231,6 +236,19 @@ def test_what_was_measured_of_an_intrinsic_holds_in_place_of_its_file() -> None:
     assert parse_target(target.to_yaml(), "t.yaml") == target
     assert target.key == load_target("x86-64-v3").key and "throughput" not in load_target("x86-64-v3").to_yaml()
     assert [one.throughput for one in load_target("x86-64-v3").available_intrinsics] == [2.0]
+
+
+def test_parameters_of_the_cost_are_the_defaults_where_a_target_does_not_override_them() -> None:
+    plain = load_target("x86-64-v3")
+    target = parse_target(changed("cost", {"load_ports": 3, "latencies": [5, 15, 60, 300]}), "t.yaml")
+    assert (
+        target.cost == dataclasses.replace(plain.cost, load_ports=3.0, latencies=(5.0, 15.0, 60.0, 300.0)) != plain.cost
+    )
+    assert parse_target(target.to_yaml(), "t.yaml") == target and target.key == plain.key
+    assert "cost" not in plain.to_yaml() and yaml.safe_load(target.to_yaml())["cost"].keys() == {
+        "load_ports",
+        "latencies",
+    }
 
 
 def test_peaks_are_those_of_the_best_unit() -> None:

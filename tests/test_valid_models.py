@@ -85,7 +85,7 @@ def tasks_of(model: onnx.ModelProto, folder: Path) -> list[Task]:
 def test_recurrences_have_no_rows_and_their_first_schedule_is_valid(tmp_path) -> None:
     (task,) = tasks_of(recurrent("LSTM", ["", "h"])[0], tmp_path)
     assert chosen(task, packaged.native()).rejected == ()
-    assert accepted(task, separate(task, packaged.native())).task == task
+    assert accepted(task, separate(task, packaged.native()), packaged.native()).task == task
 
 
 def single(op, *inputs, outputs=("y",), **attrs) -> tuple:

@@ -74,7 +74,7 @@ def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
         assert (sketch.estimate(points, 4) > 0).all() and sketch.legal(sketch.start()[None, :]).all()
         for candidate in map(sketch.candidate, points):
             assert Candidate.from_json(candidate.to_json()) == candidate
-            accepted(task, candidate)
+            accepted(task, candidate, TARGET)
             found += 1
         if sketch.name in (checked or "F(2, 3) by panels"):
             check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), candidate)

@@ -40,10 +40,12 @@ class Built:
     library: bytes
 
 
-def schedule(task: Task, candidate: Candidate, constants: Mapping[str, Array], limits: Limits) -> Scheduled:
+def schedule(
+    task: Task, candidate: Candidate, target: Target, constants: Mapping[str, Array], limits: Limits
+) -> Scheduled:
     """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large."""
     try:
-        found = accepted(task, candidate)
+        found = accepted(task, candidate, target)
         check_sizes(found.nest, limits)
         stored = packed(task, candidate, constants)
         return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)

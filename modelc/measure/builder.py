@@ -151,7 +151,7 @@ def build_files(request: Build, folder: Path) -> BuiltFiles:
     task, candidate = request.task, request.candidate
     found = request.scheduled
     if found is None:
-        found = schedule(task, candidate, constants_of(task, request.key, folder), request.limits)
+        found = schedule(task, candidate, request.target, constants_of(task, request.key, folder), request.limits)
     built = build(found.nest, request.target)
     (folder / f"{request.name}.so").write_bytes(built.library)
     for name, data in found.constants.items():

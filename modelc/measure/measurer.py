@@ -190,7 +190,7 @@ class Measurer:
         if {stage.rule for stage in order.candidate.stages} - self._zygote.rules:
             try:
                 constants = constants_of(subject.task, subject.key, self._folder)
-                scheduled = schedule(subject.task, order.candidate, constants, self.limits)
+                scheduled = schedule(subject.task, order.candidate, self.target, constants, self.limits)
             except InvalidIR as error:
                 return "invalid", str(error)
         request = Build(order.name, subject.key, subject.task, order.candidate, self.target, self.limits, scheduled)

@@ -37,12 +37,12 @@ class Chosen:
     rejected: tuple[str, ...] = ()
 
 
-def accepted(task: Task, candidate: Candidate) -> Chosen:
-    """`task` as `candidate` schedules it. Raises InvalidCandidate where it is no schedule of this Task, and InvalidIR
-    where its Nest breaks a constraint."""
+def accepted(task: Task, candidate: Candidate, target: Target) -> Chosen:
+    """`task` as `candidate` schedules it on `target`. Raises InvalidCandidate where it is no schedule of this Task, and
+    InvalidIR where its Nest breaks a constraint."""
     derived = derived_by(task, candidate.stages)
     check_knobs(derived, candidate)
-    nest = nest_of(derived, candidate)
+    nest = nest_of(derived, candidate, target.caches[0].line)
     check_unrolled(nest)
     verify_nest(nest, derived)
     return Chosen(candidate, derived, nest)
@@ -53,7 +53,7 @@ def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     rejected: list[str] = []
     for candidate in candidates(task, target, policy):
         try:
-            return replace(accepted(task, candidate), rejected=tuple(rejected))
+            return replace(accepted(task, candidate, target), rejected=tuple(rejected))
         except InvalidIR as wrong:
             rejected.append(str(wrong))
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")

@@ -51,7 +51,6 @@ WALKS = 96
 STEPS = 48  # halvings of the temperature from 1
 LISTED = 256  # points at most of a space that is estimated whole
 WALKERS, ANNEALED_STEPS, COOLING = 12, 24, 0.9  # of walks over any Sketch
-LATENCY_CYCLES = (4.0, 14.0, 50.0, 200.0)  # of L1, L2, L3 and memory, as good as any for formula (2)
 CACHE, REGISTERS, DONE = range(3)  # levels
 
 
@@ -321,7 +320,9 @@ def _cache_benefit(target: Target, level: int, held: Floats) -> Floats:
     if level == CACHE:
         near = min(1, len(caches) - 1)
         far = near + 1
-        return caching_benefit(LATENCY_CYCLES[far], bandwidths[far], LATENCY_CYCLES[near], bandwidths[near], held)
+        return caching_benefit(
+            target.cost.latencies[far], bandwidths[far], target.cost.latencies[near], bandwidths[near], held
+        )
     vector = target.vector.bits / 8
     operands = 2 * vector * target.fma_ports  # what multiply-adds take from registers in a cycle
-    return caching_benefit(LATENCY_CYCLES[0], bandwidths[0], target.fma_latency, operands, held * vector)
+    return caching_benefit(target.cost.latencies[0], bandwidths[0], target.fma_latency, operands, held * vector)

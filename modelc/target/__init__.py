@@ -1,5 +1,6 @@
 """Machines as data: the YAML schema, the shipped targets, probing this machine."""
 
+from modelc.target.cost import CostParameters
 from modelc.target.intrinsics import Intrinsic, parse_intrinsics, read_intrinsics, shipped_intrinsics
 from modelc.target.llvm import llvm_target
 from modelc.target.native import probe
@@ -9,6 +10,7 @@ from modelc.target.shipped import list_targets, load_target
 
 __all__ = [
     "Cache",
+    "CostParameters",
     "Intrinsic",
     "Peak",
     "Target",

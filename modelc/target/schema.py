@@ -12,6 +12,7 @@ from typing import Any
 
 from modelc.errors import TargetError
 from modelc.target import strict_yaml
+from modelc.target.cost import CostParameters, cost_parameters
 from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
@@ -62,6 +63,7 @@ class Target:
     intrinsics: tuple[Intrinsic, ...] | None = None  # None: every shipped one that the features allow
     # Name of an intrinsic -> how many of it start per cycle on this machine, where that is not what its YAML says.
     throughput: Mapping[str, float] = field(default_factory=dict, hash=False)
+    cost: CostParameters = field(default_factory=CostParameters)  # of estimates, beside the figures above
 
     @property
     def architecture(self) -> Architecture:
@@ -115,6 +117,9 @@ class Target:
         tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
         if not self.throughput:
             del tree["throughput"]
+        tree.pop("cost")
+        if self.cost.overridden():
+            tree["cost"] = self.cost.overridden()
         tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
         if self.intrinsics is not None:
             tree["intrinsics"] = list(dict.fromkeys(one.file or one.name for one in self.intrinsics))
@@ -124,7 +129,7 @@ class Target:
 def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
-    top.only(Target, optional=("float_abi", "intrinsics", "throughput"))
+    top.only(Target, optional=("float_abi", "intrinsics", "throughput", "cost"))
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
     if arch is None or "linux" not in triple.split("-"):
@@ -148,6 +153,7 @@ def parse_target(text: str, source: str) -> Target:
         memory_bandwidth_gbs=top.positive("memory_bandwidth_gbs"),
         measured=top.flag("measured"),
         intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
+        cost=cost_parameters(top.section("cost")) if "cost" in top.tree else CostParameters(),
     )
     return replace(target, throughput=_throughput(top, target)) if "throughput" in top.tree else target
 

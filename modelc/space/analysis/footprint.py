@@ -264,19 +264,21 @@ def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats, Int
 # --- traffic ------------------------------------------------------------------------------------------------------
 
 
-def traffic(inside: Sequence[Floats], trips: Sequence[Floats], held: Sequence[Floats], capacity: float) -> Floats:
+def traffic(
+    inside: Sequence[Floats], trips: Sequence[Floats], held: Sequence[Floats], capacity: float, blur: float
+) -> Floats:
     """What crosses into a memory of `capacity` bytes for one access while a nest of loops runs. [P]
 
     Loop k (0 is the innermost) runs `trips[k]` times over boxes of which the access touches `inside[k]` and all
     accesses together `held[k]` bytes; `inside[k + 1]` is the box of the whole loop. From one iteration of a loop to the
     next as much passes by as one iteration holds: where that fits, what is used again is still there, and the loop
     brings its own footprint once (halos and operands that it does not move with are reused); where it does not, every
-    iteration brings everything again. Around the capacity the two are mixed: caches are neither fully associative nor
-    all ours.
+    iteration brings everything again. Around the capacity, `blur` of it to either side, the two are mixed: caches are
+    neither fully associative nor all ours.
     """
     moved = inside[0]
     for k, count in enumerate(trips):
-        kept = np.clip((1.25 * capacity - held[k]) / (0.5 * capacity), 0.0, 1.0)
+        kept = np.clip(((1 + blur) * capacity - held[k]) / (2 * blur * capacity), 0.0, 1.0)
         once, again = np.maximum(inside[k + 1], moved), count * moved
         moved = kept * np.minimum(once, again) + (1 - kept) * again
     return moved

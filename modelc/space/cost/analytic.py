@@ -23,27 +23,9 @@ from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
 from modelc.space.sketches.prepare import afterwards
 from modelc.space.sketches.tiled import MAX_VECTORS, MOST_COPIES, Tiled, TiledKnobs
-from modelc.target import Target
+from modelc.target import CostParameters, Target
 
 Bools = NDArray[np.bool_]
-
-FORK_JOIN_SECONDS = 4e-6  # waking the other cores and waiting for the last of them
-TILE_CYCLES = 12.0  # loop control and address arithmetic around one register tile
-VECTOR_CYCLES = 1.5  # zeroing and writing back one accumulator, and as much for each operation of the epilogue
-WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port: it waits at times
-STEP_CYCLES = 0.25  # loop control of one reduction step
-CONFLICT_CYCLES = 0.2  # of each line more than a set of L1 holds, at each reduction step: it costs others their place
-SCATTER_CYCLES = 2.0  # of one element of a vector that is stored element by element, far apart
-COPY_CYCLES = 1.0  # of one vector that is copied
-FAR_CYCLES = 2.5  # of one whose row has few lines, beyond that: it waits for them
-TRANSPOSE_CYCLES = 5.0  # of one vector that is copied into another order: loads, shuffles on one port, stores
-SPILL_CYCLES = 1.0  # of one vector that does not fit in the registers, at each reduction step
-WINDOW = 512  # instructions that a core looks ahead: the next register tile begins before a short one ends
-SHARPNESS = 4.0  # of the maximum over resources: they overlap, but not entirely
-SECOND_SHARE = 0.5  # of the second-level cache, that what is meant to stay there finds: the rest is passed through
-EXPOSED = 0.1  # of memory's time that long register tiles wait for, though arithmetic takes longer
-DEMANDED = 0.6  # of a level's bandwidth that is had where nothing is fetched ahead and arithmetic waits
-MISS_WEIGHT = 0.5  # how much slower a level is where no prefetcher helps
 
 
 @dataclass(frozen=True)
@@ -136,7 +118,7 @@ def model_of(tiled: Tiled) -> Model:
         for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
             operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
     apart = tiled.strides.get(tiled.vector) != 1
-    scattered = SCATTER_CYCLES * tiled.lanes if apart else 0.0
+    scattered = tiled.target.cost.scatter_cycles * tiled.lanes if apart else 0.0
     return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered, tiled.target.cores)
 
 
@@ -275,15 +257,15 @@ def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
 def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
     """Cycles of one reduction step of a register tile: the ports' work (arithmetic, two loads a cycle, spills, lines
     that conflict in L1), or the latency of dependent accumulation where that is more."""
-    target = model.target
+    target, cost = model.target, model.target.cost
     wide, narrow = loads(model, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
-    busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / 2)
+    busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / cost.load_ports)
     spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
-    waiting = WIDE_CYCLES * wide + NARROW_CYCLES * narrow + SPILL_CYCLES * spilled
-    conflicts = CONFLICT_CYCLES * conflicting_lines(model.tiled, rows)
-    ahead = 1 + WINDOW / tile_instructions(model, rows, vectors)  # register tiles in flight
-    return np.asarray(np.maximum(busy + waiting + conflicts + STEP_CYCLES, target.fma_latency / ahead), np.float64)
+    waiting = cost.load_cycles * wide + cost.broadcast_cycles * narrow + cost.spill_cycles * spilled
+    conflicts = cost.conflict_cycles * conflicting_lines(model.tiled, rows)
+    ahead = 1 + cost.look_ahead / tile_instructions(model, rows, vectors)  # register tiles in flight
+    return np.asarray(np.maximum(busy + waiting + conflicts + cost.step_cycles, target.fma_latency / ahead), np.float64)
 
 
 def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
@@ -296,7 +278,7 @@ def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
 def kernel_cycles(model: Model, population: Population) -> Floats:
     """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
     surrounds each: zeroing, the epilogue, loop control."""
-    tiled = model.tiled
+    tiled, cost = model.tiled, model.target.cost
     steps = prod(i.extent for i in tiled.anchor.reduction)
     outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
     if not tiled.plain:
@@ -314,9 +296,13 @@ def kernel_cycles(model: Model, population: Population) -> Floats:
         rows = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else population.rows
         vectors = choice[-1][1]
         accumulators = np.prod(rows, axis=1) * vectors
-        around = TILE_CYCLES + accumulators * (VECTOR_CYCLES * (1 + model.epilogue_operations) + model.scattered)
+        around = cost.tile_cycles + accumulators * (
+            cost.accumulator_cycles * (1 + model.epilogue_operations) + model.scattered
+        )
         some = np.maximum(rows, 1), np.maximum(vectors, 1)
-        exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, *some))  # the rest runs beside the next tile
+        exposed = np.maximum(
+            0.0, 1 - cost.look_ahead / tile_instructions(model, *some)
+        )  # the rest runs beside the next tile
         cycles = steps * step_cycles(model, *some) + exposed * around
         total = total + np.where(times > 0, times * cycles, 0.0)
     return total * outer
@@ -351,7 +337,7 @@ def best_of(model: Model, population: Population) -> TiledKnobs:
 
 def _estimate(model: Model, population: Population) -> Estimate:
     """The cost of members that share the order of their loops."""
-    tiled, target = model.tiled, model.target
+    tiled, target, cost = model.tiled, model.target, model.target.cost
     hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
     loops = _loops(model, population)
     parallel = model.parallel[int(population.parallel[0])]
@@ -376,8 +362,13 @@ def _estimate(model: Model, population: Population) -> Estimate:
             ]
         if cache is not target.caches[0]:  # what is fetched ahead goes past the first
             held = [h + (reduce_sum(ahead) if k >= depth else 0.0) for k, h in enumerate(held)]
-        room = cache.bytes * (SECOND_SHARE if len(moved) == 1 else 1.0)
-        moved.append([o.times * traffic(f, trips, held, room) for o, f in zip(model.operands, inside, strict=True)])
+        room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
+        moved.append(
+            [
+                o.times * traffic(f, trips, held, room, cost.blur_share)
+                for o, f in zip(model.operands, inside, strict=True)
+            ]
+        )
     if (
         len(target.caches) > 1
     ):  # what fits in the last cache is there: it was written by the task before, or read before
@@ -390,15 +381,15 @@ def _estimate(model: Model, population: Population) -> Estimate:
     rough = [np.maximum(0.0, f[-1].misses / w * 4 - 1) for f, w in zip(found, whole, strict=True)]
     bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
     seconds = [
-        reduce_sum([m * (1 + MISS_WEIGHT * np.minimum(r, 3) / 3) for m, r in zip(level, rough, strict=True)])
+        reduce_sum([m * (1 + cost.miss_share * np.minimum(r, 3) / 3) for m, r in zip(level, rough, strict=True)])
         / (1e9 * b)
         for level, b in zip(moved, bandwidths, strict=True)
     ]
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
     waited = reduce_sum([o.packed * ~fetched * m for o, m in zip(model.operands, moved[near], strict=True)])
-    waiting = waited / (1e9 * bandwidths[near] * DEMANDED)
+    waiting = waited / (1e9 * bandwidths[near] * cost.demanded_share)
     tiles = np.prod(np.stack([nothing + 1, *trips[len(tiled.reduction) :]]), axis=0)
-    near_by = [waiting_cycles(found[s][len(tiled.reduction)], tiles, moved[0][s] / line) for s in straight]
+    near_by = [waiting_cycles(cost, found[s][len(tiled.reduction)], tiles, moved[0][s] / line) for s in straight]
     memory = np.column_stack(seconds)
     cycles = kernel_cycles(model, population)
     points = prod(tiled.ranges.values())
@@ -406,12 +397,12 @@ def _estimate(model: Model, population: Population) -> Estimate:
     prologue = _copies(model, population, loops, boxes, trips) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
-    total = top[:, 0] * np.sum((resources / top) ** SHARPNESS, axis=1) ** (1 / SHARPNESS)
-    exposed = np.maximum(0.0, 1 - WINDOW / tile_instructions(model, population.rows, population.vectors))
+    total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
+    exposed = np.maximum(0.0, 1 - cost.look_ahead / tile_instructions(model, population.rows, population.vectors))
     if all_fetched(tiled):
         exposed = exposed * (registers(model, population.rows, population.vectors) >= target.vector.registers)
-    waiting = waiting + EXPOSED * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
-    forked = FORK_JOIN_SECONDS if loops[0] in model.parallel and cores > 1 else 0.0
+    waiting = waiting + cost.exposed_share * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
+    forked = cost.fork_join_seconds if loops[0] in model.parallel and cores > 1 else 0.0
     accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)
     return Estimate(
         total + waiting + forked,
@@ -488,12 +479,12 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
 def _copies(model: Model, population: Population, loops: list[str], boxes: list[Ints], trips: list[Floats]) -> Floats:
     """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
     in which it does not copy much the same again and again (see Tiled.prologue)."""
-    tiled, task = model.tiled, model.tiled.task
+    tiled, task, cost = model.tiled, model.tiled.task, model.target.cost
     total = np.zeros(len(population))
     for block in (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result)):
         assert isinstance(block, Block)
         points = block.points() / model.cores
-        cycles = copy_cycles(task, block, tiled.lanes)
+        cycles = copy_cycles(task, block, tiled.lanes, cost)
         copied = np.full(len(population), points * cycles)
         read = next((r for r in tiled.reads if r.load.buffer == block.writes[0].buffer), None)
         for loop in [] if read is None else tiled.moving(read, loops[: -len(tiled.reduction) or None]):
@@ -501,15 +492,15 @@ def _copies(model: Model, population: Population, loops: list[str], boxes: list[
             operand = next(o for o in model.operands if o.reach.buffer == block.writes[0].buffer)
             found = footprint(operand.reach, boxes[depth], model.target.caches[0].line)
             again = np.prod(np.stack(trips[depth:]), axis=0) * found.elements
-            there = again * (cycles + FAR_CYCLES / tiled.lanes * found.apart)
+            there = again * (cycles + cost.apart_cycles / tiled.lanes * found.apart)
             copied = np.where((again <= MOST_COPIES * points) | tiled.sliding, there, copied)
         total = total + copied
     return total
 
 
-def copy_cycles(task: Task, block: Block, lanes: int) -> float:
+def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> float:
     """Cycles of one element that `block` copies."""
     reads, writes = accesses(task, block)
     vector = vector_iterator(block, writes)
     crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
-    return (TRANSPOSE_CYCLES if crossed else COPY_CYCLES) / lanes
+    return (cost.transpose_cycles if crossed else cost.copy_cycles) / lanes

@@ -9,12 +9,7 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.footprint import Floats, Footprint, Ints
 from modelc.space.nest.ahead import far_computed, far_results
 from modelc.space.sketches.tiled import Tiled
-from modelc.target import Cache
-
-# Cycles of one line of such rows that comes into L1 while it is multiplied: arithmetic hides most of the wait.
-ROW_CYCLES = 0.3
-PAGE_CYCLES = 0.4  # of a row in a page whose address is not known at once
-PAGE_BYTES, PAGES = 4096, 64  # pages whose addresses are
+from modelc.target import Cache, CostParameters
 
 
 def conflicting_lines(tiled: Tiled, rows: Ints) -> Floats:
@@ -52,11 +47,13 @@ def crowding(found: Footprint, cache: Cache) -> Floats:
     return np.asarray(found.lines * cache.line * (times - 1))
 
 
-def waiting_cycles(found: Footprint, times: Floats, lines: Floats) -> Floats:
+def waiting_cycles(cost: CostParameters, found: Footprint, times: Floats, lines: Floats) -> Floats:
     """Cycles that arithmetic on what is read where it lies, not from a copy, waits for it: register tiles read `found`
     so many times, and `lines` in all come into L1."""
-    pages = found.runs * np.minimum(1.0, found.step / PAGE_BYTES)
-    return np.asarray(ROW_CYCLES * found.apart * lines + PAGE_CYCLES * (pages > PAGES) * times * found.runs)
+    pages = found.runs * np.minimum(1.0, found.step / cost.page_bytes)
+    return np.asarray(
+        cost.row_cycles * found.apart * lines + cost.page_cycles * (pages > cost.pages) * times * found.runs
+    )
 
 
 def all_fetched(tiled: Tiled) -> bool:

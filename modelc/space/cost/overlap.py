@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from modelc.target import Target
 
 Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # one, or an array of them
-OVERLAP = 4.0  # sharpness of the maximum over what goes on at once
 
 
 def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds:
@@ -18,5 +17,6 @@ def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds
     it since last time."""
     far = (c.bandwidth_gbs for c in target.caches[2:] if constant_bytes <= c.bytes)
     memory: float = constant_bytes / (1e9 * next(far, target.memory_bandwidth_gbs))
-    result: Seconds = (compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
+    sharpness = target.cost.sharpness
+    result: Seconds = (compute**sharpness + memory**sharpness) ** (1 / sharpness)
     return result

@@ -20,24 +20,16 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, trips
-from modelc.space.cost.analytic import TRANSPOSE_CYCLES
 from modelc.space.cost.overlap import overlapped
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, moves
-from modelc.target import Target
+from modelc.target import CostParameters, Target
 
 Floats = NDArray[np.float64]
-ELEMENT_CYCLES = 1.0  # of one element of a vector that is gathered or scattered
-GUARDED_CYCLES = 4.0  # of one that is gathered where a condition holds
-STORE_CYCLES = 1.0  # of one vector that is stored
 BROADCASTS = 1.15  # scalars that are loaded and broadcast in a cycle
-WIDE_CYCLES, NARROW_CYCLES = 0.15, 0.05  # of a vector or a scalar that is loaded, beyond its port
-SPLIT_LOADS = 2.0  # vectors that lie across lines, as much as so many that do not
 STEP_CYCLES = 0.5  # loop control of one step of a register tile
-SLOW_CYCLES = 12.0  # of one vector of a transcendental function
 SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
 FREE = {"select", "cast", "and", "or", "not"}
-PHASE_SECONDS = 5e-7  # of one more phase: a call, and caches that are walked through again
 
 
 def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Task], float]:
@@ -78,8 +70,8 @@ def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target)
     compute = cycles / hertz
     phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at == "root" for b in task.blocks)
     constants = sum(task.buffer(b).bytes for b in task.constants)
-    busy = np.maximum(compute, memory) + 0.5 * np.minimum(compute, memory)
-    return np.asarray(PHASE_SECONDS * phases + overlapped(busy, constants, target), np.float64)
+    busy = np.maximum(compute, memory) + target.cost.beside_share * np.minimum(compute, memory)
+    return np.asarray(target.cost.phase_seconds * phases + overlapped(busy, constants, target), np.float64)
 
 
 def laid_out(task: Task, candidate: Candidate) -> Task:
@@ -139,7 +131,7 @@ def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target
     tile, vector, lanes = _register_tile(block, schedule)
     reads, writes = accesses(task, block)
     if vector is None:
-        return block.points() * (1.0 + _operations(block) / target.fma_ports)
+        return block.points() * (1.0 + _operations(block, target.cost) / target.fma_ports)
     wide = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
     lanes = max(1, min(lanes, wide))
     packed = {r.load.buffer for r in reads if r.load.buffer in task.constants and r.load.buffer in candidate.layouts}
@@ -192,6 +184,7 @@ def _step_cycles(
     target: Target,
 ) -> float:
     """Cycles of one step of a register tile of `sizes` (vectors along the vector iterator)."""
+    cost = target.cost
     held = prod(sizes.values())
     shifted = False  # a window slides along the vector: no two taps read the same vector
     wide = narrow = scattered = crossed = 0.0
@@ -203,7 +196,7 @@ def _step_cycles(
         elif read.load.buffer in packed:
             wide += count * sizes[vector]
         elif step == 1:
-            wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else SPLIT_LOADS)
+            wide += count * sizes[vector] * (1 if _aligned(read, vector, lanes) else cost.split_loads)
             shifted |= any(0 < abs(read.strides[i.name] or 0) < lanes for i in block.reduction)
         elif near(step):
             wide += count * sizes[vector] * pieces(step) * lanes.bit_count()  # odd lanes are loaded in parts
@@ -217,19 +210,23 @@ def _step_cycles(
     if not block.reduction or schedule.scope != "register":
         for write in writes:
             if write.strides.get(vector) in (0, 1):
-                stored += held * STORE_CYCLES
+                stored += held * cost.store_cycles
             else:
                 scattered += held * lanes
-    arithmetic = held * _operations(block) / target.fma_ports
-    busy = max(arithmetic, wide / 2 + narrow / BROADCASTS, stored)
+    arithmetic = held * _operations(block, cost) / target.fma_ports
+    busy = max(arithmetic, wide / cost.load_ports + narrow / BROADCASTS, stored)
     looped = not block.reduction or any(
         schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
     )
     if block.reduction and looped:
-        busy = max(busy, 1.15 * target.fma_latency)
-    element = GUARDED_CYCLES if any(isinstance(e, Op) and e.name == "select" for e in block.body) else ELEMENT_CYCLES
-    moved = element * scattered + TRANSPOSE_CYCLES * crossed
-    return busy + moved + WIDE_CYCLES * wide + NARROW_CYCLES * narrow + STEP_CYCLES * looped
+        busy = max(busy, cost.latency_slack * target.fma_latency)
+    element = (
+        cost.guarded_cycles
+        if any(isinstance(e, Op) and e.name == "select" for e in block.body)
+        else cost.element_cycles
+    )
+    moved = element * scattered + cost.transpose_cycles * crossed
+    return busy + moved + cost.load_cycles * wide + cost.broadcast_cycles * narrow + STEP_CYCLES * looped
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:
@@ -237,15 +234,15 @@ def _aligned(read: Access, vector: str, lanes: int) -> bool:
     return all(step is not None and step % lanes == 0 for name, step in read.strides.items() if name != vector)
 
 
-def _operations(block: Block) -> float:
+def _operations(block: Block, cost: CostParameters) -> float:
     """Vector operations of one point; a product that is added counts once."""
-    count = sum(_counted(e) for e in block.body)
+    count = sum(_counted(e, cost.slow_cycles) for e in block.body)
     return max(1.0, count) if block.reduction else count
 
 
-def _counted(e: Expr) -> float:
+def _counted(e: Expr, slow: float) -> float:
     """Vector operations on what is loaded: neither indices, nor the conditions of padding, cost a vector anything."""
     if isinstance(e, Load) or not isinstance(e, Op) or not loads(e):
         return 0.0
-    own = SLOW_CYCLES if e.name in SLOW else 0.0 if e.name in FREE else 1.0
-    return own + sum(_counted(c) for c in children(e))
+    own = slow if e.name in SLOW else 0.0 if e.name in FREE else 1.0
+    return own + sum(_counted(c, slow) for c in children(e))

@@ -23,7 +23,6 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
 from modelc.space.analysis.loops import loop_parts, trips
 from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.maps import LINE_BYTES
 from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
 
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
@@ -159,7 +158,7 @@ def _within(number: Expr, count: int, limit: int) -> Expr:
 class Ahead:
     """Where the loops of one Block are while its Nest is built, and what it fetches there."""
 
-    def __init__(self, task: Task, block: Block, schedule: BlockSchedule):
+    def __init__(self, task: Task, block: Block, schedule: BlockSchedule, line: int):
         self.order, self.prefetch = schedule.order, schedule.prefetch
         serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
         spatial = {i.name for i in block.spatial}
@@ -174,7 +173,7 @@ class Ahead:
         self.packed = {r.buffer: r for r in block.reads if r.buffer in self.prefetch.keys() - self.computed.keys()}
         self.written = {name: write for name, write in written(task, block).items() if name in self.prefetch}
         operands = self.packed.keys() | self.computed.keys() | self.written.keys()
-        self.line = {buffer: max(1, LINE_BYTES // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
+        self.line = {buffer: max(1, line // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
             last = self.tile if buffer in self.computed else self.step
             if buffer not in operands or loop not in self.order[:last]:

@@ -59,24 +59,25 @@ class Site:
     k: int = 0
 
 
-def build_nest(task: Task, candidate: Candidate) -> Nest:
-    """The loop tree of `task` scheduled by `candidate`. Raises InvalidIR if the candidate does not fit the task."""
-    return nest_of(derive(task, candidate.stages), candidate)
+def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
+    """The loop tree of `task` scheduled by `candidate`, whose prefetches go by cache lines of `line` bytes. Raises
+    InvalidIR if the candidate does not fit the task."""
+    return nest_of(derive(task, candidate.stages), candidate, line)
 
 
-def nest_of(derived: Task, candidate: Candidate) -> Nest:
+def nest_of(derived: Task, candidate: Candidate, line: int) -> Nest:
     """The same of the Task that the candidate's stages have derived."""
-    return _Builder(derived, candidate).nest()
+    return _Builder(derived, candidate, line).nest()
 
 
 class _Builder:
-    def __init__(self, task: Task, candidate: Candidate):
+    def __init__(self, task: Task, candidate: Candidate, line: int):
         self.task, self.candidate = task, candidate
         self.schedules = candidate.blocks
         self.positions = {b.name: k for k, b in enumerate(task.blocks)}
         self.writer = {w.buffer: b for b in task.blocks if isinstance(b, Block) for w in b.writes}
         self.ahead = {
-            b.name: Ahead(task, b, s)
+            b.name: Ahead(task, b, s, line)
             for b in task.blocks
             if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
         }

@@ -26,7 +26,6 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
-from modelc.space.cost.analytic import TRANSPOSE_CYCLES
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_parts import Parts, parts_of, prepared, width_of
@@ -39,8 +38,6 @@ from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile
 MAX_TILE = 128  # query rows of one tile
-PHASE_SECONDS = 2e-6  # of copies that all threads wait for
-DOUBT = 0.25  # of the estimates, between points of one Sketch
 
 
 def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tensorize: bool = True) -> list[Attention]:
@@ -54,7 +51,9 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
         ready, units = prepared(task, target, own, allowed)
         parts = parts_of(ready)
         if parts is not None and all(parts.rows_of(n) in unit.inner for n, unit in units.items()):
-            found.append(Attention(parts, target, tuple(own), units, 1 + DOUBT if found else 1.0))
+            found.append(
+                Attention(parts, target, tuple(own), units, 1 + target.cost.attention_doubt_share if found else 1.0)
+            )
     return found
 
 
@@ -70,14 +69,13 @@ class Attention(Sketch):
     """The Sketch of one Task of attention, on vectors or on units of intrinsics. `least`: what its estimates are
     multiplied with, so that it is taken where it is clearly better than another one alone."""
 
-    doubt = DOUBT
-
     def __init__(
         self, parts: Parts, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit], least: float = 1.0
     ) -> None:
         name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
         super().__init__("attention", name, parts.task, target, stages)
         self.parts, self.units, self.least = parts, units, least
+        self.doubt = target.cost.attention_doubt_share
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
         self._known = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(parts.scores.writes[0].buffer).dtype
@@ -345,11 +343,11 @@ class Attention(Sketch):
 
     def tiles_of_units(self) -> tuple[int, RegisterTile, RegisterTile]:
         """The same where intrinsics multiply: as many whole applications of rows as fit, in tiles that are alike."""
-        whole, registers = max(u.row for u in self.units.values()), self.target.vector.registers
+        whole = max(u.row for u in self.units.values())
         most = next((n for n in range(MAX_TILE // whole * whole, whole, -whole) if self.fits(n)), whole)
         tiles = -(-self.queries // most)
         tile = -(-self.queries // (tiles * whole)) * whole
-        kernels = [RegisterTile(*u.register_tile(tile, registers)) for u in self.units.values()]
+        kernels = [RegisterTile(*u.register_tile(tile, self.target)) for u in self.units.values()]
         return tile, kernels[0], kernels[-1]
 
     def fits(self, tile: int) -> bool:
@@ -378,7 +376,9 @@ class Attention(Sketch):
     def _kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
         unit = self.units.get(block.name)
         if unit is not None:
-            return -(-self.queries // tile) * unit.cycles(kernel.rows // unit.row, kernel.vectors, tile)
+            return -(-self.queries // tile) * unit.cycles(
+                kernel.rows // unit.row, kernel.vectors, tile, self.target.cost
+            )
         most = -(-block.ranges[self.vector(block)] // self.lanes)
         steps = prod(i.extent for i in block.reduction)
         panels = [(most // kernel.vectors, kernel.vectors), (1, most % kernel.vectors)]
@@ -393,8 +393,10 @@ class Attention(Sketch):
     def step_cycles(self, rows: int, vectors: int, steps: int) -> float:
         """Cycles of one of `steps` reduction steps: arithmetic, or loads (two a cycle), or the latency of dependent
         accumulation; and what loads, loop control and write-back take besides. Both operands are in near caches."""
-        busy = max(rows * vectors / self.target.fma_ports, (rows + vectors) / 2, 1.15 * self.target.fma_latency)
-        return busy + 0.05 * (rows + vectors) + 0.5 + 2.0 / steps
+        cost, loads = self.target.cost, rows + vectors
+        latency = cost.latency_slack * self.target.fma_latency
+        busy = max(rows * vectors / self.target.fma_ports, loads / cost.load_ports, latency)
+        return busy + cost.broadcast_cycles * loads + 0.5 + 2.0 / steps
 
     def traffic(self, tile: int) -> float:
         """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
@@ -426,7 +428,7 @@ class Attention(Sketch):
         compute = np.array([(heads * cycles + self.around) * share])
         away = abs(log2(int(values["group"]) / self.group(tile)))
         more = self.phases(parallel) - self.phases(str(self.start_values()["parallel"]))
-        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + PHASE_SECONDS * more
+        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + self.target.cost.meeting_seconds * more
         return seconds * self.least * (1 + SECOND_BEST * away)
 
     @cached_property
@@ -444,7 +446,7 @@ class Attention(Sketch):
         for block in (b for b in task.blocks if isinstance(b, Block)):
             tags = candidate.blocks[block.name].tags.values()
             if block.name in packs:
-                total += TRANSPOSE_CYCLES * block.points() / self.lanes
+                total += self.target.cost.transpose_cycles * block.points() / self.lanes
             elif block.name not in self.reads and not any(t.startswith(INTRINSIC) for t in tags):
                 total += block_cycles(task, block, candidate, self.target, 1)
         return total

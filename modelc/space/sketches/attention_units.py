@@ -26,15 +26,12 @@ from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.rules.extend import extendable
 from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tensorized import (
-    DRAIN_CYCLES,
     LEAST_EFFICIENCY,
-    LOAD_PORTS,
-    NEAR_LINE,
     even_tiles,
     exact,
     ragged,
 )
-from modelc.target import Target
+from modelc.target import CostParameters, Target
 from modelc.target.intrinsics import Operand
 
 
@@ -87,12 +84,12 @@ class Unit:
         """How the packed operand is stored for register tiles of so many vectors."""
         return self.match.packing(self.packed[0].name, {self.match.intrinsic.accumulator.digits[-1].iterator: vectors})
 
-    def register_tile(self, tile: int, registers: int) -> tuple[int, int]:
+    def register_tile(self, tile: int, target: Target) -> tuple[int, int]:
         """(rows, vectors) of the register tile with the fewest estimated cycles for a tile of `tile` rows."""
-        found = []
+        found, registers = [], target.vector.registers
         for rows, vectors in product(*(range(1, min(n, registers) + 1) for n in self._counts(tile))):
             if self.held(rows, vectors, registers):
-                found.append((self.cycles(rows, vectors, tile), -vectors, rows))
+                found.append((self.cycles(rows, vectors, tile, target.cost), -vectors, rows))
         _, vectors, rows = min(found)
         return rows * self.row, -vectors
 
@@ -100,14 +97,14 @@ class Unit:
         """Applications along `tile` rows and along the columns."""
         return -(-tile // self.row), -(-self.match.block.ranges[self.vector] // self.lanes)
 
-    def cycles(self, rows: int, vectors: int, tile: int) -> float:
+    def cycles(self, rows: int, vectors: int, tile: int, cost: CostParameters) -> float:
         """Cycles for a tile of `tile` rows by register tiles of so many applications."""
         intrinsic = self.match.intrinsic
         steps = prod(g.padded // g.tile for g in self.match.groups if g.reduce)
         lines = (rows + vectors) * (intrinsic.tiles.rows if intrinsic.tiles is not None else 1)
-        busy = max(rows * vectors / intrinsic.throughput, lines / LOAD_PORTS, float(intrinsic.latency))
-        busy += NEAR_LINE * lines
-        drained = DRAIN_CYCLES * self.row * rows * vectors if self.drained else 0.0
+        busy = max(rows * vectors / intrinsic.throughput, lines / cost.load_ports, float(intrinsic.latency))
+        busy += cost.broadcast_cycles * lines
+        drained = cost.drain_cycles * self.row * rows * vectors if self.drained else 0.0
         times = prod(-(-n // own) for n, own in zip(self._counts(tile), (rows, vectors), strict=True))
         return times * (steps * busy + drained)
 

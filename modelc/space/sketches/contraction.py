@@ -22,7 +22,6 @@ from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 
 STEPS = (1, 2, 4)  # reduction steps that may be unrolled
-DOUBT_OF_UNITS = 0.25  # of the estimates of intrinsics: which of their loads and stores overlap no formula says
 
 
 class Contraction(Sketch):
@@ -34,7 +33,7 @@ class Contraction(Sketch):
         super().__init__("contraction", name, tiled.task, tiled.target, tiled.stages)
         self.tiled = tiled
         self.known = tiled.plain and tiled.task.buffer(tiled.anchor.writes[0].buffer).dtype == "float32"
-        self.doubt = 0.0 if self.known else DOUBT_OF_UNITS
+        self.doubt = 0.0 if self.known else tiled.target.cost.unit_doubt_share
 
     @cached_property
     def model(self) -> Model:

@@ -23,7 +23,6 @@ from modelc.target import Target
 
 VECTORS = (1, 2, 4)  # in one iteration
 PIECES = (1, CHUNKS_PER_CORE, 4 * CHUNKS_PER_CORE)  # per core, that a vector's iterator is cut into
-DOUBT = 0.3  # of estimates of what moves as much as it computes: none was fitted to measurements
 DECIDES = {
     "vectors": "vectors in one iteration of the innermost loop",
     "chunk": "elements of the vector's iterator in one iteration of its outermost loop",
@@ -36,10 +35,9 @@ DECIDES = {
 class Elementwise(Sketch):
     """The Sketch of `task`, of maps alone, the Task after `stages`."""
 
-    doubt = DOUBT
-
     def __init__(self, task: Task, target: Target, stages: Sequence[Stage]):
         super().__init__("elementwise", "vectors", task, target, stages)
+        self.doubt = target.cost.map_doubt_share
         self.maps = {b.name: Map(task, b, target) for b in task.blocks if isinstance(b, Block)}
         self.rules = {name: facts.rules(at_root=True) for name, facts in self.maps.items()}
 

@@ -17,7 +17,6 @@ from modelc.space.rules.rule import DoesNotApply
 from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
-LINE_BYTES = 64  # of a cache line
 MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
@@ -132,7 +131,7 @@ class Map:
         self.others = [n for n in by_stride(block, writes) if n != self.vector]
         self.lanes = min(stored_lanes(target, task.buffer(w.load.buffer).dtype) for w in writes)
         self.crossed = None if self.vector is None else crossed_iterator(block, self.vector, reads)
-        self.line = max(1, LINE_BYTES // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
+        self.line = max(1, target.caches[0].line // DTYPES[task.buffer(writes[0].load.buffer).dtype].itemsize)
         self.squares = moves(block.body[0]) and self.lanes <= min(self.line, MAX_SQUARE)
         self.long = prod(i.extent for i in block.iters) >= SERIAL_POINTS
 

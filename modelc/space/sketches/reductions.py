@@ -37,7 +37,6 @@ from modelc.space.sketches.phases import (
 from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
 from modelc.target import Target
 
-DOUBT = 0.3  # of estimates of reductions: none was fitted to measurements
 GROUPS = (1, 2, LANE_GROUPS)  # vectors of partial results
 TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
 DECIDES = {
@@ -73,13 +72,12 @@ class Reductions(Sketch):
     """A Sketch whose knobs choose stages. What rules would not take (not `usual`) has to be better than what they would
     by more than the doubt of both."""
 
-    doubt = DOUBT
-
     def __init__(self, kind: str, name: str, target: Target, usual: bool):
         self.usual = usual
         self.found: dict[tuple[Value, ...], tuple[Task, Candidate]] = {}
         task, candidate = self.scheduled(self.start_values())
         super().__init__(kind, name, task, target, candidate.stages)
+        self.doubt = target.cost.reduction_doubt_share
 
     @abstractmethod
     def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:

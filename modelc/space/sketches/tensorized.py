@@ -30,15 +30,7 @@ from modelc.space.sketches.prepare import consumers_of
 from modelc.space.sketches.tiled import FETCHING_ROWS, MAX_VECTORS, MicroKernel, Tiled, TiledKnobs, tile_epilogue
 from modelc.target import Intrinsic, Target
 
-LOAD_PORTS = 2  # lines of a tile that are loaded in a cycle
-FAR_CYCLES = 1.3  # of one line that comes from the second-level cache
-NEAR_LINE, FAR_LINE = 0.05, 0.2  # cycles of a line beyond its port: it waits at times
-BESIDE = 0.5  # of the products of tiles that their loads do not go beside
-TILE_LINE, FAR_TILE_LINE = 0.7, 1.0  # cycles of a line of a tile, from the first cache and from the second
-NEAR_SHARE = 0.6  # of the first-level cache, for an operand that stays there while another passes
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
-DRAIN_CYCLES = 4.0  # of one row of accumulators, from a tile register through memory to the epilogue
-LEAST_PART = 0.6  # of the time of a whole tile
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 
@@ -313,7 +305,7 @@ class Tensorized(Tiled):
         """The part of an application's time that one on fewer rows takes, in tile registers."""
         if self.applied.tiles is None or self.row is None:
             return 1.0
-        return max(LEAST_PART, self.row.tile / self.applied.tiles.rows)
+        return max(self.target.cost.least_tile_share, self.row.tile / self.applied.tiles.rows)
 
     def kernel_cost(self, rows: tuple[tuple[str, int], ...], vectors: int) -> MicroKernel:
         cost = super().kernel_cost(rows, vectors)
@@ -324,7 +316,7 @@ class Tensorized(Tiled):
         """Cycles of one application for every unit of the register tile."""
         if self.plain:
             return super().step_cycles(rows, vectors)
-        units, intrinsic = self._units(rows), self.applied
+        units, intrinsic, cost = self._units(rows), self.applied, self.target.cost
         counts, loads = dict(rows), []
         for operand in intrinsic.operands:
             if operand == intrinsic.accumulator:
@@ -338,21 +330,23 @@ class Tensorized(Tiled):
                 taps = prod(tile.values()) * self.ranges[self.reduction[-1]] * DTYPES[operand.dtype].itemsize
                 held = min(held, taps)
             loads.append((held, each * (vectors if moving else units)))
-        room, near, far = NEAR_SHARE * self.target.caches[0].bytes, 0.0, 0.0
+        room, near, far = cost.near_share * self.target.caches[0].bytes, 0.0, 0.0
         for footprint, lines in sorted(loads):  # the smaller stays near while the others pass
             room -= footprint
             near, far = (near + lines, far) if room >= 0 else (near, far + lines)
         arithmetic = units * vectors * self._part() / intrinsic.throughput
         applications = prod(i.extent for i in self.anchor.reduction) / (1 if self.depth is None else self.depth.tile)
-        drained = 0.0 if self.row is None else DRAIN_CYCLES * intrinsic.accumulator.shape[0] * units * vectors
+        drained = 0.0 if self.row is None else cost.drain_cycles * intrinsic.accumulator.shape[0] * units * vectors
         if vectors * self.lanes * self.written < self.target.caches[0].line:
             drained *= 2  # the lines of the result are written in parts
         overhead = 0.5 + (2.0 + drained) / applications
         if intrinsic.tiles is not None:
-            loaded = BESIDE * arithmetic + TILE_LINE * near + FAR_TILE_LINE * far
+            loaded = (
+                cost.tile_beside_share * arithmetic + cost.tile_line_cycles * near + cost.far_tile_line_cycles * far
+            )
             return max(arithmetic, loaded, float(intrinsic.latency)) + overhead
-        busy = max(arithmetic, near / LOAD_PORTS + far * FAR_CYCLES, float(intrinsic.latency))
-        return busy + NEAR_LINE * near + FAR_LINE * far + overhead
+        busy = max(arithmetic, near / cost.load_ports + far * cost.far_line_cycles, float(intrinsic.latency))
+        return busy + cost.broadcast_cycles * near + cost.far_wait_cycles * far + overhead
 
     def _bytes_of(self, operand: str, tile: Mapping[str, int]) -> float:
         """Bytes of an operand that a register tile reads, of which `tile` has so many rows or columns."""

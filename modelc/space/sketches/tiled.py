@@ -239,14 +239,17 @@ class Tiled:
     def step_cycles(self, rows: Sequence[tuple[str, int]], vectors: int) -> float:
         """Cycles of one reduction step on a register tile: arithmetic, loads of vectors and scalars (two a cycle), or
         the latency of dependent accumulation."""
+        cost = self.target.cost
         wide, narrow = float(self.vector_loads(rows, vectors)), self.broadcasts(rows)
         if self.sliding:
             wide /= 2  # half of what a tap needs was loaded for the one before
         steps = prod(i.extent for i in self.anchor.reduction)
         arithmetic = prod(c for _, c in rows) * vectors / self.target.fma_ports
         overhead = 0.5 + 2.0 / steps  # loop control, write-back
-        busy = max(arithmetic, (wide + narrow) / 2, 1.15 * self.target.fma_latency)
-        return busy + 0.15 * wide + 0.05 * narrow + overhead  # vectors come from farther away than broadcasts
+        busy = max(arithmetic, (wide + narrow) / cost.load_ports, cost.latency_slack * self.target.fma_latency)
+        return (
+            busy + cost.load_cycles * wide + cost.broadcast_cycles * narrow + overhead
+        )  # vectors come from farther away than broadcasts
 
     # --- the loops around it --------------------------------------------------------------------------------------
 

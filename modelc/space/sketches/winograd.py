@@ -48,9 +48,6 @@ from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLE
 from modelc.space.sketches.winograd_parts import Parts, parts_of
 from modelc.target import Target
 
-STREAMED = 0.4  # of memory's bandwidth that is had where few rows go over each part of what comes from there
-PHASE_SECONDS = 2e-6  # what one more phase costs: threads meet, and caches are walked through again
-DOUBT = 0.25  # of the estimates, between points of one Sketch
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
 
 
@@ -96,11 +93,10 @@ def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Parts:
 class Winograd(Sketch):
     """The Sketch of one F(m, 3), its transforms in one shape around the products."""
 
-    doubt = DOUBT
-
     def __init__(self, parts: Parts, shape: Shape):
         super().__init__("winograd", f"F({parts.m}, 3) by {shape.value}", parts.task, parts.target, parts.stages)
         self.parts, self.shape, self.m, self.lanes = parts, shape, parts.m, parts.lanes
+        self.doubt = parts.target.cost.winograd_doubt_share
         self.v = parts.owned[parts.vector]  # the owner's vector iterator
         self._models, self._tables = dict[int, Model](), dict[int, Floats]()
         self.first_chunk = self._first_chunk() if shape is Shape.ROWS else parts.tile_rows
@@ -379,7 +375,7 @@ class Winograd(Sketch):
         compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
         pairs = zip(compute, far + self.streamed(tilings), strict=True)
         once = [overlapped(float(busy), int(streamed), self.target) for busy, streamed in pairs]
-        return np.asarray(PHASES[self.shape] * PHASE_SECONDS + np.array(once), np.float64)
+        return np.asarray(PHASES[self.shape] * self.target.cost.meeting_seconds + np.array(once), np.float64)
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
@@ -456,7 +452,10 @@ class Winograd(Sketch):
         parts = self.parts
         kernel = self.task.buffer(parts.kernel(self.gemm).load.buffer).bytes
         tiles, products = parts.bytes(parts.columns), parts.bytes(parts.write)
-        room, once = self.target.second.bytes // 2, np.full(len(tilings.chunk), int(kernel / STREAMED))
+        room, once = (
+            self.target.second.bytes // 2,
+            np.full(len(tilings.chunk), int(kernel / self.target.cost.streamed_share)),
+        )
         if self.shape is Shape.ROWS:
             chunks = -(-parts.tile_rows // tilings.chunk)
             return once + (kernel > room) * kernel * (chunks * parts.points([*parts.lead[0], *parts.lead[1]]) - 1)

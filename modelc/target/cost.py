@@ -1,0 +1,115 @@
+"""What schedules cost on a machine, as far as it is fitted and not looked up: part of a Target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from modelc.target.section import Section
+
+LEVELS = 4  # latencies: of the first, second and third cache, and of memory
+
+
+@dataclass(frozen=True)
+class CostParameters:
+    """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
+    optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores.
+
+    The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`; no
+    ending: a count, or a quotient. `scripts/fit_cost.py` fits those of register tiles, of copies, of the memory levels
+    and of phases from measured candidates, and prints them as YAML; `scripts/compare_construction.py` says how well
+    float32 contractions are ranked, `scripts/bench_int8.py` how units of intrinsics do. Nothing here is probed: what
+    `modelc targets probe` measures stands in the Target itself (ports, latency, bandwidths, throughput).
+    """
+
+    # One reduction step of a register tile (cost/step.py)
+    load_ports: float = 2.0  # vectors, scalars or lines that are loaded in a cycle
+    load_cycles: float = 0.15  # of a vector that is loaded, beyond its port: it waits at times
+    broadcast_cycles: float = 0.05  # of a scalar that is loaded into all lanes, or of a line that is certainly near
+    step_cycles: float = 0.25  # loop control
+    latency_slack: float = 1.15  # times the latency of a multiply-add, that dependent ones are apart
+    spill_cycles: float = 1.0  # of a vector that does not fit in the registers
+    conflict_cycles: float = 0.2  # of a line more than a set of the first cache holds: it costs others their place
+    look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
+
+    # Around a register tile
+    tile_cycles: float = 12.0  # loop control and address arithmetic
+    accumulator_cycles: float = 1.5  # zeroing and writing back one, and as much for each operation of the epilogue
+    store_cycles: float = 1.0  # of a vector that is stored
+
+    # Vectors that are not loaded or stored as they lie
+    split_loads: float = 2.0  # vectors that lie across lines cost as many that do not
+    element_cycles: float = 1.0  # of an element that is gathered
+    scatter_cycles: float = 2.0  # of an element of a result that is stored by itself, far from the last
+    guarded_cycles: float = 4.0  # of an element that is gathered where a condition holds
+    transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
+    copy_cycles: float = 1.0  # of a vector that is copied
+    apart_cycles: float = 2.5  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
+    slow_cycles: float = 12.0  # of a vector of a transcendental function
+
+    # Units of intrinsics
+    near_share: float = 0.6  # of the first-level cache, for an operand that stays there while another passes
+    far_line_cycles: float = 1.3  # of a line that comes from the second-level cache
+    far_wait_cycles: float = 0.2  # of such a line, beyond that: it waits at times
+    tile_line_cycles: float = 0.7  # of a line of a tile register, from the first cache
+    far_tile_line_cycles: float = 1.0  # of one from the second
+    tile_beside_share: float = 0.5  # of the products of tile registers, that their loads do not go beside
+    drain_cycles: float = 4.0  # of a row of accumulators, from a tile register through memory to the epilogue
+    least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
+
+    # Memory levels
+    sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely
+    beside_share: float = 0.5  # of the smaller of computing and moving a boundary, that does not go beside the larger
+    second_share: float = 0.5  # of the second-level cache, that what is meant to stay finds: the rest is passed through
+    blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
+    exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
+    demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
+    streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
+    miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
+    row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
+    page_cycles: float = 0.4  # of a row in a page whose address is not known at once
+    page_bytes: float = 4096.0
+    pages: float = 64.0  # whose addresses are known at once
+    latencies: tuple[float, ...] = (4.0, 14.0, 50.0, 200.0)  # cycles: L1, L2, L3, memory, for Gensor's formula (2)
+
+    # Threads
+    fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
+    phase_seconds: float = 5e-7  # of one more phase: a call, and caches that are walked through again
+    meeting_seconds: float = 2e-6  # of one more phase inside a kernel: all threads wait for the last
+
+    # Errors of estimates, as a share of them: of what is nearer to each other, rules decide
+    unit_doubt_share: float = 0.25  # intrinsics: which of their loads and stores overlap no formula says
+    winograd_doubt_share: float = 0.25
+    attention_doubt_share: float = 0.25
+    reduction_doubt_share: float = 0.3
+    map_doubt_share: float = 0.3
+    layout_doubt_share: float = 0.15  # of a Task's seconds, where they decide a layout against the rule
+
+    def overridden(self) -> dict[str, float | list[float]]:
+        """What is not as it is by default, by name."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in changed.items()}
+
+
+def cost_parameters(part: Section) -> CostParameters:
+    """The section `cost` of a target: any of the parameters, each in its range. Raises TargetError."""
+    part.only_keys([f.name for f in fields(CostParameters)], required=())
+    found: dict[str, float | tuple[float, ...]] = {}
+    for name in part.tree:
+        found[name] = _latencies(part) if name == "latencies" else part.positive(name)
+        if name.endswith("_share") and part.tree[name] >= 1:
+            raise part.wrong(name, part.tree[name], "a number between 0 and 1")
+    return _made(found)
+
+
+def _latencies(part: Section) -> tuple[float, ...]:
+    expected = f"{LEVELS} positive numbers of cycles, each at least the one before"
+    values = part.sequence("latencies", expected)
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < 1e9 for x in values)
+    if len(values) != LEVELS or not numbers or values != sorted(values):
+        raise part.wrong("latencies", values, expected)
+    return tuple(map(float, values))
+
+
+def _made(found: Mapping[str, float | tuple[float, ...]]) -> CostParameters:
+    return CostParameters(**found)  # type: ignore[arg-type]
