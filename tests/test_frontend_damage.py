@@ -262,6 +262,7 @@ AT_DEFINITION = {  # ONNX's inference takes them
         node("Resize", "X,r,,s", "Y", coordinate_transformation_mode="tf_crop_and_resize"), 18,
         {"r": np.array([0, 0, np.nan, 1, 1, 1], np.float32), "s": np.array([1, 4, 5])}, "finite numbers as roi",
     ),
+    "diagonal": (node("Trilu", "X,k", "Y"), 14, {"k": np.array([1, 2, 3])}, "expected one number as k, found 3"),
     "positions": (node("Resize", "X,,,s", "Y"), 18, {"s": np.array([1, 4, 9])}, "expected a dimension of at most 7"),
     "weights": (
         node("Resize", "X,,s", "Y", mode="linear", antialias=1, axes=[2]), 18,
@@ -322,6 +323,11 @@ def test_versions_that_are_missing(tmp_path):
     refused(made, tmp_path, "ONNX IR version 0; expected 1 at least")
     made = model([node("Relu", "X", "Y"), node("Gelu", "X", "Z", domain="com.microsoft")], X)
     refused(made, tmp_path, "opset_import names no version of its domain 'com.microsoft'")
+
+
+def test_an_operator_that_its_operator_set_does_not_have(tmp_path):
+    made = model([node("Scatter", "X,i,", "Y")], X, constants={"i": np.zeros((1, 4, 4), np.int64)}, opset=8)
+    refused(made, tmp_path, "there is no such operator before operator set 9, which is 8 here")
 
 
 def test_a_function_of_an_absurd_operator_set(tmp_path):

@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto
 
 from modelc.errors import ModelError
-from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_of
+from modelc.frontend.functions import Functions, domain_of, first_version, operator_sets, schema_of
 from modelc.frontend.limits import FUNCTION_DEPTH, MOST_NODES, check_shape
 from modelc.frontend.microsoft import SIGNATURES
 
@@ -171,6 +171,9 @@ def _check_nodes(
             signature = signature_of(node.op_type, domain, versions[domain])
         if signature is not None:
             _check_node(node, signature, where)
+        elif function is None and (first := first_version(node.op_type, domain)) > versions[domain]:
+            found = f"operator set {first}, which is {versions[domain]} here"
+            raise ModelError(f"{where}: there is no such operator before {found}")
         for attribute in node.attribute:
             if (domain, node.op_type) == ("", "If") and len(attribute.g.output) != len(node.output):
                 found = f"{len(attribute.g.output)} in {attribute.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
@@ -32,6 +33,13 @@ def schema_of(op: str, domain: str, version: int) -> Any:
         return onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+@cache
+def first_version(op: str, domain: str) -> int:
+    """The first operator set that has an operator; 0 if ONNX does not know it."""
+    known = onnx.defs.get_all_schemas_with_history()
+    return min((s.since_version for s in known if (s.name, s.domain) == (op, domain)), default=0)
 
 
 def has_body(op: str, domain: str, version: int) -> bool:

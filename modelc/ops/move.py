@@ -339,9 +339,9 @@ def _reverse(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 def _dropout_infer(node: Node, inputs: Inputs) -> Types:
     x = required(node, inputs, 0)
     training = given(inputs, 2)
-    if training is not None and (training.data is None or bool(training.data.reshape(()))):
+    if training is not None and (training.data is None or training.data.any()):
         ratio = given(inputs, 1)
-        if ratio is None or ratio.data is None or float(ratio.data.reshape(())) != 0:
+        if ratio is None or ratio.data is None or ratio.data.any():
             fail(node, "expected a Dropout for inference (training_mode false); export the model for it")
     return ((x.dtype, x.shape), ("bool", x.shape))[: len(node.outputs)]
 

@@ -176,6 +176,14 @@ def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
     return value.data
 
 
+def known_scalar(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
+    """The same of an input that is one number, as an array without dimensions."""
+    data = known(node, inputs, k, what)
+    if data is not None and data.size != 1:
+        fail(node, f"expected one number as {what}, found {data.size} of shape {list(data.shape)}")
+    return None if data is None else data.reshape(())
+
+
 def check_known(node: Node, value: Value, found: NDArray[Any] | None, low: int, high: int) -> None:
     """Raises ModelError if `found`, what is known of `value`, has an element outside [low, high]."""
     wrong = np.array([]) if found is None else found[(found < low) | (found > high)]

@@ -21,6 +21,7 @@ from modelc.ops.operator import (
     grid,
     known,
     known_ints,
+    known_scalar,
     names,
     point,
     required,
@@ -99,11 +100,11 @@ def _filled(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 
 def _range_infer(node: Node, inputs: Inputs) -> Types:
-    start, limit, delta = (known(node, inputs, k, what) for k, what in enumerate(("start", "limit", "delta")))
+    start, limit, delta = (known_scalar(node, inputs, k, what) for k, what in enumerate(("start", "limit", "delta")))
     assert start is not None and limit is not None and delta is not None
-    if not delta.reshape(()):
+    if not delta:
         fail(node, "expected a delta other than zero, found zero")
-    first, last, step = (v.reshape(()).item() for v in (start, limit, delta))
+    first, last, step = (v.item() for v in (start, limit, delta))
     return ((required(node, inputs, 0).dtype, (max(ceil((last - first) / step), 0),)),)
 
 
