@@ -41,6 +41,7 @@ from modelc.package import (
     find_toolchain,
     write_package,
 )
+from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
@@ -319,11 +320,12 @@ class Run:
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            self.layouts = self.chosen_layouts(graphs)
+            ready = [prepared(graph) for graph in graphs]
+            self.layouts = self.chosen_layouts(ready)
             with blaming_choices("layouts and float32", self.locked is not None):
                 wide = [
                     partition(graph, self.attention_bytes, choice)
-                    for graph, choice in zip(graphs, self.layouts, strict=True)
+                    for graph, choice in zip(ready, self.layouts, strict=True)
                 ]
                 programs = self.rounded(wide, self.kept)
             for program in programs:
@@ -332,7 +334,7 @@ class Run:
                 dump(str(program))
         return wide, programs
 
-    def chosen_layouts(self, graphs: Sequence[Graph]) -> tuple[LayoutChoice, ...]:
+    def chosen_layouts(self, graphs: Sequence[Prepared]) -> tuple[LayoutChoice, ...]:
         """How the values of every graph are stored. What a Task costs is estimated for its default schedule without
         intrinsics: what a layout adds are copies around the arithmetic, which are the same."""
         if self.locked is not None:

@@ -137,6 +137,19 @@ def below_a_move(operators: int) -> onnx.ModelProto:
     return net.build()
 
 
+def wide(count: int, op: str) -> onnx.ModelProto:
+    """One Split with so many outputs, or one operator (Sum, Concat) of so many inputs."""
+    names = [f"v{k}" for k in range(count)]
+    parts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in names]
+    whole = helper.make_tensor_value_info("w", TensorProto.FLOAT, [1 if op == "Sum" else count, 4])
+    split = op == "Split"
+    node = helper.make_node(
+        op, ["w"] if split else names, names if split else ["w"], **({} if op == "Sum" else {"axis": 0})
+    )
+    graph = helper.make_graph([node], f"{op}{count}", [whole] if split else parts, parts if split else [whole])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=IR_VERSION)
+
+
 MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "mixed": mixed,
     "chain": chain,

@@ -107,6 +107,32 @@ def test_packages_of_long_chains_compute_what_they_should(
         np.testing.assert_array_equal(package.run({"x": x})["y"], x * np.float32(factor))
 
 
+@pytest.mark.parametrize("op", ["Split", "Sum", "Concat"])
+def test_one_node_of_many_values_takes_work_by_their_number(op: str, tmp_path: Path) -> None:
+    counts = []
+    for n in (4, 150, 600):  # what the first imports and caches is not the model's
+        path = tmp_path / f"{n}.onnx"
+        onnx.save(scale_models.wide(n, op), path)
+        counts.append(calls_of(lambda path=path: modelc.compile(path, stop_after="codegen", threads=1)))
+    assert counts[1] > 1000 and log(counts[2] / counts[1]) / log(4) < 1.25, counts
+
+
+@pytest.mark.parametrize("op", ["Split", "Sum", "Concat"])
+def test_one_node_of_many_values_is_few_kernels(op: str, tmp_path: Path) -> None:
+    onnx.save(scale_models.wide(100, op), tmp_path / "m.onnx")
+    found = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", verify=False)
+    assert found.kernels <= 2
+    rows = np.random.default_rng(0).standard_normal((100, 1, 4)).astype(np.float32)
+    feeds = {"w": rows.reshape(100, 4)} if op == "Split" else {f"v{k}": row for k, row in enumerate(rows)}
+    with modelc.load(tmp_path / "m.modelc") as package:
+        outputs = package.run(feeds)
+    if op == "Split":
+        assert all((outputs[f"v{k}"] == row).all() for k, row in enumerate(rows)) and len(outputs) == 100
+    else:
+        wanted = rows.sum(0) if op == "Sum" else rows.reshape(100, 4)
+        np.testing.assert_allclose(outputs["w"], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_what_functions_expand_to_is_bounded(tmp_path: Path) -> None:
     onnx.save(scale_models.nested(25), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=rf"more than {MOST_NODES} nodes \(MOST_NODES\)"):

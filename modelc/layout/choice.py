@@ -55,8 +55,8 @@ def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPol
     """How the values of `graph` are stored, as `policy` says."""
     if not policy.search:
         return LayoutChoice()
-    if policy.cost is None:
-        return LayoutChoice(layouts_by_rule(graph, pieces))
+    if policy.cost is None or not any(seeds(b) for p in pieces for b in p.blocks if isinstance(b, Block)):
+        return LayoutChoice(layouts_by_rule(graph, pieces))  # without complex operators there is nothing to weigh
     if policy.propagate:
         return _Propagated(graph, pieces, draft, policy.cost, policy.lanes, policy.doubt).chosen()
     return _Separate(graph, pieces, draft, policy.cost).chosen()

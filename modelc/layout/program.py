@@ -8,23 +8,24 @@ from modelc.ir.graph import Graph
 from modelc.ir.program import Program, verify_program
 from modelc.layout.choice import LayoutPolicy, choose
 from modelc.layout.convert import LayoutChoice, converted
-from modelc.partition.draft import drafting, prepared
+from modelc.partition.draft import Prepared, drafting, prepared
 
 
-def partition(graph: Graph, attention_bytes: int = 0, choice: LayoutChoice | None = None) -> Program:
+def partition(graph: Graph | Prepared, attention_bytes: int = 0, choice: LayoutChoice | None = None) -> Program:
     """The Program that computes what `graph` does. Attention becomes one Task where its rows of scores fit into
     `attention_bytes` of cache. Values are stored as `choice` says; by rule without one. Raises ModelError for an
     unknown operator."""
-    graph, notes, pieces = prepared(graph)
-    choice = choice or choose(graph, pieces, drafting(attention_bytes), LayoutPolicy())
-    graph, pieces, layouts = converted(graph, pieces, choice)
-    program = drafting(attention_bytes)(graph, pieces, layouts).program(graph)
-    program = replace(program, notes=(*graph.notes, *notes))
+    ready = graph if isinstance(graph, Prepared) else prepared(graph)
+    draft = drafting(attention_bytes)
+    choice = choice or choose(ready.graph, ready.pieces, draft, LayoutPolicy())
+    graph, pieces, layouts = converted(ready.graph, ready.pieces, choice)
+    program = draft(graph, pieces, layouts).program(graph)
+    program = replace(program, notes=(*graph.notes, *ready.notes))
     verify_program(program, "partition")
     return program
 
 
-def choose_layouts(graph: Graph, policy: LayoutPolicy, attention_bytes: int = 0) -> LayoutChoice:
+def choose_layouts(graph: Graph | Prepared, policy: LayoutPolicy, attention_bytes: int = 0) -> LayoutChoice:
     """How partition() is to store the values of `graph`."""
-    graph, _, pieces = prepared(graph)
-    return choose(graph, pieces, drafting(attention_bytes), policy)
+    ready = graph if isinstance(graph, Prepared) else prepared(graph)
+    return choose(ready.graph, ready.pieces, drafting(attention_bytes), policy)

@@ -10,7 +10,8 @@ tasks.py    the Tasks and the Program
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from modelc.ir.block import Block, Iter
 from modelc.ir.expr import Load, Var
@@ -18,19 +19,27 @@ from modelc.ir.graph import Graph, Node
 from modelc.ir.layout import Layout, Layouts
 from modelc.partition.fuse import fused
 from modelc.partition.groups import Work
-from modelc.partition.pieces import Piece, pieces_of
+from modelc.partition.pieces import Piece, moved, pieces_of
 from modelc.partition.sink import sink_moves
 from modelc.partition.tasks import Draft
-from modelc.partition.views import Copy, Place, Views, find_views, is_compact, strides_of
+from modelc.partition.views import Copy, Place, Views, find_views, is_compact, region_of, strides_of
 
 Drafting = Callable[[Graph, list[Piece], Layouts], Draft]
 
 
-def prepared(graph: Graph) -> tuple[Graph, tuple[str, ...], list[Piece]]:
-    """The graph with outputs of its own, notes for the user, and its Pieces with moves sunk below maps."""
-    graph, renamed = _outputs_of_their_own(graph)
+@dataclass(frozen=True)
+class Prepared:
+    """A Graph with outputs of its own, notes for the user, and its Pieces with moves sunk below maps."""
+
+    graph: Graph
+    notes: tuple[str, ...]
+    pieces: list[Piece]
+
+
+def prepared(graph: Graph) -> Prepared:
+    graph, notes = _outputs_of_their_own(graph)
     graph, pieces = sink_moves(graph, pieces_of(graph))
-    return graph, renamed, pieces
+    return Prepared(graph, notes, pieces)
 
 
 def drafting(attention_bytes: int) -> Drafting:
@@ -71,7 +80,7 @@ def _work(graph: Graph, pieces: list[Piece], views: Views) -> Work:
     shapes = {n: v.shape for n, v in graph.values.items()}
     dtypes = {n: v.dtype for n, v in graph.values.items()}
     constants = {n: v.data for n, v in graph.values.items() if v.data is not None}
-    places = dict(views.places)
+    places, sources = dict(views.places), dict(views.sources)
     for p in pieces:
         constants |= p.tables
         shapes |= {n: p.locals[n].shape for n in p.tables}
@@ -92,10 +101,40 @@ def _work(graph: Graph, pieces: list[Piece], views: Views) -> Work:
             piece = _compact_operands(piece, result, places, shapes, dtypes)
         blocks = tuple(b for b in piece.blocks if not (isinstance(b, Block) and b.writes[0].buffer in views.moves))
         if blocks:
-            result.append(replace(piece, blocks=blocks))
-    made_of = {n: (s,) for n, s in views.sources.items()} | dict(views.parts)
+            result += _apart(replace(piece, blocks=blocks), places, sources, shapes, dtypes)
+    made_of = {n: (s,) for n, s in sources.items()} | dict(views.parts)
     kept = {*graph.outputs, *(s for sources in made_of.values() for s in sources)}
     return Work(tuple(result), places, shapes, dtypes, made_of, constants, frozenset(kept))
+
+
+def _apart(
+    piece: Piece,
+    places: dict[str, Place],
+    sources: dict[str, str],
+    shapes: dict[str, tuple[int, ...]],
+    dtypes: dict[str, str],
+) -> list[Piece]:
+    """Where copying is all that the Piece does, as a Split does, one for each copy, out of a Region: those of one shape
+    are one kernel."""
+    found: list[Piece] = []
+    regions: dict[str, tuple[str, Place]] = {}
+    for block in piece.blocks:
+        read = moved(block)
+        if read is None or not isinstance(block, Block) or places[read.buffer].layout is not None:
+            return [piece]
+        (write,) = block.writes
+        place = region_of(block, read, places[read.buffer])
+        if place is None or block.points() != prod(shapes[write.buffer]):
+            return [piece]
+        name = f"{write.buffer}#region"
+        regions[name] = (read.buffer, place)
+        found.append(replace(piece, blocks=(replace(block, body=(Load(name, write.indices),)),)))
+    if len(found) < 2:
+        return [piece]
+    for (name, (source, place)), part in zip(regions.items(), found, strict=True):
+        places[name], sources[name] = place, source
+        shapes[name], dtypes[name] = shapes[part.writes[0]], dtypes[source]
+    return found
 
 
 def _compact_operands(
