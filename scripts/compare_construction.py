@@ -38,15 +38,8 @@ from modelc.measure import Effort, Measurer
 from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.space.construct import constructed
-from modelc.space.cost.analytic import (
-    best_of,
-    estimate,
-    every_candidate,
-    knobs_at,
-    model_of,
-    population_of,
-    random_candidates,
-)
+from modelc.space.cost.analytic import best_of, estimate, every_candidate, knobs_at, population_of, random_candidates
+from modelc.space.cost.model import model_of
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs

@@ -22,7 +22,8 @@ from modelc.space.construct import (
     tiling_benefit,
     trips,
 )
-from modelc.space.cost.analytic import knobs_at, legal, model_of
+from modelc.space.cost.analytic import knobs_at, legal
+from modelc.space.cost.model import model_of
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs

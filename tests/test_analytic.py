@@ -17,18 +17,17 @@ from three_ways import random_inputs, run_task, run_tree, task_of
 from modelc.ir.block import Task
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.cost.analytic import (
-    Model,
     best_of,
     estimate,
     every_candidate,
     kernel_cycles,
     knobs_at,
-    model_of,
     population_of,
     random_candidates,
     registers,
 )
 from modelc.space.cost.apart import conflicting_lines
+from modelc.space.cost.model import Model, model_of
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.tiled import MicroKernel, TiledKnobs

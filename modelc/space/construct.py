@@ -32,15 +32,8 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
-from modelc.space.cost.analytic import (
-    Model,
-    Population,
-    chunks,
-    knobs_at,
-    legal,
-    loads,
-    registers,
-)
+from modelc.space.cost.analytic import chunks, knobs_at, legal, loads, registers
+from modelc.space.cost.model import Model, Population
 from modelc.space.sketch import Points, Sketch
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.maps import CHUNKS_PER_CORE

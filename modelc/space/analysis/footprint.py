@@ -265,9 +265,14 @@ def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats, Int
 
 
 def traffic(
-    inside: Sequence[Floats], trips: Sequence[Floats], held: Sequence[Floats], capacity: float, blur: float
+    inside: Floats | Sequence[Floats],
+    trips: Floats | Sequence[Floats],
+    held: Floats | Sequence[Floats],
+    capacity: float,
+    blur: float,
 ) -> Floats:
-    """What crosses into a memory of `capacity` bytes for one access while a nest of loops runs. [P]
+    """What crosses into a memory of `capacity` bytes for one access while a nest of loops runs [P]; for several at once
+    where each of `inside` is [accesses x P].
 
     Loop k (0 is the innermost) runs `trips[k]` times over boxes of which the access touches `inside[k]` and all
     accesses together `held[k]` bytes; `inside[k + 1]` is the box of the whole loop. From one iteration of a loop to the

@@ -7,78 +7,19 @@ latency, loads), from the footprints of its tiles at every cache level, and from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import Block, Task
-from modelc.ir.expr import Op, variables, walk
-from modelc.space.analysis.access import accesses, pieces
-from modelc.space.analysis.footprint import Floats, Ints, Reach, footprint, reach, traffic
-from modelc.space.cost.apart import all_fetched, conflicting_lines, crowding, waiting_cycles
-from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, SERIAL_POINTS, crossed_iterator, vector_iterator
-from modelc.space.sketches.prepare import afterwards
+from modelc.space.analysis.access import pieces
+from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
+from modelc.space.cost.apart import conflicting_lines, crowding, waiting_cycles
+from modelc.space.cost.model import Bools, Model, Population
+from modelc.space.sketches.maps import CHUNKS_PER_CORE
 from modelc.space.sketches.tiled import MAX_VECTORS, MOST_COPIES, Tiled, TiledKnobs
-from modelc.target import CostParameters, Target
-
-Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Population:
-    """Knob vectors of one Task: row p of every array makes one Candidate. `parallel` indexes Model.parallel."""
-
-    rows: Ints  # [P x row iterators in the register tile]
-    vectors: Ints  # [P]
-    chunk: Ints  # [P]
-    by_rows: Bools  # [P]
-    parallel: Ints  # [P]
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def take(self, which: NDArray[np.intp] | Bools) -> Population:
-        return Population(*(getattr(self, f.name)[which] for f in fields(self)))
-
-    @staticmethod
-    def join(parts: Sequence[Population]) -> Population:
-        return Population(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Population)))
-
-    def unique(self) -> Population:
-        """Every knob vector once, in lexicographic order."""
-        table = np.column_stack([self.rows, self.vectors, self.chunk, self.by_rows, self.parallel])
-        return self.take(np.unique(table, axis=0, return_index=True)[1])
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An access that crosses memory levels: its reach over the anchor's iterators, and how often each byte crosses."""
-
-    reach: Reach
-    times: float
-    packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
-    straight: bool = False  # computed, and its vectors are read where they lie
-
-
-@dataclass(frozen=True)
-class Model:
-    """What the cost needs to know of a tiled Task."""
-
-    tiled: Tiled
-    iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
-    operands: tuple[Operand, ...]
-    parallel: tuple[str | None, ...]  # loops that may go to threads
-    epilogue_operations: int
-    scattered: float  # cycles for the elements of one vector of results, where they are not stored side by side
-    cores: int  # that work
-
-    @property
-    def target(self) -> Target:
-        return self.tiled.target
 
 
 @dataclass(frozen=True)
@@ -95,39 +36,6 @@ class Estimate:
     efficiency: Floats  # multiply-adds that count / those that vector units could have done
     balance: Floats  # mean work of a core / most work of a core
     misses: Floats  # of L1, after prefetching
-
-
-def model_of(tiled: Tiled) -> Model:
-    anchor = tiled.anchor
-    iters = tuple(i.name for i in anchor.iters)
-    operands = []
-    for read in tiled.reads:
-        wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
-        straight = wide and tiled.straight and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
-        found = reach(tiled.task, read.load, iters, dense=wide and constant)
-        operands.append(Operand(found, 1.0, wide and constant, straight and not constant))
-    boundary = {*tiled.task.inputs, *tiled.task.outputs}
-    operations = 0
-    later = afterwards(tiled.task, tiled.result)
-    names = iterators(anchor, [*tiled.consumers, *later])
-    for block in (*tiled.consumers, *later):
-        if block in tiled.consumers:
-            operations += sum(isinstance(e, Op) for b in block.body for e in walk(b))
-        for load in (x for x in block.reads if x.buffer in boundary):
-            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0))
-        for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
-            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
-    apart = tiled.strides.get(tiled.vector) != 1
-    scattered = tiled.target.cost.scatter_cycles * tiled.lanes if apart else 0.0
-    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered, tiled.target.cores)
-
-
-def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
-    """Loops over whole iterators; none where there is too little work, or one core."""
-    knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
-    found = [m for m in tiled.macro_loops(knobs) if m.endswith("0") and tiled.ranges[m[:-1]] > 1]
-    serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
-    return (None,) if serial or not found else tuple(found)
 
 
 # --- knobs --------------------------------------------------------------------------------------------------------
@@ -278,41 +186,55 @@ def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
 def kernel_cycles(model: Model, population: Population) -> Floats:
     """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
     surrounds each: zeroing, the epilogue, loop control."""
+    sizes, back = np.unique(np.column_stack([population.rows, population.vectors]), axis=0, return_inverse=True)
+    keys, known = [size.tobytes() for size in sizes], model.cycles
+    if new := [k for k, key in enumerate(keys) if key not in known]:
+        count = plain_cycles if model.tiled.plain else unit_cycles
+        found = count(model, sizes[new, :-1], sizes[new, -1])
+        known.update(zip((keys[k] for k in new), found.tolist(), strict=True))
+    return np.array([known[key] for key in keys], np.float64)[back.reshape(-1)]
+
+
+def _outer(tiled: Tiled) -> int:
+    """Iterations of the loops over iterators that no register tile has rows of."""
+    return prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
+
+
+def plain_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles where a unit is the multiply-add of one vector."""
     tiled, cost = model.tiled, model.target.cost
     steps = prod(i.extent for i in tiled.anchor.reduction)
-    outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
-    if not tiled.plain:
-        return unit_cycles(tiled, population) * steps * outer
     parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
     for k, n in enumerate(tiled.inside):
-        size = population.rows[:, k]
+        size = rows[:, k]
         full, rest = np.divmod(np.int64(tiled.ranges[n]), size)
         parts.append([(full, size), ((rest > 0).astype(np.int64), rest)])
-    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), population.vectors * tiled.lanes)
-    parts.append([(full, population.vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
-    total = np.zeros(len(population))
+    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), vectors * tiled.lanes)
+    parts.append([(full, vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
+    total = np.zeros(len(vectors))
     for choice in product(*parts):
         times = np.prod([t for t, _ in choice], axis=0)
-        rows = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else population.rows
-        vectors = choice[-1][1]
-        accumulators = np.prod(rows, axis=1) * vectors
+        counts = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else rows
+        some = np.maximum(counts, 1), np.maximum(choice[-1][1], 1)
+        accumulators = np.prod(counts, axis=1) * choice[-1][1]
         around = cost.tile_cycles + accumulators * (
             cost.accumulator_cycles * (1 + model.epilogue_operations) + model.scattered
         )
-        some = np.maximum(rows, 1), np.maximum(vectors, 1)
         exposed = np.maximum(
             0.0, 1 - cost.look_ahead / tile_instructions(model, *some)
         )  # the rest runs beside the next tile
         cycles = steps * step_cycles(model, *some) + exposed * around
         total = total + np.where(times > 0, times * cycles, 0.0)
-    return total * outer
+    return total * _outer(tiled)
 
 
-def unit_cycles(tiled: Tiled, population: Population) -> Floats:
-    """Cycles of one reduction step of all register tiles that applications of an intrinsic fill."""
-    tiles, back = np.unique(np.column_stack([population.rows, population.vectors]), axis=0, return_inverse=True)
-    costs = [tiled.kernel_cost(tuple(zip(tiled.inside, map(int, t[:-1]), strict=True)), int(t[-1])) for t in tiles]
-    return np.array([c.cycles for c in costs], np.float64)[back.reshape(-1)]
+def unit_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles where applications of an intrinsic fill register tiles."""
+    tiled = model.tiled
+    steps = prod(i.extent for i in tiled.anchor.reduction)
+    sizes = zip(rows.tolist(), vectors.tolist(), strict=True)
+    costs = [tiled.kernel_cost(tuple(zip(tiled.inside, counts, strict=True)), v) for counts, v in sizes]
+    return np.array([c.cycles for c in costs], np.float64) * steps * _outer(tiled)
 
 
 # --- all of it ----------------------------------------------------------------------------------------------------
@@ -320,14 +242,72 @@ def unit_cycles(tiled: Tiled, population: Population) -> Floats:
 
 def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
     """The cost of every member of the population on so many cores (those of the target)."""
-    model = replace(model, cores=cores or model.cores)
-    parts, places = [], []
-    for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
-        which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
-        parts.append(_estimate(model, population.take(which)))
-        places.append(which)
-    back = np.argsort(np.concatenate(places), kind="stable")
-    return Estimate(*(np.concatenate([getattr(p, f.name) for p in parts])[back] for f in fields(Estimate)))
+    tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
+    hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
+    asked = cores or model.cores
+    cores = 1 if model.parallel[0] is None else asked  # that work
+    walk = _walk(model, population, cores)
+    boxes, trips, depth, share = walk.boxes, walk.trips, walk.depth, walk.share
+    members, loops, inner = len(population), np.arange(len(boxes))[:, None], len(tiled.reduction)
+    line = target.caches[0].line
+    found = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
+    inside = np.stack([np.maximum(f.bytes, f.lines * line) for f in found])  # [operands x loops x P]
+    straight, nothing = [k for k, o in enumerate(operands) if o.straight], np.zeros(members)
+    each, packed = np.arange(members), np.array([o.packed for o in operands])[:, None]
+    around = (loops[:-1] >= inner) & (loops[:-1] < depth)  # loops between the reduction and the one over panels
+    passes = np.prod(np.where(around, trips, 1.0), axis=0)
+    fetched = (passes > 1) & (trips[depth, each] > 1)  # panels, ahead: see ahead.py
+    ahead = reduce_sum(packed * fetched * inside[:, depth, each])
+    own = np.where(model.moving[:, population.parallel], cores, 1)  # copies of what is held [operands x P]
+    times = np.array([o.times for o in operands])[:, None]
+    moved: list[Floats] = []  # of each level, [operands x P]
+    for cache in target.caches:
+        held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
+        if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
+            held = held + reduce_sum([nothing + 0 * loops, *(crowding(found[s], cache) for s in straight)])
+        if cache is not target.caches[0]:  # what is fetched ahead goes past the first
+            held = held + np.where(loops >= depth, ahead, 0.0)
+        room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
+        moved.append(times * traffic(inside.swapaxes(0, 1), trips, held, room, cost.blur_share))
+    if (
+        len(target.caches) > 1
+    ):  # what fits in the last cache is there: it was written by the task before, or read before
+        warm = held[-1] <= target.caches[-1].bytes
+        moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - times * inside[:, -1]), moved[-1])
+    if target.caches[-1].shared:  # what all cores read comes from memory once
+        moved[-1] = moved[-1] * own / cores
+    whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in found])
+    rough = np.maximum(0.0, np.stack([f.misses[-1] for f in found]) / whole * 4 - 1)
+    bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
+    slower = 1 + cost.miss_share * np.minimum(rough, 3) / 3
+    memory = np.column_stack([reduce_sum(m * slower) / (1e9 * b) for m, b in zip(moved, bandwidths, strict=True)])
+    near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
+    waiting = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near] * cost.demanded_share)
+    tiles = np.prod(trips[inner:], axis=0)
+    near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in straight]
+    cycles = kernel_cycles(model, population)
+    compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
+    prologue = _copies(model, walk, found, asked) / hertz
+    resources = np.column_stack([compute + prologue, memory])
+    top = np.max(resources, axis=1, keepdims=True)
+    total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
+    exposed = np.maximum(0.0, 1 - cost.look_ahead / tile_instructions(model, population.rows, population.vectors))
+    held_registers = registers(model, population.rows, population.vectors)
+    if model.fetched:
+        exposed = exposed * (held_registers >= target.vector.registers)
+    waiting = waiting + cost.exposed_share * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
+    return Estimate(
+        total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),
+        compute,
+        prologue,
+        memory,
+        np.column_stack([reduce_sum(level) for level in moved]),
+        held_registers,
+        np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64),
+        prod(tiled.ranges.values()) / (tiled.lanes * target.fma_ports * cycles),
+        1 / (share * cores),
+        reduce_sum(moved[0] / line * (rough + 1) / 4),
+    )
 
 
 def best_of(model: Model, population: Population) -> TiledKnobs:
@@ -335,96 +315,46 @@ def best_of(model: Model, population: Population) -> TiledKnobs:
     return knobs_at(model, population, int(np.argmin(estimate(model, population).seconds)))
 
 
-def _estimate(model: Model, population: Population) -> Estimate:
-    """The cost of members that share the order of their loops."""
-    tiled, target, cost = model.tiled, model.target, model.target.cost
-    hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
-    loops = _loops(model, population)
-    parallel = model.parallel[int(population.parallel[0])]
-    cores, share = _share(model, population)
-    boxes, trips = _boxes(model, population, loops, share)
-    line = target.caches[0].line
-    found = [[footprint(o.reach, b, line) for b in boxes] for o in model.operands]
-    inside = [[np.maximum(f.bytes, f.lines * line) for f in fs] for fs in found]
-    straight, nothing = [k for k, o in enumerate(model.operands) if o.straight], np.zeros(len(population))
-    depth = len(loops) - 1 - loops.index(f"{tiled.vector}0")  # of the loop over panels, from the innermost
-    passes = np.prod(np.stack([np.ones(len(population)), *trips[len(tiled.reduction) : depth]]), axis=0)
-    fetched = (passes > 1) & (trips[depth] > 1)  # panels, ahead: see ahead.py
-    ahead = [o.packed * fetched * i[depth] for o, i in zip(model.operands, inside, strict=True)]
-    own = [cores if _moves(o.reach, model, parallel) else 1 for o in model.operands]  # copies of what is held
-    moved: list[list[Floats]] = []
-    for cache in target.caches:
-        copies = own if cache.shared else [1] * len(own)
-        held = [reduce_sum([c * f[k] for c, f in zip(copies, inside, strict=True)]) for k in range(len(boxes))]
-        if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
-            held = [
-                h + reduce_sum([nothing, *(crowding(found[s][k], cache) for s in straight)]) for k, h in enumerate(held)
-            ]
-        if cache is not target.caches[0]:  # what is fetched ahead goes past the first
-            held = [h + (reduce_sum(ahead) if k >= depth else 0.0) for k, h in enumerate(held)]
-        room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
-        moved.append(
-            [
-                o.times * traffic(f, trips, held, room, cost.blur_share)
-                for o, f in zip(model.operands, inside, strict=True)
-            ]
-        )
-    if (
-        len(target.caches) > 1
-    ):  # what fits in the last cache is there: it was written by the task before, or read before
-        warm = held[-1] <= target.caches[-1].bytes
-        once = [o.times * f[-1] for o, f in zip(model.operands, inside, strict=True)]
-        moved[-1] = [np.where(warm, np.maximum(0.0, m - f), m) for m, f in zip(moved[-1], once, strict=True)]
-    if target.caches[-1].shared:  # what all cores read comes from memory once
-        moved[-1] = [m * c / cores for m, c in zip(moved[-1], own, strict=True)]
-    whole = [np.maximum(1.0, f[-1].lines) for f in found]
-    rough = [np.maximum(0.0, f[-1].misses / w * 4 - 1) for f, w in zip(found, whole, strict=True)]
-    bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
-    seconds = [
-        reduce_sum([m * (1 + cost.miss_share * np.minimum(r, 3) / 3) for m, r in zip(level, rough, strict=True)])
-        / (1e9 * b)
-        for level, b in zip(moved, bandwidths, strict=True)
-    ]
-    near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
-    waited = reduce_sum([o.packed * ~fetched * m for o, m in zip(model.operands, moved[near], strict=True)])
-    waiting = waited / (1e9 * bandwidths[near] * cost.demanded_share)
-    tiles = np.prod(np.stack([nothing + 1, *trips[len(tiled.reduction) :]]), axis=0)
-    near_by = [waiting_cycles(cost, found[s][len(tiled.reduction)], tiles, moved[0][s] / line) for s in straight]
-    memory = np.column_stack(seconds)
-    cycles = kernel_cycles(model, population)
-    points = prod(tiled.ranges.values())
-    compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
-    prologue = _copies(model, population, loops, boxes, trips) / hertz
-    resources = np.column_stack([compute + prologue, memory])
-    top = np.max(resources, axis=1, keepdims=True)
-    total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
-    exposed = np.maximum(0.0, 1 - cost.look_ahead / tile_instructions(model, population.rows, population.vectors))
-    if all_fetched(tiled):
-        exposed = exposed * (registers(model, population.rows, population.vectors) >= target.vector.registers)
-    waiting = waiting + cost.exposed_share * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
-    forked = cost.fork_join_seconds if loops[0] in model.parallel and cores > 1 else 0.0
-    accumulators = np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64)
-    return Estimate(
-        total + waiting + forked,
-        compute,
-        prologue,
-        memory,
-        np.column_stack([reduce_sum(level) for level in moved]),
-        registers(model, population.rows, population.vectors),
-        accumulators,
-        points / (tiled.lanes * target.fma_ports * cycles),
-        1 / (share * cores),
-        reduce_sum([m / line * (r + 1) / 4 for m, r in zip(moved[0], rough, strict=True)]),
-    )
+def reduce_sum(arrays: Floats | Sequence[Floats]) -> Floats:
+    return np.asarray(np.sum(np.asarray(arrays), axis=0), np.float64)
 
 
-def _moves(access: Reach, model: Model, parallel: str | None) -> bool:
-    """Whether iterations of the parallel loop touch elements of their own."""
-    return parallel is None or any(parallel[:-1] in variables(d.index) for d in access.dims)
+def _reshaped(found: Footprint, members: int) -> Footprint:
+    """A footprint of [loops x P] boxes, of which that of all was taken in one row."""
+    return Footprint(*(getattr(found, f.name).reshape(-1, members) for f in fields(Footprint)))
 
 
-def reduce_sum(arrays: Sequence[Floats]) -> Floats:
-    return np.asarray(np.sum(np.stack(arrays), axis=0), np.float64)
+def _inside(found: Footprint, loop: int) -> Footprint:
+    """That of the boxes inside one loop [P]."""
+    return Footprint(*(getattr(found, f.name)[loop] for f in fields(Footprint)))
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The loops of a population, innermost first, and what one core has of them. Members whose loops have one order
+    form a group."""
+
+    boxes: Ints  # [loops + 1 x P x iterators] inside each loop and around all
+    trips: Floats  # [loops x P]
+    depth: Ints  # [P] of the loop over panels
+    share: Floats  # [P] the part of the work that the busiest core has
+    groups: tuple[tuple[NDArray[np.intp], list[str]], ...]  # (members, their loops, outermost first)
+
+
+def _walk(model: Model, population: Population, cores: int) -> _Walk:
+    parts, groups = [], []
+    for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
+        which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
+        some = population.take(which)
+        loops, share = _loops(model, some), _share(model, some, cores)
+        boxes, trips = _boxes(model, some, loops, share)
+        panels = len(loops) - 1 - loops.index(f"{model.tiled.vector}0")
+        parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
+        groups.append((which, loops))
+    back = np.argsort(np.concatenate([which for which, _ in groups]), kind="stable")
+    boxes_, trips_, depth, share_ = zip(*parts, strict=True)
+    every = np.concatenate(boxes_, axis=1)[:, back], np.concatenate(trips_, axis=1)[:, back]
+    return _Walk(*every, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
 
 
 def _loops(model: Model, population: Population) -> list[str]:
@@ -446,15 +376,14 @@ def _tile(model: Model, population: Population, loop: str) -> Ints:
     return one
 
 
-def _share(model: Model, population: Population) -> tuple[int, Floats]:
-    """(cores that work, the part of the work that the busiest has)."""
-    cores = model.cores
+def _share(model: Model, population: Population, cores: int) -> Floats:
+    """The part of the work that the busiest core has."""
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is None or cores == 1:
-        return 1, np.ones(len(population))
+        return np.ones(len(population))
     trips = -(-model.tiled.ranges[parallel[:-1]] // _tile(model, population, parallel))
     pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
-    return cores, np.asarray(-(-pieces // cores) / pieces, np.float64)
+    return np.asarray(-(-pieces // cores) / pieces, np.float64)
 
 
 def _boxes(model: Model, population: Population, loops: list[str], share: Floats) -> tuple[list[Ints], list[Floats]]:
@@ -476,31 +405,21 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
     return boxes[::-1], trips[::-1]
 
 
-def _copies(model: Model, population: Population, loops: list[str], boxes: list[Ints], trips: list[Floats]) -> Floats:
+def _copies(model: Model, walk: _Walk, found: Sequence[Footprint], cores: int) -> Floats:
     """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
     in which it does not copy much the same again and again (see Tiled.prologue)."""
-    tiled, task, cost = model.tiled, model.tiled.task, model.target.cost
-    total = np.zeros(len(population))
-    for block in (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result)):
-        assert isinstance(block, Block)
-        points = block.points() / model.cores
-        cycles = copy_cycles(task, block, tiled.lanes, cost)
-        copied = np.full(len(population), points * cycles)
-        read = next((r for r in tiled.reads if r.load.buffer == block.writes[0].buffer), None)
-        for loop in [] if read is None else tiled.moving(read, loops[: -len(tiled.reduction) or None]):
-            depth = len(loops) - 1 - loops.index(loop)  # from the innermost
-            operand = next(o for o in model.operands if o.reach.buffer == block.writes[0].buffer)
-            found = footprint(operand.reach, boxes[depth], model.target.caches[0].line)
-            again = np.prod(np.stack(trips[depth:]), axis=0) * found.elements
-            there = again * (cycles + cost.apart_cycles / tiled.lanes * found.apart)
-            copied = np.where((again <= MOST_COPIES * points) | tiled.sliding, there, copied)
+    tiled, cost = model.tiled, model.target.cost
+    total = np.zeros(len(walk.depth))
+    for copy in model.copies:
+        points = copy.points / cores
+        copied = np.full(len(total), points * copy.cycles)
+        for which, loops in walk.groups if copy.read is not None else ():
+            for loop in tiled.moving(copy.read, loops[: -len(tiled.reduction) or None]):  # type: ignore[arg-type]
+                depth = len(loops) - 1 - loops.index(loop)  # from the innermost
+                inside = _inside(found[copy.operand], depth)
+                again = np.prod(walk.trips[depth:, which], axis=0) * inside.elements[which]
+                there = again * (copy.cycles + cost.apart_cycles / tiled.lanes * inside.apart[which])
+                near = (again <= MOST_COPIES * points) | tiled.sliding
+                copied[which] = np.where(near, there, copied[which])
         total = total + copied
     return total
-
-
-def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> float:
-    """Cycles of one element that `block` copies."""
-    reads, writes = accesses(task, block)
-    vector = vector_iterator(block, writes)
-    crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
-    return (cost.transpose_cycles if crossed else cost.copy_cycles) / lanes

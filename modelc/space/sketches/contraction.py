@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from modelc.ir.candidate import Candidate
-from modelc.space.cost.analytic import Model, Population, chunks, estimate, fits, legal, model_of
+from modelc.space.cost.analytic import chunks, estimate, fits, legal
+from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 
@@ -40,6 +41,11 @@ class Contraction(Sketch):
         """What the analytic cost needs to know of the Task."""
         return model_of(self.tiled)
 
+    @cached_property
+    def rules(self) -> TiledKnobs:
+        """What the rules choose."""
+        return self.tiled.default_knobs()
+
     def all_knobs(self) -> list[Knob]:
         tiled, model = self.tiled, self.model
         most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
@@ -55,10 +61,10 @@ class Contraction(Sketch):
         ]
 
     def rough(self) -> float:
-        return self.tiled.seconds(self.tiled.default_knobs())
+        return self.tiled.seconds(self.rules)
 
     def start_values(self) -> dict[str, Value]:
-        return self.values_of(self.tiled.default_knobs())
+        return self.values_of(self.rules)
 
     def values_of(self, knobs: TiledKnobs) -> dict[str, Value]:
         """Every knob as `knobs` have it; a chunk, as the size that makes it in whole register tiles, or the nearest."""
@@ -84,7 +90,7 @@ class Contraction(Sketch):
     @cached_property
     def chunks(self) -> tuple[int, ...]:
         """Sizes of a chunk worth trying, that of the rules among them."""
-        return tuple(sorted({*chunks(self.model), self.tiled.default_knobs().chunk}))
+        return tuple(sorted({*chunks(self.model), self.rules.chunk}))
 
     def whole(self, chunk: int, rows: Sequence[tuple[str, int]]) -> int:
         """`chunk` in whole register tiles of `rows`, and no more of them than there are."""

@@ -36,7 +36,8 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.analytic import Model, Population, fits, kernel_cycles, model_of
+from modelc.space.cost.analytic import fits, kernel_cycles
+from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.cost.overlap import overlapped
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows

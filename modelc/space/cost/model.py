@@ -1,0 +1,170 @@
+"""What the analytic cost needs to know of a tiled Task, once for all points: how its operands reach over the
+iterators, which loops may be parallel, what is copied around the register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import Op, variables, walk
+from modelc.space.analysis.access import Access, accesses
+from modelc.space.analysis.footprint import Ints, Reach, reach
+from modelc.space.cost.apart import all_fetched
+from modelc.space.sketches.follow import iterators
+from modelc.space.sketches.maps import SERIAL_POINTS, crossed_iterator, vector_iterator
+from modelc.space.sketches.prepare import afterwards
+from modelc.space.sketches.tiled import Tiled, TiledKnobs
+from modelc.target import CostParameters, Target
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Population:
+    """Knob vectors of one Task: row p of every array makes one Candidate. `parallel` indexes Model.parallel."""
+
+    rows: Ints  # [P x row iterators in the register tile]
+    vectors: Ints  # [P]
+    chunk: Ints  # [P]
+    by_rows: Bools  # [P]
+    parallel: Ints  # [P]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, which: NDArray[np.intp] | Bools) -> Population:
+        return Population(*(getattr(self, f.name)[which] for f in fields(self)))
+
+    @staticmethod
+    def join(parts: Sequence[Population]) -> Population:
+        return Population(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Population)))
+
+    def unique(self) -> Population:
+        """Every knob vector once, in lexicographic order."""
+        table = np.column_stack([self.rows, self.vectors, self.chunk, self.by_rows, self.parallel])
+        return self.take(np.unique(table, axis=0, return_index=True)[1])
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An access that crosses memory levels: its reach over the anchor's iterators, and how often each byte crosses."""
+
+    reach: Reach
+    times: float
+    packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
+    straight: bool = False  # computed, and its vectors are read where they lie
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the cost needs to know of a tiled Task."""
+
+    tiled: Tiled
+    iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
+    operands: tuple[Operand, ...]
+    parallel: tuple[str | None, ...]  # loops that may go to threads
+    epilogue_operations: int
+    scattered: float  # cycles for the elements of one vector of results, where they are not stored side by side
+    cores: int  # that work
+
+    @property
+    def target(self) -> Target:
+        return self.tiled.target
+
+    @cached_property
+    def moving(self) -> Bools:
+        """Whether iterations of each loop that may be parallel touch elements of their own [operands x loops]."""
+        return np.array([[_moves(o.reach, loop) for loop in self.parallel] for o in self.operands], np.bool_)
+
+    @cached_property
+    def fetched(self) -> bool:
+        """Whether all that lies far is fetched ahead."""
+        return all_fetched(self.tiled)
+
+    @cached_property
+    def copies(self) -> tuple[_Copy, ...]:
+        """What the Blocks around the anchor and its consumers copy."""
+        tiled, task = self.tiled, self.tiled.task
+        blocks = (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result))
+        places = {o.reach.buffer: k for k, o in reversed([*enumerate(self.operands)])}
+        found = []
+        for block in blocks:
+            assert isinstance(block, Block)
+            written = block.writes[0].buffer
+            read = next((r for r in tiled.reads if r.load.buffer == written), None)
+            found.append(
+                _Copy(
+                    block.points(),
+                    copy_cycles(task, block, tiled.lanes, self.target.cost),
+                    read,
+                    places.get(written, -1),
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def cycles(self) -> dict[bytes, float]:
+        """Those of all register tiles of a size, as far as they were asked for."""
+        return {}
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What one Block copies: its points, the cycles of one, the anchor's read of it, and the operand that this is."""
+
+    points: int
+    cycles: float
+    read: Access | None
+    operand: int
+
+
+def model_of(tiled: Tiled) -> Model:
+    anchor = tiled.anchor
+    iters = tuple(i.name for i in anchor.iters)
+    operands = []
+    for read in tiled.reads:
+        wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
+        straight = wide and tiled.straight and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
+        found = reach(tiled.task, read.load, iters, dense=wide and constant)
+        operands.append(Operand(found, 1.0, wide and constant, straight and not constant))
+    boundary = {*tiled.task.inputs, *tiled.task.outputs}
+    operations = 0
+    later = afterwards(tiled.task, tiled.result)
+    names = iterators(anchor, [*tiled.consumers, *later])
+    for block in (*tiled.consumers, *later):
+        if block in tiled.consumers:
+            operations += sum(isinstance(e, Op) for b in block.body for e in walk(b))
+        for load in (x for x in block.reads if x.buffer in boundary):
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0))
+        for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
+    apart = tiled.strides.get(tiled.vector) != 1
+    scattered = tiled.target.cost.scatter_cycles * tiled.lanes if apart else 0.0
+    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered, tiled.target.cores)
+
+
+def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
+    """Loops over whole iterators; none where there is too little work, or one core."""
+    knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
+    found = [m for m in tiled.macro_loops(knobs) if m.endswith("0") and tiled.ranges[m[:-1]] > 1]
+    serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
+    return (None,) if serial or not found else tuple(found)
+
+
+def _moves(access: Reach, parallel: str | None) -> bool:
+    """Whether iterations of the parallel loop touch elements of their own."""
+    return parallel is None or any(parallel[:-1] in variables(d.index) for d in access.dims)
+
+
+def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> float:
+    """Cycles of one element that `block` copies."""
+    reads, writes = accesses(task, block)
+    vector = vector_iterator(block, writes)
+    crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
+    return (cost.transpose_cycles if crossed else cost.copy_cycles) / lanes
