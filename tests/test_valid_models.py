@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import packaged
 
+import modelc
+from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.layout.program import partition
@@ -77,6 +79,18 @@ def test_recurrent_of_nothing(tmp_path) -> None:
     assert "signal" in packaged.check(*recurrent("LSTM", ["y", "h"], batch=0), tmp_path)
 
 
+@pytest.mark.parametrize(("op", "outputs"), [("LSTM", ["y", "h", "c"]), ("GRU", ["y", "h"])])
+def test_recurrent_without_steps(tmp_path, op, outputs) -> None:
+    """States stay as they were; ONNX Runtime gives what lay in memory, or ends the process."""
+    model, feeds = recurrent(op, outputs, time=0, direction="bidirectional")
+    onnx.save(model, tmp_path / "m.onnx")
+    modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p", verify=False)
+    with modelc.load(tmp_path / "p") as package:
+        found = package.run(feeds)
+    assert found["y"].shape == (0, 2, 3, 6)
+    assert all(found[n].shape == (2, 3, 6) and not found[n].any() for n in outputs[1:])
+
+
 def tasks_of(model: onnx.ModelProto, folder: Path) -> list[Task]:
     onnx.save(model, folder / "m.onnx")
     return [bound.task.canonical() for bound in partition(run_passes(import_model(folder / "m.onnx"))).tasks]
@@ -122,6 +136,37 @@ NUMBERS = np.array([1, -1, 0, -0.0, np.inf, -np.inf, np.nan, 2], np.float32)
 )
 def test_numbers_at_the_edge_and_dimensions_of_nothing(tmp_path, case) -> None:
     assert not packaged.check(*case, tmp_path)
+
+
+def test_inputs_that_are_declared_without_elements(tmp_path) -> None:
+    """Compiled, verified and run as they are declared: a dimension of 0 is a number, not a free one."""
+    feeds = {"x": floats(0, 4), "z": floats(3, 4)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["empty"]),
+        helper.make_node("Concat", ["x", "z"], ["rest"], axis=0),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0]),
+    ]
+    onnx.save(model_of(nodes, feeds, ["empty", "rest", "turned"], {"w": floats(4, 6)}), tmp_path / "m.onnx")
+    result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p")
+    assert result.report is not None and result.report.passed
+    with modelc.load(tmp_path / "p") as package:
+        found = package.run(feeds)
+    assert {n: x.shape for n, x in found.items()} == {"empty": (0, 6), "rest": (3, 4), "turned": (4, 0)}
+    assert (found["rest"] == feeds["z"]).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        (single("ArgMax", floats(0, 4), axis=0), "elements along axis 0 to choose from"),
+        (single("Gather", floats(0, 4), whole(0)), "indices into a dimension that has elements"),
+    ],
+)
+def test_nothing_to_choose_from(tmp_path, case, sentence) -> None:
+    onnx.save(case[0], tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=sentence):
+        modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p")
 
 
 @pytest.mark.parametrize("columns", [1, 2])

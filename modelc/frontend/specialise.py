@@ -96,7 +96,7 @@ def _dims(info: onnx.ValueInfoProto) -> Dims | None:
     dims = info.type.tensor_type.shape.dim
     return tuple(
         d.dim_value
-        if d.HasField("dim_value") and d.dim_value > 0
+        if d.HasField("dim_value") and d.dim_value >= 0
         else ""
         if d.dim_param in ("?", "None", "-1")
         else d.dim_param

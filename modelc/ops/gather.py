@@ -31,7 +31,9 @@ Outputs = tuple[Value | None, ...]
 
 def wrapped(node: Node, value: Value, k: int, at: tuple[Expr, ...], extent: int) -> Expr:
     """The index that input `k` holds at `at`, into a dimension of `extent`: a number if it is one known number. Raises
-    ModelError for known indices that the dimension does not have."""
+    ModelError for indices that the dimension does not have: known ones, or any where it has no element."""
+    if not extent and 0 not in value.shape:
+        fail(node, f"expected indices into a dimension that has elements; {value.name!r} chooses from none")
     if value.data is not None:
         last = at[-1] if at else None
         part = value.data[..., int(last.value)] if isinstance(last, Const) else value.data

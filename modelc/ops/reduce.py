@@ -20,6 +20,7 @@ from modelc.ops.operator import (
     assign,
     axis_of,
     clamped,
+    fail,
     fold,
     grid,
     known_ints,
@@ -180,6 +181,8 @@ def _log_sum_exp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) 
 def _arg_infer(node: Node, inputs: Inputs) -> Types:
     x = required(node, inputs, 0)
     axis = axis_of(node, len(x.shape))
+    if not x.shape[axis] and any(x.shape):
+        fail(node, f"expected elements along axis {axis} to choose from, found {list(x.shape)}")
     return (("int64", kept_shape(x.shape, (axis,), bool(node.attrs.get("keepdims", 1)))),)
 
 

@@ -119,6 +119,10 @@ class _Cell:
         """The hidden state after time `t`: past the end of a sequence it stays what it was, and zeros are returned."""
         return Load(f"hidden{self.d}", (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
 
+    def memory(self, t: int) -> Load:
+        """The cell state of an LSTM after time `t`."""
+        return Load(f"cell{self.d}", (Const(t), Var("n"), Var("k")))
+
     def within(self, t: int, new: Expr, old: Expr) -> Expr:
         """`new` at times within the sequence, else `old`."""
         if not self.masked:
@@ -218,10 +222,7 @@ def _gru(cell: _Cell, t: int, previous: int | None) -> None:
 
 
 def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
-    name = cell.local("cell", cell.time, cell.batch, cell.hidden)
-
-    def state(time: int) -> Load:
-        return Load(name, (Const(time), Var("n"), Var("k")))
+    cell.local("cell", cell.time, cell.batch, cell.hidden)
 
     def peephole(which: int, c: Expr, e: Expr) -> Expr:
         if given(cell.inputs, 7) is None:
@@ -231,7 +232,7 @@ def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
     f, g, h = cell.activations
     hidden = cell.before(previous, cell.output, 5)
     cell.recur(t, hidden, 0, 4, "recurrent")
-    old, new = cell.before(previous, state, 6), state(t)
+    old, new = cell.before(previous, cell.memory, 6), cell.memory(t)
     keep, take = f(peephole(2, old, cell.gate(t, 2))), f(peephole(0, old, cell.gate(t, 0)))
     value = cell.within(t, keep * old + take * g(cell.gate(t, 3)), old)
     cell.blocks.append(assign(f"c{cell.d}_{t}", cell.iters, new, value))
@@ -251,15 +252,14 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
         times = list(range(cell.time))
         if text(node, "direction", "forward") == "reverse" or d == 1:
             times.reverse()
-        previous = None
+        previous: int | None = None
         for t in times:
             _STEPS[node.op](cell, t, previous)
             previous = t
-        last = times[-1]
-        cell.blocks.append(assign(f"last{d}", cell.iters, cell.state("y1"), cell.output(last)))
+        cell.blocks.append(assign(f"last{d}", cell.iters, cell.state("y1"), cell.before(previous, cell.output, 5)))
         if node.op == "LSTM":
-            read = Load(f"cell{d}", (Const(last), Var("n"), Var("k")))
-            cell.blocks.append(assign(f"lastcell{d}", cell.iters, cell.state("y2"), read))
+            end = cell.before(previous, cell.memory, 6)
+            cell.blocks.append(assign(f"lastcell{d}", cell.iters, cell.state("y2"), end))
         blocks += cell.blocks
         locals_ |= cell.locals
     return Definition(tuple(locals_.values()), tuple(blocks))
