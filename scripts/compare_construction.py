@@ -38,11 +38,14 @@ from modelc.measure import Effort, Measurer
 from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.space.construct import constructed
-from modelc.space.cost.analytic import best_of, estimate, every_candidate, knobs_at, population_of, random_candidates
+from modelc.space.cost.analytic import best_of, estimate
 from modelc.space.cost.model import model_of
+from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target
 
 CLOSE = 1.1  # over the best: who is measured again
@@ -105,7 +108,7 @@ def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
 
     def position(space: int, knobs: TiledKnobs) -> int:
         """Different knobs may mean the same."""
-        candidate = spaces[space].candidate(knobs)
+        candidate = tiled_candidate(spaces[space], knobs)
         if candidate not in candidates:
             candidates.append(candidate)
         return candidates.index(candidate)
@@ -137,7 +140,7 @@ def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnob
     choice, of these the one that is predicted fastest."""
     choose: dict[str, Callable[[Tiled], TiledKnobs]] = {
         "construction": lambda tiled: first_of(Contraction(tiled), seed),
-        "rules": lambda tiled: tiled.default_knobs(),
+        "rules": default_knobs,
         "greedy": greedy_knobs,
         "analytic": lambda tiled: best_of(model_of(tiled), every_candidate(model_of(tiled))),
     }

@@ -22,18 +22,19 @@ from modelc.space.construct import (
     tiling_benefit,
     trips,
 )
-from modelc.space.cost.analytic import knobs_at, legal
 from modelc.space.cost.model import model_of
+from modelc.space.cost.population import knobs_at, legal
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.tiled import Tiled, TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.target import Target
 
 
 def greedy(task: Task, target: Target) -> Candidate | None:
     """Roller's choice for a tiled float32 Task; None for any other."""
     tiled = tiled_of(task, target)
-    return None if tiled is None else tiled.candidate(greedy_knobs(tiled))
+    return None if tiled is None else tiled_candidate(tiled, greedy_knobs(tiled))
 
 
 def tiled_of(task: Task, target: Target) -> Tiled | None:

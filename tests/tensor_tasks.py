@@ -15,8 +15,9 @@ from modelc.ir.nest import INTRINSIC
 from modelc.partition.precision import in_bfloat16
 from modelc.space.sketches.maps import inlined
 from modelc.space.sketches.staging import staged
-from modelc.space.sketches.tensorized import Tensorized, tensorized
-from modelc.space.sketches.tiled import tiled_space
+from modelc.space.sketches.tensorized import tensorized
+from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.vectorized import tiled_space
 from modelc.target import Intrinsic, Target
 
 Case = tuple[str, Mapping[str, Any], tuple[int, ...], tuple[int, ...]]
@@ -72,12 +73,16 @@ def kinds_of(intrinsic: Intrinsic) -> tuple[str, ...]:
     return tuple(o.dtype for o in intrinsic.operands if o != intrinsic.accumulator)
 
 
-def ways_of(task: Task, target: Target) -> dict[str, Tensorized]:
+def ways_of(task: Task, target: Target) -> dict[str, Tiled]:
     """The schedules of a Task with intrinsics of the target, by the intrinsics' names."""
     stages: list[Stage] = []
     task = staged(inlined(task, stages), target, stages)
     _, direct = tiled_space(task, target, stages)
-    return {} if direct is None else {way.intrinsic.name: way for way in tensorized(direct)}
+    return (
+        {}
+        if direct is None
+        else {one.name: way for way in tensorized(direct) if (one := way.unit.intrinsic) is not None}
+    )
 
 
 def intrinsics_in(candidate: Candidate) -> set[str]:

@@ -16,21 +16,16 @@ from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.cost.analytic import (
-    best_of,
-    estimate,
-    every_candidate,
-    kernel_cycles,
-    knobs_at,
-    population_of,
-    random_candidates,
-    registers,
-)
+from modelc.space.cost.analytic import best_of, estimate
 from modelc.space.cost.apart import conflicting_lines
 from modelc.space.cost.model import Model, model_of
+from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
+from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.tiled import MicroKernel, TiledKnobs
+from modelc.space.sketches.tiled import TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target
 
 TARGET = load_target("x86-64-v4")
@@ -77,7 +72,7 @@ def model(name: str, target: Target = TARGET) -> tuple[Task, Model]:
 def test_any_knobs_make_a_candidate_that_computes_right(name: str, seed: int) -> None:
     task, m = model(name)
     drawn = random_candidates(m, 1, seed)
-    candidate = m.tiled.candidate(knobs_at(m, drawn, 0))
+    candidate = tiled_candidate(m.tiled, knobs_at(m, drawn, 0))
     nest = build_nest(task, candidate)
     verify_nest(nest, derive(task, candidate.stages))
     inputs = random_inputs(task)
@@ -90,10 +85,10 @@ def test_any_knobs_make_a_candidate_that_computes_right(name: str, seed: int) ->
 def test_the_space_fits_in_the_registers_and_has_the_default(name: str) -> None:
     _, m = model(name)
     space = every_candidate(m)
-    assert (registers(m, space.rows, space.vectors) <= TARGET.vector.registers).all()
+    assert (registers(m.tiled, space.rows, space.vectors) <= TARGET.vector.registers).all()
     for k, n in enumerate(m.tiled.inside[:1]):
         assert (space.chunk % space.rows[:, k] == 0).all() and (space.chunk < 2 * m.tiled.ranges[n] + 32).all()
-    default = population_of(m, [m.tiled.default_knobs()])
+    default = population_of(m, [default_knobs(m.tiled)])
     found = (space.rows == default.rows).all(axis=1) & (space.vectors == default.vectors)
     assert found.any()
 
@@ -113,19 +108,17 @@ def test_estimates_do_not_depend_on_the_rest_of_the_population(name: str) -> Non
 def test_tails_are_counted() -> None:
     """13 rows by 37 columns in tiles of 5 rows x 2 vectors of 16: six tiles, with the cycles of each."""
     _, m = model("matmul")
-    knobs = TiledKnobs((("m", 5),), 2, 5, True, None)
 
     def tile(rows: int, vectors: int) -> float:
         """One tile alone: a Task of its size."""
         task = task_of("MatMul", {}, [(rows, 20), (20, 16 * vectors)], consts=(1,))
         tiled = tiled_of(task, TARGET)
         assert tiled is not None
-        own = model_of(tiled)
-        inside = tuple((n, rows) for n in tiled.inside)
-        return float(kernel_cycles(own, population_of(own, [TiledKnobs(inside, vectors, rows, True, None)]))[0])
+        assert len(tiled.inside) == 1 or rows == 1
+        return float(kernel_cycles(tiled, np.full((1, len(tiled.inside)), rows), np.array([vectors]))[0])
 
     wanted = 2 * tile(5, 2) + 2 * tile(5, 1) + tile(3, 2) + tile(3, 1)
-    assert kernel_cycles(m, population_of(m, [knobs]))[0] == pytest.approx(wanted)
+    assert kernel_cycles(m.tiled, np.array([[5]]), np.array([2]))[0] == pytest.approx(wanted)
 
 
 def test_rows_a_power_of_two_apart_conflict() -> None:
@@ -134,7 +127,7 @@ def test_rows_a_power_of_two_apart_conflict() -> None:
     for channels, wanted in ((1024, [0, 5, 19]), (1040, [0, 0, 0])):
         tiled = tiled_of(conv((1, channels, 14, 14), (32, channels, 1, 1)), TARGET)
         assert tiled is not None and tiled.inside == ["hw"]
-        assert conflicting_lines(tiled, rows).tolist() == wanted
+        assert conflicting_lines([4 * channels], rows, TARGET.caches[0]).tolist() == wanted
 
 
 def test_a_cache_that_holds_the_operands_is_filled_once() -> None:
@@ -161,15 +154,15 @@ def test_the_best_is_near_the_rules_choice() -> None:
     """Where the rules are known to be good (no conflicts, whole tiles) the cost does not say otherwise by much."""
     for name in ("matmul", "conv", "3d"):
         _, m = model(name)
-        default = estimate(m, population_of(m, [m.tiled.default_knobs()])).seconds[0]
+        default = estimate(m, population_of(m, [default_knobs(m.tiled)])).seconds[0]
         best = estimate(m, population_of(m, [best_of(m, every_candidate(m))])).seconds[0]
         assert best <= default <= 2 * best
 
 
 def test_points_are_the_tasks() -> None:
     _, m = model("conv")
-    assert isinstance(m.tiled.best_kernel(), MicroKernel)
     whole = estimate(m, every_candidate(m))
-    cycles = kernel_cycles(m, every_candidate(m))
+    space = every_candidate(m)
+    cycles = kernel_cycles(m.tiled, space.rows, space.vectors)
     points = prod(m.tiled.ranges.values())
     assert whole.efficiency == pytest.approx(points / (16 * TARGET.fma_ports * cycles))

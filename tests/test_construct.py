@@ -27,7 +27,9 @@ from modelc.space.construct import (
     trajectory,
     walks,
 )
-from modelc.space.cost.analytic import estimate, every_candidate, registers
+from modelc.space.cost.analytic import estimate
+from modelc.space.cost.population import every_candidate
+from modelc.space.cost.register_tile import registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.contraction import Contraction
@@ -92,7 +94,7 @@ def test_registers_and_memory_are_respected(name: str, kilobytes: int) -> None:
     assert 0 < seen <= STEPS
     kept = walks(m, 0)
     assert 0 < len(kept) <= WALKS * STEPS
-    assert (registers(m, kept.rows, kept.vectors) <= TARGET.vector.registers).all()
+    assert (registers(m.tiled, kept.rows, kept.vectors) <= TARGET.vector.registers).all()
 
 
 def test_walks_stay_in_the_graph() -> None:

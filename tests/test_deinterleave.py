@@ -14,6 +14,8 @@ from modelc.ir.nest import Leaf, walk
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 
 STRIDED = """\
 task conv(x0, x1) -> (y0) anchor conv
@@ -104,14 +106,14 @@ def test_strided_convolutions(
         copies = [s for s in way.stages if s.rule == "deinterleave"]
         rows = [r.strides["w"] for r in way.reads]
         assert (len(copies) == 1 and {*rows} <= {0, 1}) or kernel == stride
-    check(task, way.candidate(way.default_knobs()))
+    check(task, tiled_candidate(way, default_knobs(way)))
 
 
 def test_copies_end_where_the_last_vector_does() -> None:
     """19 elements are two vectors, of which the second is read whole."""
     task = strided(2, 39, 3, 2, 1, (0, 0))
     way = unstaged(task)
-    candidate = way.candidate(way.default_knobs())
+    candidate = tiled_candidate(way, default_knobs(way))
     assert way.vector == "w" and [s.rule for s in way.stages][-2:] == ["deinterleave", "extend"]
     assert candidate.blocks[way.anchor.name].padded == ("w",)
     check(task, candidate)
@@ -125,7 +127,7 @@ def test_what_a_stride_leaves_out_is_not_transposed(strides: tuple[int, int]) ->
     way = contractions(task, host_target())[0].tiled
     (copy,) = (b for b in way.task.locals if b.name == "x0_packed")
     assert prod(copy.shape) == 2 * 32 * -(-9 // strides[0]) * -(-14 // strides[1])
-    check(task, way.candidate(way.default_knobs()))
+    check(task, tiled_candidate(way, default_knobs(way)))
 
 
 @pytest.mark.parametrize("stride", [1, 2])

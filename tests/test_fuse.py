@@ -24,7 +24,9 @@ from modelc.space.rules.derivation import constant_data, derive
 from modelc.space.rules.fuse import fuse_rule
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.fusing import fused, taps_of
-from modelc.space.sketches.tensorized import Tensorized
+from modelc.space.sketches.tensorized import IntrinsicUnit
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import load_target
 
 SERVER = replace(
@@ -195,11 +197,11 @@ CASES: dict[str, Task] = {
 def test_blocks_nest_and_kernel_agree(case: str) -> None:
     task, target = CASES[case], tensor_target()
     tiled = [s.tiled for s in contractions(task, target)]
-    units = [w for w in tiled if isinstance(w, Tensorized) and any(s.rule == "fuse" for s in w.stages)]
+    units = [w for w in tiled if isinstance(w.unit, IntrinsicUnit) and any(s.rule == "fuse" for s in w.stages)]
     if not units:
         pytest.skip("this machine multiplies no bfloat16")
     for way in units:
-        check(from_end_to_end(task), way.candidate(way.default_knobs()), target)
+        check(from_end_to_end(task), tiled_candidate(way, default_knobs(way)), target)
 
 
 @pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8")])

@@ -18,6 +18,8 @@ from modelc.ir.nest import Loop, Nest, Stmt
 from modelc.ir.text import parse_nest
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import kernels
 
 
 def pipelined(rows: int, columns: int, steps: tuple[int, int]) -> Nest:
@@ -153,10 +155,11 @@ def test_tiles_are_drained_beside_the_next(case: str) -> None:
     one = SHIPPED["amx-bf16"]
     task = contraction((EVEN | RAGGED)[case], kinds_of(one))
     way = ways_of(task, SERVER)[one.name]
-    rows, vectors = min(way.kernels())
+    *counts, vectors = min(np.column_stack(kernels(way)).tolist())
+    rows = tuple(zip(way.inside, counts, strict=True))
     knobs = TiledKnobs(rows, vectors, rows[0][1] if rows else 1, False, None)
     if case in EVEN:
-        nest = build_nest(task, way.candidate(knobs))
+        nest = build_nest(task, tiled_candidate(way, knobs))
         assert any(isinstance(s, Loop) and s.tag == "pipeline" for s in nest.statements())
     if set(one.features) <= set(tensor_target().features):
-        check(from_end_to_end(task), way.candidate(knobs), tensor_target())
+        check(from_end_to_end(task), tiled_candidate(way, knobs), tensor_target())

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from modelc.policy import Policy
 from modelc.space.choose import chosen, default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import best_kernel, default_knobs, kernels, parallel_loop
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 from modelc.target.isa import architecture
 
@@ -54,7 +57,7 @@ def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
     one = here(name)
     task = contraction((EVEN | RAGGED)[case], kinds_of(one))
     way = ways_of(task, tensor_target())[name]
-    candidate = way.candidate(way.default_knobs())
+    candidate = tiled_candidate(way, default_knobs(way))
     assert intrinsics_in(candidate) == {name}
     built = check(from_end_to_end(task), candidate, tensor_target())
     assert parse_nest(str(built.nest)) == built.nest
@@ -75,11 +78,12 @@ def test_any_register_tile_of_any_shape(data: st.DataObject) -> None:
     way = ways_of(task, tensor_target()).get(one.name)
     if way is None:  # columns that are mostly padding, rows that do not divide
         return
-    tile, vectors = data.draw(st.sampled_from(way.kernels()))
-    chunk = dict(tile)[way.inside[0]] * data.draw(st.integers(1, 3)) if way.inside else 1
-    knobs = TiledKnobs(tile, vectors, chunk, data.draw(st.booleans()), None)
-    knobs = replace(knobs, parallel=way.parallel_loop(way.macro_loops(knobs), way.tiles(knobs)))
-    check(from_end_to_end(task), way.candidate(knobs), tensor_target())
+    *tile, vectors = data.draw(st.sampled_from(np.column_stack(kernels(way)).tolist()))
+    rows_of = tuple(zip(way.inside, tile, strict=True))
+    chunk = tile[0] * data.draw(st.integers(1, 3)) if way.inside else 1
+    knobs = TiledKnobs(rows_of, vectors, chunk, data.draw(st.booleans()), None)
+    knobs = replace(knobs, parallel=parallel_loop(way, way.macro_loops(knobs), way.tiles(knobs)))
+    check(from_end_to_end(task), tiled_candidate(way, knobs), tensor_target())
 
 
 @pytest.mark.parametrize("case", PLAIN)
@@ -139,31 +143,31 @@ def test_panels_that_outweigh_the_rows_pass_once(shape: tuple[int, ...]) -> None
     """Rows that stay in half of the second-level cache cost nothing from beyond it."""
     case: Case = ("Conv", {"pads": [1] * 6}, shape, (512, 256, 3, 3, 3))
     way = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
-    knobs = replace(way.default_knobs(), by_rows=False, parallel=None)
+    knobs = replace(default_knobs(way), by_rows=False, parallel=None)
     assert way.macro_loops(knobs)[:2] == ["o0", "d0"]
     assert way.macro_loops(replace(knobs, parallel="d0"))[:2] == ["d0", "o0"]
     many: Case = ("Conv", {"pads": [1] * 6}, (1, 32, 8, 56, 56), (128, 32, 3, 3, 3))
     way = ways_of(contraction(many, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
-    assert way.macro_loops(replace(knobs, rows=way.default_knobs().rows))[:2] == ["d0", "o0"]
+    assert way.macro_loops(replace(knobs, rows=default_knobs(way).rows))[:2] == ["d0", "o0"]
 
 
 def test_lines_of_the_result_are_written_whole() -> None:
     """32 of 16 columns at a time are a line of bfloat16: half of it for each of two tiles of rows costs more."""
     task = in_bfloat16(contraction(("MatMul", {}, (3136, 24), (24, 144)), ("bfloat16", "bfloat16")), ["y0"])
-    assert ways_of(task, SERVER)["amx-bf16"].best_kernel().vectors > 1
+    assert best_kernel(ways_of(task, SERVER)["amx-bf16"])[1] > 1
 
 
 @pytest.mark.parametrize(("rows", "by_rows"), [(196, False), (3136, True)])
 def test_panels_that_are_more_than_what_is_written_pass_once(rows: int, by_rows: bool) -> None:
     task = in_bfloat16(contraction(("MatMul", {}, (rows, 1024), (1024, 256)), ("bfloat16", "bfloat16")), ["y0"])
-    assert ways_of(task, SERVER)["amx-bf16"].default_knobs().by_rows == by_rows
+    assert default_knobs(ways_of(task, SERVER)["amx-bf16"]).by_rows == by_rows
 
 
 def test_a_square_of_tiles_loads_least() -> None:
     """Two tiles of rows by two of columns: each line that is loaded costs, from wherever it comes."""
     case: Case = ("Conv", {"pads": [1] * 6}, (1, 256, 4, 14, 14), (256, 256, 3, 3, 3))
-    best = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"].best_kernel()
-    assert (best.rows, best.vectors) == ((("h", 2), ("w", 14)), 2)
+    rows, vectors, _ = best_kernel(ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"])
+    assert (rows, vectors) == ((("h", 2), ("w", 14)), 2)
 
 
 @pytest.mark.parametrize(("shapes", "once"), [((64, 512, 64), "B"), ((640, 64, 64), "A"), ((64, 64, 64), "")])
@@ -172,7 +176,7 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     rows, depth, columns = shapes
     task = contraction(("MatMul", {}, (rows, depth), (depth, columns)), kinds_of(SHIPPED["amx-bf16"]))
     way = ways_of(task, SERVER)["amx-bf16"]
-    candidate = way.candidate(TiledKnobs((("m", 32),), 2, 32 if once == "B" else rows, once == "B", None))
+    candidate = tiled_candidate(way, TiledKnobs((("m", 32),), 2, 32 if once == "B" else rows, once == "B", None))
     nest = build_nest(task, candidate)
     assert parse_nest(str(nest)) == nest and Candidate.from_json(candidate.to_json()) == candidate
     assert {s.once for s in nest.statements() if isinstance(s, Loop) and s.intrinsic} == {(), tuple(once)}
@@ -191,7 +195,7 @@ def nest_of(name: str, rows: int, target: Target = SERVER) -> Nest:
     """20 x 64 times 64 x 24 in register tiles of `rows` x 2 vectors."""
     task = contraction(("MatMul", {}, (20, 64), (64, 24)), kinds_of(SHIPPED[name]))
     way = ways_of(task, target)[name]
-    return build_nest(task, way.candidate(TiledKnobs((("m", rows),), 2, 20, False, None)))
+    return build_nest(task, tiled_candidate(way, TiledKnobs((("m", rows),), 2, 20, False, None)))
 
 
 def test_tile_registers_are_zeroed_filled_and_drained() -> None:

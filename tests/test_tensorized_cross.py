@@ -8,6 +8,8 @@ import pytest
 from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
 from test_kernels_cross import emulated
 
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
@@ -32,7 +34,7 @@ def test_every_intrinsic_on_the_emulated_machine(architecture: str) -> None:
         for case in WANTED if one.name in BLOCKS else (*WANTED, *MORE):
             task = contraction((EVEN | RAGGED)[case], kinds_of(one))
             way = ways_of(task, target)[one.name]
-            candidate = way.candidate(way.default_knobs())
+            candidate = tiled_candidate(way, default_knobs(way))
             assert intrinsics_in(candidate) == {one.name}
             cases[f"k_{len(cases)}"] = (from_end_to_end(task), candidate)
     kernels = emulated(cases, target)

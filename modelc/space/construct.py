@@ -32,8 +32,9 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
-from modelc.space.cost.analytic import chunks, knobs_at, legal, loads, registers
 from modelc.space.cost.model import Model, Population
+from modelc.space.cost.population import chunks, knobs_at, legal
+from modelc.space.cost.register_tile import loads, registers
 from modelc.space.sketch import Points, Sketch
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.maps import CHUNKS_PER_CORE
@@ -279,7 +280,7 @@ def measures(graph: Graph, tiles: Ints, level: int) -> tuple[Floats, Floats]:
         steps = np.ceil(tiled.ranges[tiled.vector] / (vectors * tiled.lanes))
         for k, n in enumerate(tiled.inside):
             steps = steps * np.ceil(tiled.ranges[n] / rows[:, k])
-        return steps * sum(loads(model, rows, vectors)), registers(model, rows, vectors).astype(np.float64)
+        return steps * sum(loads(tiled, rows, vectors)), registers(tiled, rows, vectors).astype(np.float64)
     ranges = np.array([tiled.ranges[n] for n in model.iters], np.int64)
     around = [n in (*tiled.batch, *tiled.rows) and n not in tiled.inside[1:] for n in model.iters]
     box = np.repeat(np.where(around, 1, ranges)[None, :], len(tiles), axis=0)

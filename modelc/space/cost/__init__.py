@@ -1,8 +1,13 @@
 """Seconds of schedules in closed form: nothing is lowered and nothing is measured.
 
-model.py     what the cost of a tiled Task is computed from, once for all points
-analytic.py  tiled Tasks: a roofline over every memory level, for a population of knob vectors at once
-overlap.py   what goes on at once: computing, and fetching constants ahead
-apart.py     rows that lie apart: cache-set conflicts, pages
-seconds.py   any Candidate, from its loops and accesses
+step.py           one reduction step of a register tile: the formula that all others share
+apart.py          rows that lie apart: cache-set conflicts, pages
+register_tile.py  register tiles of a contraction over its whole iteration space
+model.py          what the analytic cost needs to know of a tiled Task, once for all points
+population.py     knob vectors of a tiled Task as arrays
+analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
+overlap.py        what goes on at once: computing, and fetching constants ahead
+seconds.py        any Candidate, from its loops and accesses
+
+What is fitted in them stands in the Target: CostParameters (target/cost.py).
 """

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import product
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.space.analysis.access import pieces
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
-from modelc.space.cost.apart import conflicting_lines, crowding, waiting_cycles
-from modelc.space.cost.model import Bools, Model, Population
+from modelc.space.cost.apart import crowding, waiting_cycles
+from modelc.space.cost.model import Model, Population
+from modelc.space.cost.population import knobs_at
+from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
+from modelc.space.cost.step import exposed
 from modelc.space.sketches.maps import CHUNKS_PER_CORE
-from modelc.space.sketches.tiled import MAX_VECTORS, MOST_COPIES, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
 
 
 @dataclass(frozen=True)
@@ -36,208 +37,6 @@ class Estimate:
     efficiency: Floats  # multiply-adds that count / those that vector units could have done
     balance: Floats  # mean work of a core / most work of a core
     misses: Floats  # of L1, after prefetching
-
-
-# --- knobs --------------------------------------------------------------------------------------------------------
-
-
-def knobs_at(model: Model, population: Population, p: int) -> TiledKnobs:
-    """Member `p` as knobs."""
-    rows = tuple((n, int(c)) for n, c in zip(model.tiled.inside, population.rows[p], strict=True))
-    parallel = model.parallel[int(population.parallel[p])]
-    return TiledKnobs(rows, int(population.vectors[p]), int(population.chunk[p]), bool(population.by_rows[p]), parallel)
-
-
-def population_of(model: Model, knobs: Sequence[TiledKnobs]) -> Population:
-    """Knobs as a population. A parallel loop that is none of the model's counts as its first."""
-    inside = model.tiled.inside
-    place = {loop: k for k, loop in enumerate(model.parallel)}
-    return Population(
-        np.array([[dict(k.rows)[n] for n in inside] for k in knobs], np.int64).reshape(len(knobs), len(inside)),
-        np.array([k.vectors for k in knobs], np.int64),
-        np.array([k.chunk for k in knobs], np.int64),
-        np.array([k.by_rows for k in knobs], np.bool_),
-        np.array([place.get(k.parallel, 0) for k in knobs], np.int64),
-    )
-
-
-def register_tiles(model: Model) -> Ints:
-    """Every register tile that fits in the registers, as [tiles x (row iterators + 1)]: rows, then vectors."""
-    tiled = model.tiled
-    limit = tiled.target.vector.registers
-    most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
-    extents = [range(1, min(tiled.ranges[n], limit) + 1) for n in tiled.inside]
-    tiles = np.array(list(product(*extents, range(1, most + 1))), np.int64)
-    return tiles[fits(model, tiles[:, :-1], tiles[:, -1])]
-
-
-def chunks(model: Model) -> list[int]:
-    """Sizes of a chunk worth trying: doublings and divisors of the first row iterator, and all of it."""
-    if not model.tiled.inside:
-        return [1]
-    extent = model.tiled.ranges[model.tiled.inside[0]]
-    doublings = {1 << k for k in range(extent.bit_length())}
-    divisors = {d for d in range(1, min(extent, 64) + 1) if extent % d == 0}
-    return sorted({*doublings, *divisors, *(extent // d for d in divisors), extent})
-
-
-def every_candidate(model: Model) -> Population:
-    """The whole space: register tiles x chunks x orders x parallel loops."""
-    tiles, sizes = register_tiles(model), np.array(chunks(model), np.int64)
-    orders = np.array(list(product((False, True), range(len(model.parallel)))), np.int64)
-    t, s, o = (x.reshape(-1) for x in np.indices((len(tiles), len(sizes), len(orders))))
-    found = Population(tiles[t, :-1], tiles[t, -1], sizes[s], orders[o, 0].astype(np.bool_), orders[o, 1])
-    return legal(model, found).unique()
-
-
-def legal(model: Model, population: Population) -> Population:
-    """Chunks rounded to whole register tiles and to the extent; one chunk where panels go outside it anyway."""
-    if not model.tiled.inside:
-        return population
-    rows = population.rows[:, 0]
-    extent = model.tiled.ranges[model.tiled.inside[0]]
-    whole = -(-extent // rows) * rows
-    chunk = np.minimum(np.maximum(population.chunk // rows, 1) * rows, whole)
-    return Population(population.rows, population.vectors, chunk, population.by_rows, population.parallel)
-
-
-def random_candidates(model: Model, count: int, seed: int) -> Population:
-    """`count` different members of the space (or all of it), each register tile as likely as any."""
-    rng = np.random.default_rng(seed)
-    tiles, sizes = register_tiles(model), np.array(chunks(model), np.int64)
-    n = 4 * count
-    t = tiles[rng.integers(0, len(tiles), n)]
-    drawn = Population(
-        t[:, :-1],
-        t[:, -1],
-        sizes[rng.integers(0, len(sizes), n)],
-        rng.integers(0, 2, n).astype(np.bool_),
-        rng.integers(0, len(model.parallel), n),
-    )
-    found = legal(model, drawn).unique()
-    return found.take(rng.permutation(len(found))[:count])
-
-
-# --- the micro-kernel ---------------------------------------------------------------------------------------------
-
-
-def fits(model: Model, rows: Ints, vectors: Ints) -> Bools:
-    """Which register tiles fit in the registers; the smallest one counts as fitting."""
-    tiled = model.tiled
-    if not tiled.plain:
-        held = [
-            tiled.holds(list(zip(tiled.inside, map(int, r), strict=True)), int(v))
-            for r, v in zip(rows, vectors, strict=True)
-        ]
-        return np.array(held, np.bool_)
-    least = (np.prod(rows, axis=1) == 1) & (vectors == 1)
-    return np.asarray((registers(model, rows, vectors) <= tiled.target.vector.registers) | least, np.bool_)
-
-
-def registers(model: Model, rows: Ints, vectors: Ints) -> Ints:
-    """Vector registers: accumulators, the vectors that are reused across rows, two or three for what is loaded next
-    (see Tiled.registers). A window without a broadcast operand keeps its elements and weights as well (see
-    Tiled.kernels)."""
-    tiled = model.tiled
-    accumulators = np.asarray(np.prod(rows, axis=1) * vectors, np.int64)
-    if tiled.sliding:
-        return 3 * accumulators + 2
-    reused = any(r.strides[tiled.vector] != 0 and any(r.strides[n] == 0 for n in tiled.inside) for r in tiled.reads)
-    return np.asarray(accumulators + (vectors if reused else 0) + 2 + (vectors > 2), np.int64)
-
-
-def loads(model: Model, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
-    """(vectors, scalars) that a register tile loads at each reduction step."""
-    tiled = model.tiled
-    wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
-    for read in tiled.reads:
-        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
-        times = np.prod(rows[:, moving], axis=1)
-        if read.strides[tiled.vector] != 0:
-            wide = wide + times * vectors * pieces(read.strides[tiled.vector])
-        else:
-            narrow = narrow + times
-    if tiled.sliding:
-        wide = wide / 2  # half of what a tap needs was loaded for the one before
-    return wide, narrow
-
-
-def step_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
-    """Cycles of one reduction step of a register tile: the ports' work (arithmetic, two loads a cycle, spills, lines
-    that conflict in L1), or the latency of dependent accumulation where that is more."""
-    target, cost = model.target, model.target.cost
-    wide, narrow = loads(model, rows, vectors)
-    accumulators = np.prod(rows, axis=1) * vectors
-    busy = np.maximum(accumulators / target.fma_ports, (wide + narrow) / cost.load_ports)
-    spilled = np.maximum(0, registers(model, rows, vectors) - target.vector.registers)
-    waiting = cost.load_cycles * wide + cost.broadcast_cycles * narrow + cost.spill_cycles * spilled
-    conflicts = cost.conflict_cycles * conflicting_lines(model.tiled, rows)
-    ahead = 1 + cost.look_ahead / tile_instructions(model, rows, vectors)  # register tiles in flight
-    return np.asarray(np.maximum(busy + waiting + conflicts + cost.step_cycles, target.fma_latency / ahead), np.float64)
-
-
-def tile_instructions(model: Model, rows: Ints, vectors: Ints) -> Floats:
-    """Multiply-adds and loads of one register tile over all reduction steps."""
-    steps = prod(i.extent for i in model.tiled.anchor.reduction)
-    wide, narrow = loads(model, rows, vectors)
-    return np.asarray(steps * (np.prod(rows, axis=1) * vectors + wide + narrow), np.float64)
-
-
-def kernel_cycles(model: Model, population: Population) -> Floats:
-    """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
-    surrounds each: zeroing, the epilogue, loop control."""
-    sizes, back = np.unique(np.column_stack([population.rows, population.vectors]), axis=0, return_inverse=True)
-    keys, known = [size.tobytes() for size in sizes], model.cycles
-    if new := [k for k, key in enumerate(keys) if key not in known]:
-        count = plain_cycles if model.tiled.plain else unit_cycles
-        found = count(model, sizes[new, :-1], sizes[new, -1])
-        known.update(zip((keys[k] for k in new), found.tolist(), strict=True))
-    return np.array([known[key] for key in keys], np.float64)[back.reshape(-1)]
-
-
-def _outer(tiled: Tiled) -> int:
-    """Iterations of the loops over iterators that no register tile has rows of."""
-    return prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
-
-
-def plain_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
-    """Cycles where a unit is the multiply-add of one vector."""
-    tiled, cost = model.tiled, model.target.cost
-    steps = prod(i.extent for i in tiled.anchor.reduction)
-    parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
-    for k, n in enumerate(tiled.inside):
-        size = rows[:, k]
-        full, rest = np.divmod(np.int64(tiled.ranges[n]), size)
-        parts.append([(full, size), ((rest > 0).astype(np.int64), rest)])
-    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), vectors * tiled.lanes)
-    parts.append([(full, vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
-    total = np.zeros(len(vectors))
-    for choice in product(*parts):
-        times = np.prod([t for t, _ in choice], axis=0)
-        counts = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else rows
-        some = np.maximum(counts, 1), np.maximum(choice[-1][1], 1)
-        accumulators = np.prod(counts, axis=1) * choice[-1][1]
-        around = cost.tile_cycles + accumulators * (
-            cost.accumulator_cycles * (1 + model.epilogue_operations) + model.scattered
-        )
-        exposed = np.maximum(
-            0.0, 1 - cost.look_ahead / tile_instructions(model, *some)
-        )  # the rest runs beside the next tile
-        cycles = steps * step_cycles(model, *some) + exposed * around
-        total = total + np.where(times > 0, times * cycles, 0.0)
-    return total * _outer(tiled)
-
-
-def unit_cycles(model: Model, rows: Ints, vectors: Ints) -> Floats:
-    """Cycles where applications of an intrinsic fill register tiles."""
-    tiled = model.tiled
-    steps = prod(i.extent for i in tiled.anchor.reduction)
-    sizes = zip(rows.tolist(), vectors.tolist(), strict=True)
-    costs = [tiled.kernel_cost(tuple(zip(tiled.inside, counts, strict=True)), v) for counts, v in sizes]
-    return np.array([c.cycles for c in costs], np.float64) * steps * _outer(tiled)
-
-
-# --- all of it ----------------------------------------------------------------------------------------------------
 
 
 def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
@@ -285,17 +84,17 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     waiting = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near] * cost.demanded_share)
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in straight]
-    cycles = kernel_cycles(model, population)
+    cycles = kernel_cycles(tiled, population.rows, population.vectors)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     prologue = _copies(model, walk, found, asked) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
-    exposed = np.maximum(0.0, 1 - cost.look_ahead / tile_instructions(model, population.rows, population.vectors))
-    held_registers = registers(model, population.rows, population.vectors)
+    waited_for = exposed(cost, instructions(tiled, population.rows, population.vectors))
+    held_registers = registers(tiled, population.rows, population.vectors)
     if model.fetched:
-        exposed = exposed * (held_registers >= target.vector.registers)
-    waiting = waiting + cost.exposed_share * exposed * np.minimum(resources[:, 0], memory.sum(axis=1))
+        waited_for = waited_for * (held_registers >= target.vector.registers)
+    waiting = waiting + cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
     return Estimate(
         total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),
         compute,

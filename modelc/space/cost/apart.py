@@ -3,34 +3,34 @@ more pages than a core knows the addresses of at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
-from modelc.ir.expr import DTYPES
 from modelc.space.analysis.footprint import Floats, Footprint, Ints
-from modelc.space.nest.ahead import far_computed, far_results
-from modelc.space.sketches.tiled import Tiled
 from modelc.target import Cache, CostParameters
 
 
-def conflicting_lines(tiled: Tiled, rows: Ints) -> Floats:
-    """Lines of the rows of a register tile that their sets in L1 have no way for (rows 4096 bytes apart fall into one):
-    every step reads a line of each."""
-    cache = tiled.target.caches[0]
-    tiles, back = np.unique(rows, axis=0, return_inverse=True)
-    total = np.zeros(len(tiles))
-    for read in tiled.reads:
-        strides = [read.strides[n] for n in tiled.inside]
-        if read.load.buffer in tiled.task.constants or None in strides or not any(strides):
-            continue
-        itemsize = DTYPES[tiled.task.buffer(read.load.buffer).dtype].itemsize
-        for p, tile in enumerate(tiles):
-            at = np.zeros(1, np.int64)
-            for count, step in zip(tile, strides, strict=True):
-                at = (at[:, None] + np.arange(count if step else 1) * (step or 0)).reshape(-1)
-            lines = np.unique(at * itemsize // cache.line)
-            held = np.bincount(lines % sets(cache), minlength=sets(cache))
-            total[p] += np.maximum(0, held - cache.ways - 1).sum()
-    return np.asarray(total[back.reshape(-1)], np.float64)
+def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache) -> Floats:
+    """Lines of the rows of register tiles, `strides` bytes apart, that their sets in `cache` have no way for (rows 4096
+    bytes apart fall into one): every step reads a line of each [P]."""
+    found, back = np.unique(tiles, axis=0, return_inverse=True)
+    total = np.array([_conflicting(tuple(strides), tuple(map(int, tile)), cache) for tile in found], np.float64)
+    return total[back.reshape(-1)]
+
+
+@lru_cache(1 << 16)
+def _conflicting(strides: tuple[int, ...], tile: tuple[int, ...], cache: Cache) -> int:
+    if prod(count for count, step in zip(tile, strides, strict=True) if step) <= cache.ways + 1:
+        return 0
+    at = np.zeros(1, np.int64)
+    for count, step in zip(tile, strides, strict=True):
+        at = (at[:, None] + np.arange(count if step else 1) * step).reshape(-1)
+    lines = np.unique(at // cache.line)
+    held = np.bincount(lines % sets(cache), minlength=sets(cache))
+    return int(np.maximum(0, held - cache.ways - 1).sum())
 
 
 def crowding(found: Footprint, cache: Cache) -> Floats:
@@ -54,16 +54,6 @@ def waiting_cycles(cost: CostParameters, found: Footprint, times: Floats, lines:
     return np.asarray(
         cost.row_cycles * found.apart * lines + cost.page_cycles * (pages > cost.pages) * times * found.runs
     )
-
-
-def all_fetched(tiled: Tiled) -> bool:
-    """Whether what lies beyond the second-level cache is fetched ahead (ahead.py): rows that are read, or copied, and
-    results, while registers are left over."""
-    extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
-    around = extents | {i.name: i.extent for i in tiled.anchor.reduction}
-    near = tiled.target.second.bytes
-    rows, results = (f(tiled.task, tiled.anchor, e, near) for f, e in ((far_computed, around), (far_results, extents)))
-    return bool(rows) and bool(results)
 
 
 def sets(cache: Cache) -> int:

@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import Op, variables, walk
+from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses
 from modelc.space.analysis.footprint import Ints, Reach, reach
-from modelc.space.cost.apart import all_fetched
+from modelc.space.nest.ahead import far_computed, far_results
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.maps import SERIAL_POINTS, crossed_iterator, vector_iterator
 from modelc.space.sketches.prepare import afterwards
-from modelc.space.sketches.tiled import Tiled, TiledKnobs
+from modelc.space.sketches.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,6 @@ class Model:
     iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
     operands: tuple[Operand, ...]
     parallel: tuple[str | None, ...]  # loops that may go to threads
-    epilogue_operations: int
-    scattered: float  # cycles for the elements of one vector of results, where they are not stored side by side
     cores: int  # that work
 
     @property
@@ -108,11 +104,6 @@ class Model:
             )
         return tuple(found)
 
-    @cached_property
-    def cycles(self) -> dict[bytes, float]:
-        """Those of all register tiles of a size, as far as they were asked for."""
-        return {}
-
 
 @dataclass(frozen=True)
 class _Copy:
@@ -134,19 +125,14 @@ def model_of(tiled: Tiled) -> Model:
         found = reach(tiled.task, read.load, iters, dense=wide and constant)
         operands.append(Operand(found, 1.0, wide and constant, straight and not constant))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
-    operations = 0
     later = afterwards(tiled.task, tiled.result)
     names = iterators(anchor, [*tiled.consumers, *later])
     for block in (*tiled.consumers, *later):
-        if block in tiled.consumers:
-            operations += sum(isinstance(e, Op) for b in block.body for e in walk(b))
         for load in (x for x in block.reads if x.buffer in boundary):
             operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0))
         for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
             operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
-    apart = tiled.strides.get(tiled.vector) != 1
-    scattered = tiled.target.cost.scatter_cycles * tiled.lanes if apart else 0.0
-    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), operations, scattered, tiled.target.cores)
+    return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), tiled.target.cores)
 
 
 def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
@@ -168,3 +154,13 @@ def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> f
     vector = vector_iterator(block, writes)
     crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
     return (cost.transpose_cycles if crossed else cost.copy_cycles) / lanes
+
+
+def all_fetched(tiled: Tiled) -> bool:
+    """Whether what lies beyond the second-level cache is fetched ahead (ahead.py): rows that are read, or copied, and
+    results, while registers are left over."""
+    extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
+    around = extents | {i.name: i.extent for i in tiled.anchor.reduction}
+    near = tiled.target.second.bytes
+    rows, results = (f(tiled.task, tiled.anchor, e, near) for f, e in ((far_computed, around), (far_results, extents)))
+    return bool(rows) and bool(results)

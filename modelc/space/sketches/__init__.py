@@ -3,8 +3,12 @@
 listing.py          every Sketch that a Task has
 prepare.py          what is done to a Task before its contraction is tiled: padding, packing, factored dimensions
 staging.py          operands and results that are stored across their channels, copied into an order of ours
-tiled.py            contractions and windows: a register tile inside macro loops
-tensorized.py       the same, with applications of an intrinsic in place of vectors
+tiled.py            contractions and windows: a register tile of units inside macro loops; what a unit is asked
+vectorized.py       units that are vectors
+tensorized.py       units that are applications of an intrinsic
+tiled_rules.py      the knobs that rules choose: register tile, chunk, parallel loop
+tiled_candidate.py  the Candidate that knobs make
+contraction.py      the Sketch of these
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
 winograd.py         Winograd: where transforms run around the products; winograd_parts.py

@@ -33,7 +33,7 @@ from modelc.space.sketches.attention_units import Unit, pack_schedule
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, SERIAL_POINTS, map_schedule, parallel_first
 from modelc.space.sketches.tensorized import drain_schedule
-from modelc.space.sketches.tiled import tile_epilogue
+from modelc.space.sketches.vectorized import tile_epilogue
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile

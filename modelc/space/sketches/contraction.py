@@ -17,10 +17,14 @@ from functools import cached_property
 import numpy as np
 
 from modelc.ir.candidate import Candidate
-from modelc.space.cost.analytic import chunks, estimate, fits, legal
+from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import Model, Population, model_of
+from modelc.space.cost.population import chunks, legal
+from modelc.space.cost.register_tile import fits
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs, rough_seconds
 
 STEPS = (1, 2, 4)  # reduction steps that may be unrolled
 
@@ -29,11 +33,11 @@ class Contraction(Sketch):
     """The Sketch of `tiled`. `known`: the analytic cost was fitted to such register tiles."""
 
     def __init__(self, tiled: Tiled):
-        unit = "vectors" if tiled.intrinsic is None else tiled.intrinsic.name
+        unit = "vectors" if tiled.unit.intrinsic is None else tiled.unit.intrinsic.name
         name = f"{unit} along {tiled.vector}{', unpacked' if tiled.straight else ''}"
         super().__init__("contraction", name, tiled.task, tiled.target, tiled.stages)
         self.tiled = tiled
-        self.known = tiled.plain and tiled.task.buffer(tiled.anchor.writes[0].buffer).dtype == "float32"
+        self.known = tiled.unit.plain and tiled.dtype == "float32"
         self.doubt = 0.0 if self.known else tiled.target.cost.unit_doubt_share
 
     @cached_property
@@ -43,15 +47,18 @@ class Contraction(Sketch):
 
     @cached_property
     def rules(self) -> TiledKnobs:
-        """What the rules choose."""
-        return self.tiled.default_knobs()
+        """What rules take."""
+        return default_knobs(self.tiled)
 
     def all_knobs(self) -> list[Knob]:
         tiled, model = self.tiled, self.model
         most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
         loops = tuple(loop or "" for loop in model.parallel)
         return [
-            *(Knob(f"rows.{n}", tuple(tiled.row_counts(n)), f"rows of {n} in the register tile") for n in tiled.inside),
+            *(
+                Knob(f"rows.{n}", tuple(tiled.unit.row_counts(tiled, n)), f"rows of {n} in the register tile")
+                for n in tiled.inside
+            ),
             Knob("vectors", tuple(range(1, most + 1)), f"vectors of the register tile along {tiled.vector}"),
             Knob("chunk", self.chunks, "rows that one panel goes over before the next"),
             Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
@@ -61,7 +68,7 @@ class Contraction(Sketch):
         ]
 
     def rough(self) -> float:
-        return self.tiled.seconds(self.rules)
+        return rough_seconds(self.tiled)
 
     def start_values(self) -> dict[str, Value]:
         return self.values_of(self.rules)
@@ -100,7 +107,7 @@ class Contraction(Sketch):
         return min(max(chunk // least, 1) * least, -(-self.tiled.ranges[name] // least) * least)
 
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
-        return self.tiled.candidate(self.knobs_of(values))
+        return tiled_candidate(self.tiled, self.knobs_of(values))
 
     def population(self, points: Points) -> Population:
         """`points` as the analytic cost reads them."""
@@ -113,7 +120,7 @@ class Contraction(Sketch):
 
     def legal(self, points: Points) -> Bools:
         population = self.population(points)
-        return fits(self.model, population.rows, population.vectors)
+        return fits(self.tiled, population.rows, population.vectors)
 
     def estimate(self, points: Points, cores: int) -> Floats:
         seconds = estimate(self.model, self.population(points), cores).seconds

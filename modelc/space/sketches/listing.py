@@ -26,7 +26,8 @@ from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
-from modelc.space.sketches.tiled import Tiled, tiled_space
+from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.vectorized import tiled_space
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.target import Target
 
@@ -91,7 +92,7 @@ def unlike(ways: Sequence[Tiled]) -> list[Tiled]:
     choices, or slower ones."""
     kept: list[Tiled] = []
     for way in ways:
-        like = [w for w in kept if w.plain and way.plain and w.straight == way.straight]
+        like = [w for w in kept if w.unit.plain and way.unit.plain and w.straight == way.straight]
         if not any((w.vector, w.rows) == (way.vector, way.rows) and w.lanes >= way.lanes for w in like):
             kept.append(way)
     return kept

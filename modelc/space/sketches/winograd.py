@@ -36,16 +36,17 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.analytic import fits, kernel_cycles
-from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.cost.overlap import overlapped
+from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, TiledKnobs
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled_candidate import tile_layout
+from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.winograd_parts import Parts, parts_of
 from modelc.target import Target
 
@@ -99,11 +100,11 @@ class Winograd(Sketch):
         self.parts, self.shape, self.m, self.lanes = parts, shape, parts.m, parts.lanes
         self.doubt = parts.target.cost.winograd_doubt_share
         self.v = parts.owned[parts.vector]  # the owner's vector iterator
-        self._models, self._tables = dict[int, Model](), dict[int, Floats]()
+        self._tables = dict[int, Floats]()
         self.first_chunk = self._first_chunk() if shape is Shape.ROWS else parts.tile_rows
         self.gemm = parts.tiled(self.first_chunk)
         smallest = TiledKnobs(tuple((n, 1) for n in self.gemm.inside), 1, 1, False, None)
-        if self.gemm.packing(parts.kernel(self.gemm), smallest) is None:
+        if self.gemm.unit.packing(self.gemm, parts.kernel(self.gemm), smallest) is None:
             raise DoesNotApply("the kernel cannot be packed")
 
     # --- knobs ----------------------------------------------------------------------------------------------------
@@ -138,11 +139,11 @@ class Winograd(Sketch):
 
     @cached_property
     def _rules(self) -> dict[str, Value]:
-        parts, kernel = self.parts, self.gemm.best_kernel()
+        parts, (kernel, register_vectors, _) = self.parts, best_kernel(self.gemm)
         rows = prod(self.product_ranges(parts.tile_rows)[n] for n in (parts.th, parts.tw))
         values: dict[str, Value] = {
-            **{f"rows.{n}": c for n, c in kernel.rows},
-            "vectors": kernel.vectors,
+            **{f"rows.{n}": c for n, c in kernel},
+            "vectors": register_vectors,
             "order": "panels",
             "steps": UNROLLED,
             "prefetch": FAR if rows >= FETCHING_ROWS else "none",
@@ -153,7 +154,7 @@ class Winograd(Sketch):
         }
         loops = self.open_loops("parallel")
         if self.shape is not Shape.PANELS:
-            chunk, vectors = np.array([self.first_chunk]), np.array([kernel.vectors])
+            chunk, vectors = np.array([self.first_chunk]), np.array([register_vectors])
             counts = {loop: int(self.trips("parallel", loop, chunk, vectors)[0]) for loop in loops}
             loops = parallel_first(loops, counts, self.target)
         values["parallel"] = loops[0]
@@ -200,7 +201,7 @@ class Winograd(Sketch):
         """Registers hold the products' tile, which is no larger than a chunk; transforms write whole panels."""
         parts, gemm = self.parts, self.gemm
         rows, vectors = self.register_rows(points), self.column(points, "vectors")
-        found = fits(self.model(self.first_chunk), rows, vectors)
+        found = fits(self.gemm, rows, vectors)
         if parts.th in gemm.inside:
             found &= self.column(points, f"rows.{parts.th}") <= self.column(points, "chunk")
         if self.shape is Shape.PANELS:
@@ -246,7 +247,7 @@ class Winograd(Sketch):
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in parts.afterwards}
         schedules[parts.product.name], macro = self.product_schedule(knobs, products, str(values["multiplying"]))
         schedules[parts.write.name] = replace(
-            self.gemm.epilogue(parts.write, f"{parts.product.name}.{macro[-1]}", knobs), scope=scope
+            self.gemm.unit.epilogue(self.gemm, parts.write, f"{parts.product.name}.{macro[-1]}", knobs), scope=scope
         )
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
 
@@ -261,9 +262,9 @@ class Winograd(Sketch):
         found = {}
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
-                found[read.load.buffer] = self.gemm.packing(read, knobs)
+                found[read.load.buffer] = self.gemm.unit.packing(self.gemm, read, knobs)
         (accumulators,) = self.parts.product.writes
-        found[accumulators.buffer] = self.gemm.tile_layout(accumulators)
+        found[accumulators.buffer] = tile_layout(self.gemm, accumulators)
         return {name: layout for name, layout in found.items() if layout is not None}
 
     def outside(self) -> tuple[list[str], list[str]]:
@@ -415,19 +416,12 @@ class Winograd(Sketch):
 
     def products_of(self, chunk: int, rows: Ints, vectors: Ints) -> Floats:
         """Cycles of all products [P]."""
-        none = np.zeros(len(vectors), np.int64)
-        population = Population(rows, vectors, none + chunk, none > 0, none)
         chunks = -(-self.parts.tile_rows // chunk)
-        return chunks * kernel_cycles(self.model(chunk), population)
+        return chunks * kernel_cycles(self.products_in(chunk), rows, vectors)
 
-    def model(self, chunk: int) -> Model:
-        """What the cost of register tiles needs to know of the products in one chunk."""
-        if chunk not in self._models:
-            whole = self._models.setdefault(self.first_chunk, model_of(self.gemm))
-            self._models[chunk] = replace(
-                whole, tiled=self.gemm if chunk == self.first_chunk else self.parts.tiled(chunk)
-            )
-        return self._models[chunk]
+    def products_in(self, chunk: int) -> Tiled:
+        """The products in one chunk."""
+        return self.gemm if chunk == self.first_chunk else self.parts.tiled(chunk)
 
     def passing(self, tilings: _Tilings) -> tuple[Floats, Floats]:
         """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of

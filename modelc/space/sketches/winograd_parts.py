@@ -17,6 +17,7 @@ from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.maps import vector_iterator
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
 
 
@@ -96,7 +97,9 @@ class Parts:
     def tiled(self, tile_rows: int) -> Tiled:
         """The product, in chunks of so many rows of tiles."""
         ranges = {self.th: tile_rows}
-        return Tiled(self.task, self.target, self.stages, self.product, self.vector, [self.write], ranges=ranges)
+        return Tiled(
+            self.task, self.target, self.stages, self.product, self.vector, VectorUnit(self.lanes), ranges=ranges
+        )
 
     def kernel(self, tiled: Tiled) -> Access:
         """The read of the transformed kernel."""

@@ -1,0 +1,127 @@
+"""Register tiles of a contraction or a window: what they load, hold and cost, for populations of them."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from modelc.ir.expr import DTYPES
+from modelc.space.analysis.access import pieces
+from modelc.space.analysis.footprint import Floats, Ints
+from modelc.space.cost.apart import conflicting_lines
+from modelc.space.cost.step import around_cycles, exposed, step_cycles
+from modelc.space.sketches.tiled import Bools, Tiled
+
+
+def registers(tiled: Tiled, rows: Ints, vectors: Ints) -> Ints:
+    """Vector registers: accumulators, the vectors that are reused across rows, and two for the next loads, three beside
+    many vectors (with fewer, LLVM spills accumulators). A window without a broadcast operand keeps its elements for its
+    next taps as well, and its weights."""
+    accumulators = np.asarray(np.prod(rows, axis=1) * vectors, np.int64)
+    if tiled.sliding:
+        return 3 * accumulators + 2
+    reused = any(r.strides[n] == 0 for r in tiled.vectors() for n in tiled.inside)
+    return np.asarray(accumulators + (vectors if reused else 0) + 2 + (vectors > 2), np.int64)
+
+
+def fits(tiled: Tiled, rows: Ints, vectors: Ints) -> Bools:
+    """Which register tiles fit in the registers [P]."""
+    return tiled.unit.holds(tiled, rows, vectors)
+
+
+def hold_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Bools:
+    """The same where a unit is a vector; the smallest tile counts as fitting."""
+    least = (np.prod(rows, axis=1) == 1) & (vectors == 1)
+    return np.asarray((registers(tiled, rows, vectors) <= tiled.target.vector.registers) | least, np.bool_)
+
+
+def loads(tiled: Tiled, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
+    """(vectors, scalars) that a register tile of vectors loads at each reduction step."""
+    wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
+    for read in tiled.reads:
+        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
+        times = np.prod(rows[:, moving], axis=1)
+        if read.strides[tiled.vector] != 0:
+            wide = wide + times * vectors * pieces(read.strides[tiled.vector])
+        else:
+            narrow = narrow + times
+    if tiled.sliding:
+        wide = wide / 2  # half of what a tap needs was loaded for the one before
+    return wide, narrow
+
+
+def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles of one reduction step where a unit is a vector."""
+    target = tiled.target
+    wide, narrow = loads(tiled, rows, vectors)
+    accumulators = np.prod(rows, axis=1) * vectors
+    in_flight = 1 + target.cost.look_ahead / instructions(tiled, rows, vectors)  # register tiles
+    return step_cycles(
+        target.cost,
+        accumulators / target.fma_ports,
+        wide,
+        narrow,
+        target.fma_latency / in_flight,
+        spills=np.maximum(0, registers(tiled, rows, vectors) - target.vector.registers),
+        conflicts=_conflicts(tiled, rows),
+    )
+
+
+def _conflicts(tiled: Tiled, rows: Ints) -> Floats:
+    """Lines at each step that their sets in L1 have no way for, of what lies as it was computed."""
+    total = np.zeros(len(rows))
+    for read in tiled.reads:
+        strides = [read.strides[n] for n in tiled.inside]
+        if read.load.buffer in tiled.task.constants or None in strides or not any(strides):
+            continue
+        itemsize = DTYPES[tiled.task.buffer(read.load.buffer).dtype].itemsize
+        total += conflicting_lines([(s or 0) * itemsize for s in strides], rows, tiled.target.caches[0])
+    return total
+
+
+def around_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles around one register tile of vectors, as far as no other runs beside it."""
+    cost = tiled.target.cost
+    around = around_cycles(cost, np.prod(rows, axis=1) * vectors, tiled.epilogue_operations, tiled.scattered)
+    return np.asarray(exposed(cost, instructions(tiled, rows, vectors)) * around)
+
+
+def instructions(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
+    """Multiply-adds and loads of one register tile over all reduction steps."""
+    wide, narrow = loads(tiled, rows, vectors)
+    return np.asarray(tiled.steps * (np.prod(rows, axis=1) * vectors + wide + narrow), np.float64)
+
+
+def kernel_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
+    """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
+    surrounds each: zeroing, the epilogue, loop control [P]. Worked out once for each size."""
+    sizes, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
+    keys, known = [size.tobytes() for size in sizes], tiled.cycles
+    if new := [k for k, key in enumerate(keys) if key not in known]:
+        found = _all_cycles(tiled, sizes[new, :-1], sizes[new, -1])
+        known.update(zip((keys[k] for k in new), found.tolist(), strict=True))
+    return np.array([known[key] for key in keys], np.float64)[back.reshape(-1)]
+
+
+def _all_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
+    steps = tiled.steps / prod(unit for n in tiled.reduction for unit in tiled.unit.tile(n))
+    outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
+    parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
+    for k, n in enumerate(tiled.inside):
+        size = rows[:, k]
+        full, rest = np.divmod(np.int64(tiled.ranges[n]), size)
+        parts.append([(full, size), ((rest > 0).astype(np.int64), rest)])
+    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), vectors * tiled.lanes)
+    parts.append([(full, vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
+    total = np.zeros(len(vectors))
+    for choice in product(*parts):
+        times = np.prod([t for t, _ in choice], axis=0)
+        if not times.any():
+            continue
+        counts = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else rows
+        some = np.maximum(counts, 1), np.maximum(choice[-1][1], 1)
+        cycles = steps * tiled.unit.step(tiled, *some) + tiled.unit.around(tiled, *some)
+        total = total + np.where(times > 0, times * cycles, 0.0)
+    return total * outer

@@ -1,0 +1,138 @@
+"""The Candidate of a tiled Task: where what surrounds the micro-kernel runs, how operands lie, what is prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from modelc.ir.block import Block
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.expr import Load, Var, variables
+from modelc.ir.layout import Layout
+from modelc.space.analysis.loops import copies, covered, trips
+from modelc.space.cost.register_tile import registers
+from modelc.space.nest.ahead import far_computed, far_results
+from modelc.space.sketches.follow import followed
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.prepare import afterwards, vectors_end
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MOST_COPIES, Tiled, TiledKnobs
+
+MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
+
+
+def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
+    """The schedule that `knobs` describe."""
+    anchor, v, inside, parallel = tiled.anchor, tiled.vector, tiled.inside, knobs.parallel
+    tiles, macro = tiled.tiles(knobs), tiled.macro_loops(knobs)
+    micro = [f"{n}{len(tiles[n]) - len(tiled.unit.tile(n))}" for n in inside] + [f"{v}1"]
+    unit = tiled.unit.loops(tiled, tiles)
+    tags = dict.fromkeys(micro, "unroll") | unit
+    if parallel:
+        tags[parallel] = "parallel"
+    reduction = [f"{n}0" for n in tiled.reduction]
+    steps = tiled.unrolled_steps(knobs, tiles)
+    tags |= dict.fromkeys(steps, "unroll")
+    if tiled.sliding and prod(i.extent for i in tiled.anchor.reduction) <= MAX_TAPS:
+        tags |= dict.fromkeys(reduction, "unroll")
+    layouts = {w.buffer: x for w in (*anchor.writes, *tiled.result.writes) if (x := tile_layout(tiled, w)) is not None}
+    free, ahead = True, {}
+    for read in tiled.reads:
+        if read.strides[v] != 0 and read.load.buffer in tiled.task.constants:
+            layout = tiled.unit.packing(tiled, read, knobs)
+            if layout is not None:
+                layouts[read.load.buffer] = layout
+                if tiled.unit.fetches(tiled, macro, tiles):
+                    ahead[read.load.buffer] = f"{v}0"
+                continue
+        end = vectors_end(tiled.task, anchor, read, v, tiled.lanes)
+        room = end is not None and end[1] <= tiled.task.buffer(read.load.buffer).shape[end[0]]
+        free = free and (v not in variables(read.load) or room)  # what is repeated along it has an end, too
+        moving = tiled.moving(read, macro) if tiled.straight and read.strides[v] != 0 else []
+        if moving and fetches_rows(tiled, read.load.buffer, moving[-1], macro, tiles):
+            ahead[read.load.buffer] = moving[-1]
+    pad = (v,) if free else ()
+    order = (*macro, *reduction, *steps, *micro, *unit)
+    schedules: dict[str, BlockSchedule] = {}
+    at = f"{anchor.name}.{macro[-1]}"
+    for consumer in tiled.consumers:
+        schedules[consumer.name] = tiled.unit.epilogue(tiled, consumer, at, knobs)
+    for later in afterwards(tiled.task, tiled.result):
+        loop = followed(tiled.task, anchor, tiled.consumers, later, macro, tiles, tiled.target.second.bytes)
+        spot = "root" if loop is None else f"{anchor.name}.{loop}"
+        schedules[later.name] = map_schedule(tiled.task, later, tiled.target, spot)
+        near = {r.buffer for r in later.reads} if loop is not None else set()
+        for consumer in (c for c in tiled.consumers if near & {w.buffer for w in c.writes}):
+            schedules[consumer.name] = replace(schedules[consumer.name], scope="local")
+    for producer in tiled.task.blocks[: tiled.task.blocks.index(anchor)]:
+        assert isinstance(producer, Block)
+        schedules[producer.name], layout = prologue(tiled, producer, macro, tiles)
+        if layout is not None:
+            layouts[producer.writes[0].buffer] = layout
+        _, placed, loop = schedules[producer.name].at.partition(".")
+        if placed and fetches_rows(tiled, producer.reads[0].buffer, loop, macro, tiles):
+            ahead[producer.reads[0].buffer] = loop
+    ahead |= {name: macro[-1] for name in fetched_results(tiled, knobs, tags)}
+    if knobs.prefetch != FAR:
+        ahead = {}
+    if tiled.unit.pipelined:
+        tags |= dict.fromkeys((m for m in macro if m != parallel), "pipeline")
+    schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
+    return Candidate({b.name: schedules[b.name] for b in tiled.task.blocks}, tiled.stages, layouts)
+
+
+def prologue(
+    tiled: Tiled, producer: Block, macro: list[str], tiles: Mapping[str, tuple[int, ...]]
+) -> tuple[BlockSchedule, Layout | None]:
+    """Where a padded or packed copy is made: in the innermost of the outer loops that all move through it, unless
+    their iterations read much the same. Where each lane has a window of its own (depthwise) there is too little
+    arithmetic for a copy that is not near."""
+    buffer = producer.writes[0].buffer
+    read = next((r for r in tiled.reads if r.load.buffer == buffer), None)
+    layout = None
+    if read is None:
+        return map_schedule(tiled.task, producer, tiled.target), None
+    dims = [d for d, i in enumerate(read.load.indices) if i == Var(tiled.vector)]
+    if read.strides[tiled.vector] not in (0, 1) and dims:
+        layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d not in dims), *dims)
+    inside = None
+    for loop in tiled.moving(read, macro):
+        again = copies(read.load, tiled.ranges, macro[: macro.index(loop) + 1], tiles)
+        if tiled.sliding or again <= MOST_COPIES:
+            inside = loop
+    if inside is None:
+        return map_schedule(tiled.task, producer, tiled.target), layout
+    schedule = map_schedule(tiled.task, producer, tiled.target, f"{tiled.anchor.name}.{inside}", "local")
+    return schedule, layout
+
+
+def fetches_rows(
+    tiled: Tiled, buffer: str, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
+) -> bool:
+    """Whether what is read, or copied, of `buffer` in the next iteration of `loop` is fetched in this one."""
+    if tiled.sliding or not tiled.unit.plain or trips(loop, tiled.ranges, tiles) == 1:
+        return False
+    extents = covered(tiled.ranges, macro[: macro.index(loop) + 1], tiles)
+    far = far_computed(tiled.task, tiled.anchor, extents, tiled.target.second.bytes)
+    return buffer in far and tiled.passes(loop, macro, tiles) >= FETCHING_ROWS
+
+
+def fetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
+    """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
+    is done. Not where accumulators leave no register over: LLVM spills them beside these hints."""
+    rows, vectors = np.array([[c for _, c in knobs.rows]], np.int64), np.array([knobs.vectors], np.int64)
+    full = registers(tiled, rows.reshape(1, -1), vectors)[0] >= tiled.target.vector.registers
+    if full or tiled.sliding or not tiled.unit.plain or all(f"{n}0" in tags for n in tiled.reduction):
+        return []
+    extents = covered(tiled.ranges, tiled.macro_loops(knobs), tiled.tiles(knobs))
+    return far_results(tiled.task, tiled.anchor, extents, tiled.target.second.bytes)
+
+
+def tile_layout(tiled: Tiled, write: Load) -> Layout | None:
+    """The accumulators' layout: the vector iterator innermost."""
+    dims = [d for d, i in enumerate(write.indices) if i != Var(tiled.vector)]
+    last = next(d for d, i in enumerate(write.indices) if i == Var(tiled.vector))
+    order = (*dims, last)
+    return None if order == tuple(range(len(order))) else Layout().then("reorder", *order)

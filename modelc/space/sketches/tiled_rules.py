@@ -1,0 +1,71 @@
+"""The knobs that rules choose for a tiled Task: the register tile of least cost, chunks by the size of caches, the
+parallel loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from modelc.space.analysis.footprint import Ints
+from modelc.space.analysis.loops import trips
+from modelc.space.cost.overlap import overlapped
+from modelc.space.cost.register_tile import fits, kernel_cycles
+from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
+from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
+
+Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first
+
+
+def default_knobs(tiled: Tiled) -> TiledKnobs:
+    """The knobs that the rules choose."""
+    rows, vectors, _ = best_kernel(tiled)
+    chunk, by_rows = tiled.unit.chunk(tiled, *rows[0], vectors) if rows else (1, False)
+    knobs = TiledKnobs(rows, vectors, chunk, by_rows, None)
+    return replace(knobs, parallel=parallel_loop(tiled, tiled.macro_loops(knobs), tiled.tiles(knobs)))
+
+
+def rough_seconds(tiled: Tiled) -> float:
+    """The best micro-kernel's cycles over the whole Task while its constants come from memory, on one core."""
+    target = tiled.target
+    rate = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
+    constants = {r.load.buffer for r in tiled.reads if r.load.buffer in tiled.task.constants}
+    cycles = best_kernel(tiled)[2]
+    return overlapped(cycles / rate, sum(tiled.task.buffer(c).bytes for c in constants), target)
+
+
+def best_kernel(tiled: Tiled) -> tuple[Rows, int, float]:
+    """(rows, vectors, cycles over the whole iteration space) of the register tile with the fewest; of equals the one
+    with more vectors."""
+    rows, vectors = kernels(tiled)
+    cycles = kernel_cycles(tiled, rows, vectors)
+    best = int(np.lexsort((-vectors, cycles))[0])
+    return tuple(zip(tiled.inside, map(int, rows[best]), strict=True)), int(vectors[best]), float(cycles[best])
+
+
+def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
+    """(rows [P x row iterators], vectors [P]) of the register tiles that registers hold: several rows of the outer
+    iterator only over all of the inner one."""
+    most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
+    counts = [tiled.unit.row_counts(tiled, n) for n in tiled.inside]
+    tiles: list[tuple[int, ...]] = list(product(*counts[:1]))
+    if len(counts) > 1:
+        outer, inner = counts
+        whole = [c for c in inner if c >= tiled.ranges[tiled.inside[1]]]
+        tiles = [(n, c) for n in outer for c in (inner if n == 1 else whole)]
+    found = np.array([(*tile, v) for v in range(1, most + 1) for tile in tiles], np.int64)
+    rows, vectors = found[:, :-1], found[:, -1]
+    held = fits(tiled, rows, vectors)
+    return rows[held], vectors[held]
+
+
+def parallel_loop(tiled: Tiled, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
+    if prod(tiled.ranges.values()) < SERIAL_POINTS:
+        return None
+    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if m.endswith("0")}
+    best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None
+    return best if best is not None and counts[best] > 1 else None
