@@ -121,7 +121,9 @@ def _read(reader: Callable[[Any], T], data: Any, place: str) -> T:
 
 
 @contextmanager
-def blaming_choices(place: str, given: bool) -> Iterator[None]:
+def blaming_choices(
+    place: str, given: bool, who: str = "the choices say", instead: str = "without --choices"
+) -> Iterator[None]:
     """Where choices were given for `place`, whatever fails in applying them is their fault: what fits the schemas
     need not fit the model."""
     try:
@@ -131,8 +133,8 @@ def blaming_choices(place: str, given: bool) -> Iterator[None]:
             raise
         words = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"what the choices say of {place} does not fit it ({type(error).__name__}{f': {words}' * bool(words)}); "
-            "compile without --choices"
+            f"what {who} of {place} does not fit it ({type(error).__name__}{f': {words}' * bool(words)}); "
+            f"compile {instead}"
         ) from error
 
 

@@ -50,6 +50,10 @@ class MeasureError(ModelcError):
     """Candidates cannot be measured: no process to build or to run them in."""
 
 
+class DatabaseError(ModelcError):
+    """The tuning database: no such file, another program's, damaged, locked, no room; a record that is none."""
+
+
 class VerificationError(ModelcError):
     """The package computes something else than ONNX Runtime does."""
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -19,6 +19,8 @@ from modelc.choices import Choices, Shapes, blaming_choices, check_choices, dige
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.config import Config, check_precision, load_config
+from modelc.database import database_for
+from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError, blaming
 from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.frontend.onnx import import_model
@@ -46,6 +48,7 @@ from modelc.partition.precision import require_bfloat16
 from modelc.passes import run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
+from modelc.result import CompileResult
 from modelc.space.choose import accepted, chosen, default_candidate
 from modelc.space.cost.seconds import costed
 from modelc.space.rules.derivation import rounding_error
@@ -63,47 +66,6 @@ SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
 
 
-@dataclass(frozen=True)
-class CompileResult:
-    """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
-    distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
-    were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
-    kernels, `chosen` are scheduled as the given choices say, the others by construction."""
-
-    path: Path | None
-    target: str
-    seconds: Mapping[str, float]
-    threads: int
-    kernels: int = 0
-    steps: int = 0
-    arena_bytes: int = 0
-    params_bytes: int = 0
-    library_bytes: int = 0
-    rejected: int = 0
-    chosen: int = 0
-    notes: tuple[str, ...] = ()
-    report: Report | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": None if self.path is None else str(self.path),
-            "target": self.target,
-            "seconds": {stage: round(s, 3) for stage, s in self.seconds.items()},
-            "total_seconds": round(sum(self.seconds.values()), 3),
-            "threads": self.threads,
-            "kernels": self.kernels,
-            "steps": self.steps,
-            "arena_bytes": self.arena_bytes,
-            "params_bytes": self.params_bytes,
-            "library_bytes": self.library_bytes,
-            "rejected_candidates": self.rejected,
-            "chosen_tasks": self.chosen,
-            "constructed_tasks": self.kernels - self.chosen,
-            "notes": list(self.notes),
-            "verification": None if self.report is None else self.report.to_json()["summary"],
-        }
-
-
 def compile(
     model: str | Path,
     target: str | Path | Target | None = None,
@@ -118,6 +80,8 @@ def compile(
     choices: str | Path | None = None,
     precision: str | None = None,
     progress: Progress | None = None,
+    database: str | Path | bool = True,
+    run_threads: int = 1,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
@@ -125,8 +89,11 @@ def compile(
     `precision` (f32, bf16, auto) is said in place of the configuration's.
     `choices` is the choices.json of an earlier package: target, shapes and config are taken from it where they are not
     given, and the package is the same byte for byte. What the choices do not name is constructed; of another model's
-    choices, and for other shapes, the Tasks that occur are taken. Raises ModelcError; VerificationError where
-    the package is wrong, and then there is none unless `keep_unverified`.
+    choices, and for other shapes, the Tasks that occur are taken.
+    `database` is one of modelc.tune: True, the user's own if it is there; False, none. Without `choices`, of each
+    Task the Candidate is taken that was measured to be the fastest for just this target and version of modelc, on
+    `run_threads` threads. Raises ModelcError; VerificationError where the package is wrong, and then there is none
+    unless `keep_unverified`.
     """
     if stop_after is not None and stop_after not in STAGES:
         raise ConfigError(f"there is no stage {stop_after!r}; the stages are {', '.join(STAGES)}")
@@ -136,6 +103,8 @@ def compile(
     locked: Choices | None = None
     tasks: Mapping[str, Candidate] = {}
     digest = digest_of(path)
+    if choices is not None and not isinstance(database, bool):
+        raise ConfigError(f"{choices} says what is taken: give either choices or a database")
     if choices is not None:
         found = read_choices_file(choices)
         check_choices(found, __version__, None, given, str(choices))
@@ -161,7 +130,10 @@ def compile(
             progress=progress or (lambda stage, text: None),
         ),
     )
-    with blaming(f"model {path}"):
+    known, note = database_for(database if choices is None else False, write=False)
+    with known or nullcontext(), blaming(f"model {path}"):
+        run.notes = (note,) if note else ()
+        run.recorded = Recorded(known, run.target, run_threads) if known else None
         return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
 
 
@@ -206,9 +178,11 @@ class Run:
     tasks: Mapping[str, Candidate] = field(default_factory=dict)  # that were chosen before, by the Task's hash
     stages: Stages = field(default_factory=Stages)
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
+    recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
     rejected: int = 0  # schedules that the Nest's verifier refused
+    parameter_bytes: int = 0  # of the largest of the programs, since partition
     layouts: tuple[LayoutChoice, ...] = ()  # for each of `shapes`, since partition
-    notes: tuple[str, ...] = ()  # what became of the user's configuration on the way
+    notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -239,6 +213,9 @@ class Run:
             library_bytes=files["libmodel.so"].bytes,
             rejected=self.rejected,
             chosen=len(compiled.keys() & self.tasks.keys()),
+            measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
+            database=self.recorded.database.path if self.recorded else None,
+            other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             notes=(*spec.notes, *self.notes),
             report=report,
         )
@@ -330,6 +307,7 @@ class Run:
                 programs = self.rounded(wide, self.kept)
             for program in programs:
                 check_storage(program)
+            self.parameter_bytes = max(sum(array.nbytes for array in p.constants.values()) for p in programs)
             for program in programs if self.stages.dumping else ():
                 dump(str(program))
         return wide, programs
@@ -377,13 +355,23 @@ class Run:
     def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
         canonical = task.canonical()
-        if key in self.tasks:
-            with blaming_choices(f"the task {task.name} ({key})", True):
-                found = accepted(canonical, self.tasks[key], self.target)
+        given = self.tasks.get(key)
+        if given is None and self.recorded is not None:
+            given = self.recorded.candidate(canonical, self.config.policy, self.parameter_bytes)
+        if given is not None:
+            with self.blaming_given(task):
+                found = accepted(canonical, given, self.target)
         else:
             found = chosen(canonical, self.target, self.config.policy)
             self.rejected += len(found.rejected)
         return canonical, found.candidate, found.task, found.nest
+
+    def blaming_given(self, task: Task) -> AbstractContextManager[None]:
+        """Where the Candidate of `task` was not made here, what fails is its fault."""
+        place = f"the task {task.name} ({task.hash})"
+        if self.recorded is not None and task.hash in self.recorded.candidates:
+            return blaming_choices(place, True, f"{self.recorded.database.path} says", "with --no-database")
+        return blaming_choices(place, task.hash in self.tasks)
 
     def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
         """Machine code in parallel: LLVM releases the interpreter."""
@@ -393,7 +381,7 @@ class Run:
             nonlocal done
             with (
                 blaming(place_of(tasks[key])),
-                blaming_choices(f"the task {tasks[key].name} ({key})", key in self.tasks),
+                self.blaming_given(tasks[key]),
             ):
                 kernel = compile_nest(nests[key], f"k_{key}", self.target)
             done += 1

@@ -42,6 +42,11 @@ class TemporaryFolder:
         self.cleanup()
 
 
+def user_cache() -> Path:
+    """The folder for what modelc remembers of this user, which need not be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")) / "modelc"
+
+
 @contextmanager
 def beside(place: Path, folder: bool) -> Iterator[Path]:
     """An empty folder or file on the file system of `place`, with the permissions that a new one there would have. Gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from modelc import __version__
 from modelc.choices import Choices, Shapes, digest_of
 from modelc.config import load_config
+from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -27,8 +28,9 @@ from modelc.pipeline import Run, occurrences
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
 from modelc.search.population import Space
+from modelc.search.resume import Memory
 from modelc.search.scheduler import Scheduler, Work, total
-from modelc.search.tune import Budget, Measure, Moment, Records, Subject, Tuned, explorer_class, tune_tasks
+from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, explorer_class, tune_tasks
 from modelc.space.cost.seconds import task_seconds
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
@@ -44,7 +46,8 @@ LEAST_GAIN = 0.01  # of the median time, for which the tuned package is taken
 @dataclass(frozen=True)
 class TuneResult:
     """`path` is the package; `tuned` says whether it is made of what was found, `changed` of how many of its Tasks
-    tuning chose otherwise. The medians are of both packages, timed by turns (0 where nothing was found to time)."""
+    tuning chose otherwise. The medians are of both packages, timed by turns (0 where nothing was found to time).
+    `known` records were in `database` before; `notes` say what else was noteworthy."""
 
     path: Path
     tuned: bool
@@ -54,6 +57,8 @@ class TuneResult:
     untuned_ms: float
     tuned_ms: float
     report: Report | None
+    database: Path | None = None
+    known: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -69,11 +74,13 @@ class TuneResult:
             "changed_tasks": self.changed,
             "ended": self.search.ended,
             "measurements": self.search.trials,
+            "database": None if self.database is None else str(self.database),
+            "known_records": self.known,
+            "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
             "untuned_ms": self.untuned_ms,
             "tuned_ms": self.tuned_ms,
             "speedup": self.speedup,
-            "notes": list(self.notes),
             "log": [moment.to_json() for moment in self.search.log],
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }
@@ -88,7 +95,7 @@ def tune(
     seed: int = 0,
     shapes: Sequence[Shapes] = (),
     threads: int = 1,
-    records: Records | None = None,
+    database: str | Path | bool = True,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
@@ -96,7 +103,9 @@ def tune(
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
     the package is made of the best so far. If the whole is not faster than the untuned package, that is written.
-    Raises ModelcError."""
+    Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
+    target and version of modelc on so many threads is not measured again: the same call again goes on. Raises
+    ModelcError."""
     spend = budget if isinstance(budget, Budget) else Budget.parse(budget)
     explorer_class(explorer)
     path = Path(model)
@@ -110,8 +119,10 @@ def tune(
     place = Path(output) if output is not None else Path(f"{path.stem}.modelc")
     check_place(place)
     find_toolchain(found.triple)
-    with blaming(f"model {path}"):
-        return _tuned(run, place, spend, explorer, seed, threads, records)
+    known, note = database_for(database, write=True)
+    with known or nullcontext(), blaming(f"model {path}"):
+        result = _tuned(run, place, spend, explorer, seed, threads, known)
+    return replace(result, notes=(note, *result.notes)) if note else result
 
 
 def _check_here(target: Target) -> None:
@@ -127,7 +138,7 @@ def _check_here(target: Target) -> None:
 
 
 def _tuned(
-    run: Run, output: Path, budget: Budget, explorer: str, seed: int, threads: int, records: Records | None
+    run: Run, output: Path, budget: Budget, explorer: str, seed: int, threads: int, database: Database | None
 ) -> TuneResult:
     _, programs = run.programs()
     compiled = run.kernels(programs)
@@ -139,9 +150,14 @@ def _tuned(
             "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
         )
 
-    run.stages.progress("tune", f"{len(subjects)} tasks")
+    memory, known, cold = None, 0, run.parameter_bytes
+    if database is not None:
+        made_for = run.target, code_version(), threads, cold, run.config.policy
+        memory = Memory(database, lambda task: Conditions.of(task, *made_for))
+        known = memory.recall(subjects, scheduler)
+    run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
     with Measurer(run.target, threads=threads, flush=run.config.flush_denormals, seed=seed) as measurer:
-        search = tune_tasks(subjects, scheduler, _measuring(measurer, spec.params_bytes), budget, records, follow)
+        search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), budget, memory, follow)
     changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
     untuned_ms = tuned_ms = 0.0
     taken, taken_run = spec, run
@@ -153,9 +169,19 @@ def _tuned(
             taken, taken_run = tuned_spec, tuned_run
     *_, report = taken_run.made(programs, run.kept, output, verify=True, keep_unverified=False)
     better = taken is not spec
-    times = (untuned_ms, tuned_ms)
-    changes = len(changed) if better else 0
-    return TuneResult(output, better, changes, len(compiled), search, *times, report, taken_run.notes)
+    return TuneResult(
+        path=output,
+        tuned=better,
+        changed=len(changed) if better else 0,
+        tasks=len(compiled),
+        search=search,
+        untuned_ms=untuned_ms,
+        tuned_ms=tuned_ms,
+        report=report,
+        database=None if database is None else database.path,
+        known=known,
+        notes=taken_run.notes,
+    )
 
 
 def _subjects(

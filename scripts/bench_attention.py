@@ -95,7 +95,7 @@ def measure(name: str, unit: Unit, against: Sequence[str], threads: int, seconds
             say(f"compiling {way}")
             package = Path(folder) / f"{way}.modelc"
             config = load_config().allowing(attention=way == "fused")
-            modelc.compile(model, output=package, config=config)
+            modelc.compile(model, output=package, config=config, database=False)
             engines[way] = stack.enter_context(Engine("modelc", package, threads))
         for peer in against:
             engines[peer] = stack.enter_context(Engine(peer, model, threads))

@@ -137,7 +137,7 @@ def compiled(
         say(f"{stage} {text}")
 
     result = modelc.compile(
-        model, target="native", output=package, shapes=shapes, precision=precision, progress=progress
+        model, target="native", output=package, shapes=shapes, precision=precision, progress=progress, database=False
     )
     assert result.report is not None
     return {"compile_seconds": sum(result.seconds.values()), "verification": result.report.sentence()}

@@ -58,7 +58,9 @@ def compiled(name: str, nodes: int, target: str, stop_after: str | None) -> dict
         onnx.save(MODELS[name](nodes), path)
         clock = Clock(since=time.process_time())
         output = Path(folder) / "out.modelc"
-        result = modelc.compile(path, target, output, verify=False, stop_after=stop_after, progress=clock)
+        result = modelc.compile(
+            path, target, output, verify=False, stop_after=stop_after, progress=clock, database=False
+        )
         clock.stop()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     sizes = {"kernels": result.kernels, "steps": result.steps, "megabytes": memory}
@@ -99,7 +101,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:  # what is imported and initialised once is not the model's
         path = Path(folder) / "warm.onnx"
         onnx.save(MODELS["chain"](2), path)
-        modelc.compile(path, options.target, Path(folder) / "warm.modelc", verify=False)
+        modelc.compile(path, options.target, Path(folder) / "warm.modelc", verify=False, database=False)
     rows = []
     for name in names:
         rows.append([compiled(name, n, options.target, options.stop_after) for n in options.nodes])

@@ -45,7 +45,7 @@ def shapes_of(feeds: Arrays) -> list[dict[str, tuple[int, ...]]]:
 def run_packaged(path: Path, feeds: Arrays, folder: Path) -> dict[str, np.ndarray]:
     """What the package in `folder`, compiled from the model, makes of `feeds`. Raises ModelcError if it is refused."""
     package = folder / "model.modelc"
-    compile(path, native(), package, shapes_of(feeds), threads=1, verify=False)
+    compile(path, native(), package, shapes_of(feeds), threads=1, verify=False, database=False)
     with load(package) as model:
         found = model.run(feeds)
         return {t.name: as_declared(found[t.name], t.dtype) for t in model.outputs}

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import test_pipeline_model as small
 from onnx import helper
+from test_signals import modelc as modelc_in
 
 import modelc
 from modelc import tuning
-from modelc.choices import read_choices_file
+from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
+from modelc.config import load_config
+from modelc.database import Conditions, Database, Record, code_version
 from modelc.ir.candidate import Candidate
-from modelc.search.population import key_of
+from modelc.measure import Measurement
+from modelc.pipeline import Run
+from modelc.search.population import Space, key_of
 from modelc.search.tune import Subject
+from modelc.target import load_target
 
 
 def network(folder: Path) -> Path:
@@ -47,7 +60,7 @@ def test_refusals_are_sentences_and_come_first(tmp_path, monkeypatch, capsys, ar
     path = network(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main(["tune", str(path), *arguments])
+        main(["tune", str(path), "--no-database", *arguments])
     said = capsys.readouterr()
     assert stop.value.code == 2 and said.out == "" and sentence in said.err and "Traceback" not in said.err
     assert os.listdir(tmp_path) == ["m.onnx"]
@@ -63,11 +76,135 @@ def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) ->
     monkeypatch.setattr(tuning, "LEAST_GAIN", -100.0)
     monkeypatch.setattr(tuning, "COMPARED_SECONDS", 0.1)
     path = network(tmp_path)
+    said = ["--explorer", "random", "--no-database", "--json", "-o", str(tmp_path / "t.modelc")]
     with pytest.raises(SystemExit) as stop:
-        main(["tune", str(path), "--budget", "3", "--explorer", "random", "--json", "-o", str(tmp_path / "t.modelc")])
+        main(["tune", str(path), "--budget", "3", *said])
     found = json.loads(capsys.readouterr().out)
     assert not stop.value.code and found["tuned"] and found["changed_tasks"] == found["tasks"] == 1
     assert found["measurements"] == 3 and found["tuned_ms"] > 0 and found["verification"]["passed"]
     modelc.compile(path, output=tmp_path / "u.modelc", verify=False)
     tuned, untuned = (read_choices_file(tmp_path / name / "choices.json").tasks for name in ("t.modelc", "u.modelc"))
     assert tuned.keys() == untuned.keys() and all(key_of(tuned[k]) != key_of(untuned[k]) for k in tuned)
+
+
+# --- the database: whatever ends a tuner, what it measured is there ---------------------------------------------------
+
+
+def endless(folder: Path) -> tuple[object, ...]:
+    return "tune", folder / "m.onnx", "--budget", "1h", "--database", folder / "d", "-o", folder / "t.modelc"
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+
+
+def stored(folder: Path) -> list[Record]:
+    if not (folder / "d").exists():
+        return []
+    with Database(folder / "d", write=False) as database:
+        return list(database.records())
+
+
+def builders(tuner: int) -> list[int]:
+    """The processes that are forked from a tuner's children: those that build."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parents.get(parent) == tuner]
+
+
+def test_killed_workers_and_tuners_lose_nothing(tmp_path: Path) -> None:
+    network(tmp_path)
+    with modelc_in(tmp_path, *endless(tmp_path)) as process:
+        wait_for(lambda: len(stored(tmp_path)) >= 2, process)
+        killed = builders(process.pid)
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert killed
+        known = len(stored(tmp_path))
+        wait_for(lambda: len(stored(tmp_path)) >= known + 4, process)
+        process.kill()
+        process.wait()
+    before = stored(tmp_path)
+    assert len(before) >= known + 4 and sum(one.measurement.ok for one in before) >= 2
+
+    def both_added() -> bool:
+        new = stored(tmp_path)[len(before) :]
+        return len(new) >= 8 and sum(one.untuned for one in new) >= 2
+
+    with modelc_in(tmp_path, *endless(tmp_path)) as one, modelc_in(tmp_path, *endless(tmp_path)) as two:
+        wait_for(both_added, one)
+        assert two.poll() is None
+        for process in (one, two):
+            process.kill()
+            process.wait()
+    after = stored(tmp_path)
+    assert after[: len(before)] == before
+    again = {one.key for one in after[len(before) :] if not one.untuned} & {one.key for one in before}
+    assert len(again) <= 1, "more was measured again than the fastest of what nothing compares with the untuned one"
+
+
+def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path: Path, capsys) -> None:
+    path, database = network(tmp_path), tmp_path / "d"
+    common = {"verify": False, "database": False}
+    modelc.compile(path, output=tmp_path / "u.modelc", **common)
+    untuned = read_choices_file(tmp_path / "u.modelc")
+    (key,) = untuned.tasks
+    run = Run(path, digest_of(path), load_target("native"), load_config(), ({},))
+    task = run.programs()[1][0].tasks[0].task.canonical()
+    space = Space(task, run.target)
+    others = (space.individual(row).candidate for row in space.random(64, np.random.default_rng(0)))
+    other = next(c for c in others if c.key != untuned.tasks[key].key)
+    conditions = Conditions.of(task, run.target, code_version(), 1, run.parameter_bytes, run.config.policy)
+    good = Measurement("ok", "", 1e-3, 0.001, 9, 1e-3, 0.1, 0.1, untuned.tasks[key].key)
+    with Database(database) as made:
+        made.add(task, Record.of(key, conditions, untuned.tasks[key], good, untuned=True))
+        made.add(task, Record.of(key, conditions, other, replace(good, seconds=5e-4)))
+        made.add(task, Record.of(key, replace(conditions, version="0"), other, replace(good, seconds=1e-9)))
+
+    def compiled(name: str, *more: object) -> dict[str, object]:
+        with pytest.raises(SystemExit) as stop:
+            main(["compile", str(path), "--no-verify", "--json", "-o", str(tmp_path / name), *map(str, more)])
+        assert not stop.value.code
+        return json.loads(capsys.readouterr().out)
+
+    found = compiled("c.modelc", "--database", database)
+    assert (found["measured_tasks"], found["constructed_tasks"], found["other_records"]) == (1, 0, 1)
+    assert found["database"] == str(database)
+    assert read_choices_file(tmp_path / "c.modelc").tasks[key].key == other.key
+    rebuilt = compiled("r.modelc", "--choices", tmp_path / "c.modelc")
+    assert (rebuilt["measured_tasks"], rebuilt["chosen_tasks"], rebuilt["database"]) == (0, 1, None)
+    names = sorted(os.listdir(tmp_path / "c.modelc"))
+    assert names == sorted(os.listdir(tmp_path / "r.modelc")) and "choices.json" in names
+    for name in names:
+        assert (tmp_path / "c.modelc" / name).read_bytes() == (tmp_path / "r.modelc" / name).read_bytes(), name
+    for options in (["--no-database"], ["--database", database, "--run-threads", 2]):
+        assert compiled("n.modelc", *options)["measured_tasks"] == 0
+        assert read_choices_file(tmp_path / "n.modelc").tasks[key].key == untuned.tasks[key].key
+        shutil.rmtree(tmp_path / "n.modelc")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "sentence"),
+    [
+        ("tune", ["--database", "d", "--no-database"], "--database and --no-database were both given"),
+        ("compile", ["--database", "d", "--no-database"], "--database and --no-database were both given"),
+        ("compile", ["--database", "d"], "there is no database d"),
+        ("compile", ["--database", "m.onnx"], "it is no file of SQLite"),
+        ("tune", ["--database", "m.onnx"], "it is no file of SQLite"),
+        ("compile", ["--database", "d", "--choices", "m.onnx"], "either choices or a database"),
+    ],
+)
+def test_databases_that_are_none_are_refused_first(tmp_path, monkeypatch, capsys, verb, arguments, sentence) -> None:
+    before = network(tmp_path).read_bytes()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "m.onnx", *arguments])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == "" and sentence in said.err and "Traceback" not in said.err
+    assert os.listdir(tmp_path) == ["m.onnx"] and (tmp_path / "m.onnx").read_bytes() == before

@@ -13,17 +13,17 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
 from modelc.search.evolve import Random
-from modelc.search.population import Space, key_of
+from modelc.search.population import Individual, Space, key_of
 from modelc.search.scheduler import Scheduler, Work, total
-from modelc.search.tune import Budget, Record, Subject, Tuned, explorer_class, tune_tasks
+from modelc.search.tune import Budget, Subject, Tuned, explorer_class, tune_tasks
 from modelc.space.choose import chosen
 
 MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
 
 
-class Kept(list[Record]):
-    def add(self, record: Record) -> None:
-        self.append(record)
+class Kept(list[tuple[Subject, Candidate]]):
+    def add(self, subject: Subject, candidate: Candidate, individual: Individual | None, found: Measurement) -> None:
+        self.append((subject, candidate))
 
 
 class Machine:
@@ -65,7 +65,7 @@ def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) 
 def test_the_fastest_is_taken_and_the_budget_kept() -> None:
     result, machine, kept = tuned()
     assert result.ended == "budget" and result.trials == len(kept) == machine.calls == 48
-    assert len({key_of(r.candidate) for r in kept if r.task == MATMULS[0].hash}) == len(result.subjects[0].measured)
+    assert len({key_of(c) for s, c in kept if s.key == MATMULS[0].hash}) == len(result.subjects[0].measured)
     for subject in result.subjects:
         fastest = min(machine.seconds(c) for c, m in subject.measured if m.ok)
         assert fastest < 0.9e-3 and machine.seconds(subject.best) == fastest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.output import complain, json_option, print_json, progress, say, size
+from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say, size
 
 PRECISIONS = ("f32", "bf16", "auto")
 
@@ -60,6 +60,15 @@ def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
 @click.option(
     "--choices", metavar="FILE", type=click.Path(path_type=Path), help="Take what an earlier choices.json says."
 )
+@database_options
+@click.option(
+    "--run-threads",
+    metavar="N",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Take measurements of kernels on so many threads (tune's --threads).",
+)
 @json_option
 def compile_(
     model: Path,
@@ -74,12 +83,15 @@ def compile_(
     no_verify: bool,
     keep_unverified: bool,
     choices: Path | None,
+    database: Path | None,
+    no_database: bool,
+    run_threads: int,
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
     from modelc.pipeline import compile
 
-    sets = shape_sets(shapes)
+    sets, records = shape_sets(shapes), database_of(database, no_database)
     with progress("starting") as then:
 
         def follow(stage: str, text: str) -> None:
@@ -103,6 +115,8 @@ def compile_(
             choices=choices,
             precision=precision,
             progress=follow,
+            database=records,
+            run_threads=run_threads,
         )
     summary = result.to_json()
     if as_json:
@@ -116,6 +130,13 @@ def compile_(
         say(f"  kernels       {result.kernels} distinct, {result.steps} steps{rejected}")
         if choices is not None:
             say(f"  choices       {result.chosen} tasks as chosen, {result.kernels - result.chosen} constructed")
+        if result.database is not None:
+            others = f"; {result.other_records} records of other conditions left alone" if result.other_records else ""
+            rest = result.kernels - result.measured
+            say(
+                f"  database      {result.measured} tasks as measured on {run_threads} thread(s), {rest} constructed"
+                f"{others} ({result.database})"
+            )
         say(f"  arena         {size(result.arena_bytes)}")
         say(f"  parameters    {size(result.params_bytes)}")
         say(f"  library       {size(result.library_bytes)}")

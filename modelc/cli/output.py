@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -33,6 +34,21 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")(
         function
     )
+
+
+def database_options(function: F) -> F:
+    """--database and --no-database, of which database_of() makes one value."""
+    file = click.option(
+        "--database", metavar="FILE", type=click.Path(path_type=Path), help="Of measurements (default: the user's own)."
+    )
+    return file(click.option("--no-database", is_flag=True, help="Neither read nor write measurements.")(function))
+
+
+def database_of(database: Path | None, no_database: bool) -> Path | bool:
+    """What the library takes: a file, True for the user's own, False for none."""
+    if database is not None and no_database:
+        raise click.UsageError("--database and --no-database were both given")
+    return not no_database if database is None else database
 
 
 def print_json(data: Mapping[str, Any] | list[Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from modelc.cli.compile import shape_sets
-from modelc.cli.output import complain, json_option, print_json, progress, say
+from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say
 
 
 @click.command()
@@ -22,6 +22,7 @@ from modelc.cli.output import complain, json_option, print_json, progress, say
 @click.option("--shape", "shapes", metavar="NAME=1,3,224,224", multiple=True, help="As of compile.")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
+@database_options
 @json_option
 def tune(
     model: Path,
@@ -32,15 +33,18 @@ def tune(
     shapes: tuple[str, ...],
     threads: int,
     seed: int,
+    database: Path | None,
+    no_database: bool,
     as_json: bool,
 ) -> None:
     """Compiles a model with schedules that were measured to be fast on this machine.
 
     Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package and the untuned one
-    by turns, and writes the faster."""
+    by turns, and writes the faster. Every measurement is kept as it comes, and none is made again: whatever ended a
+    run, the same command goes on from there, and --budget is what this run may take."""
     from modelc.tuning import tune as tune_model
 
-    sets = shape_sets(shapes)
+    sets, records = shape_sets(shapes), database_of(database, no_database)
     with progress("starting") as then:
 
         def follow(stage: str, text: str) -> None:
@@ -59,6 +63,7 @@ def tune(
             seed=seed,
             shapes=sets,
             threads=threads,
+            database=records,
             progress=follow,
         )
     if as_json:
@@ -67,6 +72,8 @@ def tune(
     search = found.search
     say(f"{found.path}")
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s; ended by: {search.ended}")
+    if found.database is not None:
+        say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")
     times = f"{found.tuned_ms:.3f} ms tuned, {found.untuned_ms:.3f} ms untuned, by turns on {threads} thread(s)"
     if found.tuned:
         say(f"  chosen        {found.changed} of {found.tasks} kernels otherwise than without tuning")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 Outcome = Literal["ok", "invalid", "build-failed", "build-timeout", "crashed", "timeout", "wrong"]
+SURE = 2.0  # standard errors that a winner is faster by
+LEAST_GAIN = 0.02  # of the other's time, below which nothing is called faster
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Measurement:
     and `message` says more of all but the first.
 
     `seconds` of one call, the median of `repeats` samples; `reference_seconds` of the other one meanwhile (of the first
-    candidate: its own); `noise`, the standard error of `seconds`, relative. They are 0 where the outcome is not ok.
+    candidate: its own), whose key is `reference`; `noise`, the standard error of `seconds`, relative. They are 0 where
+    the outcome is not ok.
     `build_seconds` and `run_seconds` are what building and running cost, everything included.
     """
 
@@ -36,6 +40,7 @@ class Measurement:
     reference_seconds: float = 0.0
     build_seconds: float = 0.0
     run_seconds: float = 0.0
+    reference: str = ""
 
     @property
     def ok(self) -> bool:
@@ -46,6 +51,11 @@ class Measurement:
         """The time over the reference's in the same seconds: what compares candidates though the machine drifts."""
         return self.seconds / self.reference_seconds if self.ok else float("inf")
 
+    def faster(self, other: Measurement) -> bool:
+        """Whether it is known to be faster than `other`, by more than the noise; so is what works than what fails."""
+        doubt = max(LEAST_GAIN, SURE * math.hypot(self.noise, other.noise))
+        return self.ok and self.relative < other.relative * (1 - doubt)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -55,11 +65,17 @@ class Measurement:
         fields = Measurement.__dataclass_fields__
         if not isinstance(data, Mapping) or set(data) != set(fields) or data["outcome"] not in get_args(Outcome):
             raise ValueError(f"a measurement has {', '.join(fields)}, and one of the outcomes {get_args(Outcome)}")
-        text = {name: data[name] for name in ("outcome", "message")}
+        text = {name: data[name] for name in ("outcome", "message", "reference")}
         numbers = {name: value for name, value in data.items() if name not in text}
         bad = [n for n, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
-        if bad or not isinstance(data["message"], str):
-            raise ValueError(f"{(bad or ['message'])[0]} of a measurement is of another type")
+        bad += [n for n, v in text.items() if not isinstance(v, str)]
+        if bad or not isinstance(data["repeats"], int):
+            raise ValueError(f"{(bad or ['repeats'])[0]} of a measurement is of another type")
+        wrong = [n for n, v in numbers.items() if not 0 <= v < math.inf]
+        if data["outcome"] == "ok":
+            wrong += [n for n in ("seconds", "reference_seconds") if not data[n]]
+        if wrong:
+            raise ValueError(f"{wrong[0]} of a measurement is {data[wrong[0]]!r}")
         return Measurement(**text, **numbers)
 
 

@@ -260,10 +260,12 @@ class Measurer:
             return Measurement("wrong", wrong)
         reference = answer.reference_seconds or answer.seconds
         if subject.reference is None:
-            subject.reference = part
+            subject.reference, subject.reference_key = part, order.candidate.key
         subject.reference_seconds = reference
         subject.best = min(subject.best, answer.seconds / reference)
-        return Measurement("ok", "", answer.seconds, answer.noise, answer.repeats, reference)
+        return Measurement(
+            "ok", "", answer.seconds, answer.noise, answer.repeats, reference, reference=subject.reference_key
+        )
 
     def _drop(self, order: _Order) -> None:
         """Removes what a builder wrote of a candidate."""

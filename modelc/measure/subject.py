@@ -33,6 +33,7 @@ class Subject:
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the files of its inputs
     wanted: Arrays = field(default_factory=dict)
     reference: Part | None = None  # the first good candidate
+    reference_key: str = ""  # of that Candidate
     reference_seconds: float = 0.0  # of late
     best: float = math.inf  # over the reference's seconds
 

@@ -5,4 +5,5 @@ residual.py    what measurements say of the estimates' errors, near what was mea
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
 scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
 tune.py        the loop: rounds of one Task's batch within a budget, and what it found
+resume.py      beginning where the records of a database end, and adding to them
 """

@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from modelc.errors import ConfigError
@@ -22,8 +22,6 @@ from modelc.search.population import Individual, key_of
 from modelc.search.scheduler import Scheduler
 
 BATCH = 16
-SURE = 2.0  # standard errors that a winner is faster by
-LEAST_GAIN = 0.02  # of the untuned Candidate's time, below which it stays
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_SECONDS, MOST_TRIALS = 30 * 86400.0, 10_000_000
 _BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)?")
@@ -54,50 +52,50 @@ class Budget:
         )
 
 
-@dataclass(frozen=True)
-class Record:
-    """One Candidate that was measured: of which Task (its hash), and what became of it."""
-
-    task: str
-    candidate: Candidate
-    measurement: Measurement
-
-
-class Records(Protocol):
-    """What keeps records as they come."""
-
-    def add(self, record: Record) -> None: ...
-
-
 @dataclass
 class Subject:
-    """One Task under tuning: its hash, itself, the Candidate that it has without tuning, what explores it."""
+    """One Task under tuning: its hash, itself, the Candidate that it has without tuning, what explores it.
+
+    `earlier` is what other sessions measured, by turns with the untuned Candidate or on its scale; `again` what they
+    found fastest beside something else, which is worth another measurement."""
 
     key: str
     task: Task
     untuned: Candidate
     explorer: Explorer
     measured: list[tuple[Candidate, Measurement]] = field(default_factory=list)
+    earlier: Sequence[tuple[Candidate, Measurement]] = ()
+    again: Sequence[tuple[Candidate, Individual | None]] = ()
 
     @property
     def known(self) -> Measurement | None:
         """What is known of the untuned Candidate; None before it is measured."""
-        return next((m for c, m in self.measured if c is self.untuned), None)
+        own = next((m for c, m in self.measured if c is self.untuned), None)
+        before = next((m for c, m in self.earlier if c.key == self.untuned.key), None)
+        return own if own is not None and (own.ok or before is None) else before
 
     @property
     def fastest(self) -> tuple[Candidate, Measurement] | None:
-        good = [one for one in self.measured if one[1].ok]
-        return min(good, key=lambda one: one[1].relative, default=None)
+        """The fastest Candidate, on the scale of what is known of the untuned one."""
+        known = self.known
+        if known is None or not known.ok:
+            good = self.measured
+        elif any(m is known for _, m in self.earlier):  # in this session it is not measured, or failed
+            good = list(self.earlier)
+        else:
+            unit, reference = known.seconds, known.reference_seconds
+            scaled = ((c, replace(m, seconds=m.relative * unit, reference_seconds=reference)) for c, m in self.earlier)
+            good = [*self.measured, *scaled]
+        return min((one for one in good if one[1].ok), key=lambda one: one[1].relative, default=None)
 
     @property
     def best(self) -> Candidate:
         """The fastest Candidate, if it is known to be faster than the untuned one by more than the noise, or if that
         one fails; else that."""
         fastest, known = self.fastest, self.known
-        if fastest is None or known is None:
+        if fastest is None or known is None or not fastest[1].faster(known):
             return self.untuned
-        doubt = max(LEAST_GAIN, SURE * math.hypot(fastest[1].noise, known.noise))
-        return fastest[0] if fastest[1].relative < known.relative * (1 - doubt) else self.untuned
+        return fastest[0]
 
     @property
     def gain(self) -> float:
@@ -110,8 +108,16 @@ class Subject:
     @property
     def seconds(self) -> float:
         """Seconds of the fastest Candidate, at the speed that the machine had at first; 0 where none is known."""
-        first = next((m.reference_seconds for _, m in self.measured if m.ok), 0.0)
+        first = next((m.reference_seconds for _, m in (*self.earlier, *self.measured) if m.ok), 0.0)
         return 0.0 if self.fastest is None else self.fastest[1].relative * first
+
+
+class Records(Protocol):
+    """What keeps measurements as they come."""
+
+    def add(
+        self, subject: Subject, candidate: Candidate, individual: Individual | None, measurement: Measurement
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -188,8 +194,9 @@ def _batch(subject: Subject, count: int) -> list[tuple[Candidate, Individual | N
     built = (space.individual(row) for row in space.constructed(space.target.cores))
     own = next((one for one in built if key_of(one.candidate) == name), None)
     subject.explorer.skip(subject.untuned)
-    more = subject.explorer.propose(count - 1) if count > 1 else []
-    return [(subject.untuned, own), *((one.candidate, one) for one in more)]
+    first = [(subject.untuned, own), *subject.again][:count]
+    more = subject.explorer.propose(count - len(first)) if count > len(first) else []
+    return [*first, *((one.candidate, one) for one in more)]
 
 
 def _measured(
@@ -206,7 +213,7 @@ def _measured(
             candidate, individual = batch[index]
             subject.measured.append((candidate, measurement))
             if records is not None:
-                records.add(Record(subject.key, candidate, measurement))
+                records.add(subject, candidate, individual, measurement)
             if individual is not None:
                 learnt.append((individual, measurement))
             if time.monotonic() >= deadline:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import TargetError
-from modelc.scratch import TemporaryFolder, beside
+from modelc.scratch import TemporaryFolder, beside, user_cache
 from modelc.target.host import Host, read_host
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.target.isa import architecture
@@ -157,8 +157,7 @@ def _memory(host: Host) -> Path:
     """The file where this machine's timings are kept; another CPU, core count or version of this code has another."""
     facts = [repr(host), *(source.read_text() for source in (_PROGRAM, *sorted(_PROGRAM.parent.glob("*.py"))))]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "modelc" / f"native-{digest[:16]}.yaml"
+    return user_cache() / f"native-{digest[:16]}.yaml"
 
 
 def _recall(path: Path) -> Target | None:

@@ -1,0 +1,16 @@
+"""What was measured, kept between runs: a file of SQLite that several tuners may write at once.
+
+version.py    which records were measured of the code that is generated today
+record.py     one measured Candidate, and under which conditions; as plain data, read strictly
+file.py       opening a file that may be anything, making a new one, what SQLite's errors mean
+store.py      the database: adding, listing, counting, removing
+compare.py    records of one Task on one scale, and the best of them
+recorded.py   what compiling takes from it
+exchange.py   JSON lines out and in
+"""
+
+from modelc.database.record import Conditions, Record
+from modelc.database.store import Database, database_for, default_place, records
+from modelc.database.version import code_version
+
+__all__ = ["Conditions", "Database", "Record", "code_version", "database_for", "default_place", "records"]

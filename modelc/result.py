@@ -1,0 +1,58 @@
+"""What a compilation gives, beside the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelc.verify import Report
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
+    distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
+    were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
+    kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
+    construction; `other_records` of their Tasks were made under other conditions, and left alone."""
+
+    path: Path | None
+    target: str
+    seconds: Mapping[str, float]
+    threads: int
+    kernels: int = 0
+    steps: int = 0
+    arena_bytes: int = 0
+    params_bytes: int = 0
+    library_bytes: int = 0
+    rejected: int = 0
+    chosen: int = 0
+    measured: int = 0
+    database: Path | None = None
+    other_records: int = 0
+    notes: tuple[str, ...] = ()
+    report: Report | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": None if self.path is None else str(self.path),
+            "target": self.target,
+            "seconds": {stage: round(s, 3) for stage, s in self.seconds.items()},
+            "total_seconds": round(sum(self.seconds.values()), 3),
+            "threads": self.threads,
+            "kernels": self.kernels,
+            "steps": self.steps,
+            "arena_bytes": self.arena_bytes,
+            "params_bytes": self.params_bytes,
+            "library_bytes": self.library_bytes,
+            "rejected_candidates": self.rejected,
+            "chosen_tasks": self.chosen,
+            "measured_tasks": self.measured,
+            "constructed_tasks": self.kernels - self.chosen - self.measured,
+            "database": None if self.database is None else str(self.database),
+            "other_records": self.other_records,
+            "notes": list(self.notes),
+            "verification": None if self.report is None else self.report.to_json()["summary"],
+        }

@@ -1,0 +1,36 @@
+"""Tests have a cache of their own: what the user has measured neither changes what they see, nor is changed by them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelc.database import default_place
+from modelc.scratch import user_cache
+
+OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already
+
+if OWN not in os.environ:
+    theirs = user_cache()
+    os.environ[OWN] = os.environ["XDG_CACHE_HOME"] = own = tempfile.mkdtemp(prefix="modelc-tests-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    user_cache().mkdir()
+    for probed in theirs.glob("native-*.yaml"):  # timings of this machine, which take a second
+        shutil.copy(probed, user_cache())
+
+
+@pytest.fixture(autouse=True)
+def no_database_of_the_user() -> Iterator[None]:
+    """A test that measures says where to: what one test leaves would change what another compiles."""
+    yield
+    if os.environ.get("XDG_CACHE_HOME") == os.environ[OWN]:
+        place: Path = default_place()
+        left = place.exists()
+        place.unlink(missing_ok=True)
+        assert not left, "the test wrote to the user's database: give it one of its own"

@@ -1,0 +1,308 @@
+"""The database of measurements: nothing that was measured is lost, nothing that is not ours is used or touched."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_tune import MATMULS, Machine, subjects_of
+from three_ways import host_target
+
+from modelc.database import Conditions, Database, Record, code_version, database_for, default_place, file, records
+from modelc.database.compare import apart, comparable, fastest
+from modelc.database.recorded import Recorded
+from modelc.database.version import HERE, deciding_files
+from modelc.errors import DatabaseError
+from modelc.measure import Measurement
+from modelc.policy import Policy
+from modelc.search.population import Space
+from modelc.search.resume import Memory, individual_of, record_of
+from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.tune import Budget, Tuned, tune_tasks
+
+TASK = MATMULS[0]
+CONDITIONS = Conditions.of(TASK, host_target(), code_version(), 1, 1 << 16, Policy())
+
+
+@cache
+def space() -> Space:
+    return Space(TASK, host_target())
+
+
+@cache
+def made(count: int = 8) -> tuple[Record, ...]:
+    """Records of different Candidates of TASK: the first is untuned, each later one is faster."""
+    drawn = map(space().individual, space().random(16 * count, np.random.default_rng(0)))
+    individuals = dict(list({one.candidate.key: one for one in drawn}.items())[:count])
+    assert len(individuals) == count
+    good = Measurement("ok", "", 1e-3, 0.001, 9, 1e-3, 0.1, 0.1, next(iter(individuals)))
+    return tuple(
+        record_of(TASK, CONDITIONS, one.candidate, one, replace(good, seconds=1e-3 * 0.9**k), k == 0)
+        for k, one in enumerate(individuals.values())
+    )
+
+
+def filled(path: Path) -> Path:
+    with Database(path) as database:
+        assert database.add(TASK, *made()) == len(made())
+    return path
+
+
+# --- what goes in comes out -------------------------------------------------------------------------------------------
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    failed = replace(made()[1], measurement=Measurement("crashed", "signal 11 in it"), measured_at=5.0)
+    with Database(filled(tmp_path / "d")) as database:
+        assert database.add(TASK, failed, *made()) == 1, "equal records are one"
+        assert list(database.records()) == [*made(), failed]
+        assert list(database.records(TASK.hash, CONDITIONS)) == [*made(), failed]
+        assert not list(database.records(TASK.hash, replace(CONDITIONS, threads=2)))
+        assert database.others(TASK.hash, replace(CONDITIONS, threads=2)) == 9
+        (count,) = database.counts()
+        assert (count.tasks, count.records, count.failures, count.threads) == (1, 9, 1, 1)
+    ((task, found),) = records(tmp_path / "d", CONDITIONS.target, CONDITIONS.version)
+    assert task == TASK and [one.candidate.key for one in found] == [one.key for one in (*made(), failed)]
+    assert all(individual_of(space(), one) is not None for one in found)
+    assert not list(records(tmp_path / "d", CONDITIONS.target, "another"))
+
+
+def write_alone(path: Path, name: int, each: int) -> None:
+    for number in range(each):
+        with Database(path) as database:
+            database.add(TASK, replace(made()[number % 8], measured_at=float(each * name + number)))
+
+
+def test_several_writers_make_and_fill_one(tmp_path: Path) -> None:
+    made()
+    with ThreadPoolExecutor(4) as pool:  # SQLite's locks are between connections, wherever these are
+        list(pool.map(lambda k: write_alone(tmp_path / "d", k, 25), range(4)))
+    with Database(tmp_path / "d") as database:
+        assert len(list(database.records())) == 100
+    assert [name for name in os.listdir(tmp_path) if not name.startswith("d")] == []
+
+
+# --- tuning goes on ---------------------------------------------------------------------------------------------------
+
+
+def tuned(path: Path, trials: int, until: int = 1 << 30) -> tuple[Tuned, Machine, int]:
+    subjects = subjects_of(MATMULS)
+    machine = Machine([s.untuned for s in subjects], until=until)
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    with Database(path) as database:
+        memory = Memory(database, lambda task: replace(CONDITIONS, threads=1))
+        known = memory.recall(subjects, scheduler)
+        return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), memory, batch=12), machine, known
+
+
+def test_tuning_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    first, machine, known = tuned(tmp_path / "d", 48, until=30)
+    assert (first.ended, first.trials, known) == ("interrupted", 30, 0)
+    second, again, known = tuned(tmp_path / "d", 24)
+    assert (second.ended, second.trials, known, again.calls) == ("budget", 24, 30, 24)
+    with Database(tmp_path / "d") as database:
+        found = list(database.records())
+    assert len(found) == 54
+    measured = [(one.task, one.key) for one in found if not one.untuned]
+    assert len(measured) == len(set(measured)) >= 50, "a known Candidate was measured again"
+    for subject in second.subjects:
+        mine = [one for one in found if one.task == subject.key and one.measurement.ok]
+        best = min(machine.seconds(one.candidate) for one in mine)
+        assert again.seconds(subject.best) == pytest.approx(best) and best < 1e-3
+        assert fastest(mine).candidate == subject.best
+    assert second.log[0].predicted <= first.log[-1].predicted
+
+
+def test_all_that_is_known_needs_no_measurement(tmp_path: Path) -> None:
+    subjects = subjects_of(MATMULS[:1])
+    with Database(filled(tmp_path / "d")) as database:
+        scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
+        untuned = Record.of(TASK.hash, CONDITIONS, subjects[0].untuned, made()[0].measurement, True)
+        database.add(TASK, untuned)
+        assert Memory(database, lambda task: CONDITIONS).recall(subjects, scheduler) == 9
+    assert subjects[0].best.key == made()[-1].key and subjects[0].gain == pytest.approx(0.9**-7)
+    assert scheduler.histories == [[pytest.approx(1e-3 * 0.9**7)]]
+
+
+def test_times_of_other_sessions_are_compared_by_what_both_measured() -> None:
+    slow = [
+        replace(one, measurement=replace(one.measurement, reference="f" * 32, reference_seconds=2e-3)) for one in made()
+    ]
+    anchor = made()[0].key
+    scaled = comparable([*made()[:4], *slow[3:], slow[0]], anchor)
+    relative = [scaled[one.key][1].relative for one in made()]
+    assert relative == pytest.approx([0.9**k for k in range(8)])
+    assert [one.key for one in apart([*made()[:4], *slow[3:]], anchor)] == [made()[-1].key]
+    assert fastest([*made()[:4], *slow[3:]]).key == made()[3].key
+    noisy = replace(made()[1], measurement=replace(made()[1].measurement, noise=0.2))
+    assert fastest([made()[0], noisy]) is None and fastest(made()[1:]) is None
+
+
+# --- only what was measured of this ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["target", "version", "threads", "constants", "policy"])
+def test_records_of_other_conditions_are_left_alone(tmp_path: Path, name: str) -> None:
+    target = host_target()
+    with Database(filled(tmp_path / "d")) as database:
+        found = Recorded(database, target, 1)
+        assert found.candidate(TASK, Policy(), 1 << 16).key == made()[-1].key == found.candidates[TASK.hash].key
+        assert found.others == {TASK.hash: 0}
+        found.target = replace(target, cores=target.cores + 1) if name == "target" else target
+        found.threads = 2 if name == "threads" else 1
+        policy, cold = Policy(winograd=name != "policy"), 1 << 40 if name == "constants" else 1 << 16
+        if name == "version":
+            database.remove("1", [])
+            stale = replace(CONDITIONS, version=code_version() + "0")
+            database.add(TASK, *(replace(one, conditions=stale) for one in made()))
+        assert found.candidate(TASK, policy, cold) is None and (found.candidates, found.others) == ({}, {TASK.hash: 8})
+
+
+def test_the_version_covers_what_decides_code() -> None:
+    files = [path for path in deciding_files() if path.suffix == ".py"]
+    modules = {".".join(("modelc", *path.relative_to(HERE).with_suffix("").parts)) for path in files}
+    modules |= {name.removesuffix(".__init__") for name in modules}
+    modules |= {
+        f"modelc.{name}" for name in ("errors", "scratch", "frontend.limits", "package", "policy", "plan.program")
+    }
+    modules |= {"modelc.ops", "modelc.ops.opaque", "modelc.space.choose"}  # the interpreter's meanings; proposals
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("modelc."):
+                assert node.module in modules, f"{path} imports {node.module}, of which the version does not depend"
+    assert len(files) > 60 and {path.suffix for path in deciding_files()} == {".py", ".c", ".h", ".yaml"}
+
+
+# --- files that are something else ----------------------------------------------------------------------------------
+
+
+def run(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def altered(*statements: str) -> Callable[[Path], None]:
+    return lambda path: run(filled(path), *statements)
+
+
+def damaged(path: Path) -> None:
+    run(filled(path), "PRAGMA journal_mode=DELETE")
+    data = bytearray(path.read_bytes())
+    for at in range(4096, len(data), 512):
+        data[at : at + 64] = os.urandom(64)
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    run(filled(path), "PRAGMA journal_mode=DELETE")
+    path.write_bytes(path.read_bytes()[:6000])
+
+
+def huge(path: Path) -> None:
+    filled(path)
+    with path.open("r+b") as stream:
+        stream.truncate(1 << 40)
+
+
+NESTED = "'" + "[" * 200_000 + "'"
+HOSTILE = {
+    "text": (lambda path: path.write_text("no database\n" * 500), "it is no file of SQLite"),
+    "empty": (lambda path: path.write_text(""), "it is no file of SQLite"),
+    "folder": (Path.mkdir, "it is no file"),
+    "fifo": (os.mkfifo, "it is no file"),
+    "another program's": (lambda path: run(path, "CREATE TABLE t (x)"), "another program's"),
+    "a later schema": (altered("PRAGMA user_version=2"), "has schema 2"),
+    "trigger": (altered("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM tasks; END"), "its tables are"),
+    "view": (altered("ALTER TABLE tasks RENAME TO t", "CREATE VIEW tasks AS SELECT * FROM t"), "its tables are"),
+    "damaged": (damaged, "damaged"),
+    "cut": (cut, "damaged"),
+    "huge": (huge, "expected at most"),
+    "nested": (altered(f"UPDATE records SET candidate = {NESTED}"), "nested too deeply"),
+    "long": (altered("UPDATE records SET candidate = hex(zeroblob(1000000))"), "no text of at most"),
+    "no candidate": (altered("UPDATE records SET candidate = '{}'"), "candidate.schema.json"),
+    "another's key": (altered(f"UPDATE records SET key = '{'0' * 32}' WHERE number = 8"), "is said"),
+    "a blob": (altered("UPDATE records SET message = x'ff00'"), "message"),
+    "no time": (altered("UPDATE records SET seconds = -1.0"), "seconds of a measurement is -1"),
+    "endless": (altered("UPDATE records SET seconds = 9e999"), "seconds of a measurement is inf"),
+    "words": (altered("UPDATE records SET threads = 'two'", "UPDATE records SET threads = 1, noise = 'x'"), "noise"),
+    "no outcome": (altered("UPDATE records SET outcome = 'fine'"), "outcomes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_a_sentence_and_stays_as_it_is(tmp_path: Path, name: str) -> None:
+    make, sentence = HOSTILE[name]
+    make(path := tmp_path / "d")
+    before = path.stat() if name in ("folder", "fifo", "huge") else path.read_bytes()
+    with pytest.raises(DatabaseError) as error:
+        database, _ = database_for(path, write=True)
+        with database:
+            Recorded(database, host_target(), 1).candidate(TASK, Policy(), 1 << 16)
+    assert sentence in str(error.value) and str(path) in str(error.value) and "--database" in str(error.value)
+    after = path.stat() if name in ("folder", "fifo", "huge") else path.read_bytes()
+    assert after == before and os.listdir(tmp_path)[0] == "d"
+
+
+def test_the_users_own_is_renamed_where_it_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert database_for(True, write=False) == (None, "") and not default_place().exists()
+    for number in (1, 2):
+        default_place().parent.mkdir(exist_ok=True)
+        default_place().write_text(f"{number}")
+        database, note = database_for(True, write=True)
+        aside = default_place().with_name(f"records-1.sqlite.damaged-{number}")
+        assert aside.name in note and aside.read_text() == f"{number}"
+        with database:
+            assert not list(database.records())
+        default_place().unlink()
+
+
+# --- no room, no right, no patience ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    subjects = subjects_of(MATMULS[:1])
+    machine = Machine([subjects[0].untuned])
+    with Database(filled(tmp_path / "d")) as database:
+        pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
+        database._connection.execute(f"PRAGMA max_page_count={pages + 3}")
+        scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
+        with pytest.raises(DatabaseError, match="is full; make room"):
+            tune_tasks(subjects, scheduler, machine, Budget(trials=500), Memory(database, lambda task: CONDITIONS))
+        assert machine.calls > 1 and len(list(database.records())) == 8 + machine.calls - 1
+    with Database(tmp_path / "d") as database:
+        assert list(database.records())[:8] == list(made())
+
+
+def test_a_lock_that_stays_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "PATIENCE", 0.05)
+    other = sqlite3.connect(filled(tmp_path / "d"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with Database(tmp_path / "d") as database, pytest.raises(DatabaseError, match="locked by another process"):
+        database.add(TASK, *made())
+    other.execute("ROLLBACK")
+    other.close()
+
+
+@pytest.mark.parametrize("place", ["/proc/none/d", "/dev/null/d", "none/d"])
+def test_where_there_can_be_none_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatabaseError, match=r"there is no database|cannot be opened or written: \w"):
+        Database(place, write=place != "none/d")
+
+
+def test_nothing_is_made_where_reading_is_all(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match="there is no database"):
+        Database(tmp_path / "d", write=False)
+    assert os.listdir(tmp_path) == []
