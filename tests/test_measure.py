@@ -24,6 +24,7 @@ from modelc.measure import Effort, Limits, Measurement, Measurer
 from modelc.measure.data import bounds_of, difference, draw
 from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
+from modelc.scratch import remove_orphans
 from modelc.space.choose import candidates, chosen, default_candidate
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
@@ -204,16 +205,20 @@ def processes_of(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
+def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Of one that is killed, what is left is the runner's folder, which the next command removes."""
     program = PROGRAM.format(tests=str(Path(__file__).parent))
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )  # fmt: skip
     assert process.stdout is not None
     folder = process.stdout.readline().strip()
     assert [process.stdout.readline().strip() for _ in range(3)] == ["ok"] * 3
-    assert Path(folder).is_dir() and len(processes_of(folder)) >= 4  # runner, zygote, builders; and a job at times
+    assert (
+        Path(folder).parent == tmp_path and Path(folder).is_dir() and len(processes_of(folder)) >= 4
+    )  # runner, zygote, builders; and a job at times
     process.send_signal(number)
     process.stdout.read()
     assert process.wait(60) != 0
@@ -221,6 +226,10 @@ def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
     while (processes_of(folder) or Path(folder).exists()) and time.monotonic() < until:
         time.sleep(0.05)
     assert processes_of(folder) == [] and not Path(folder).exists()
+    while any(tmp_path.iterdir()) and time.monotonic() < until:  # the last of a killed process are its locks
+        remove_orphans(tmp_path)
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- elsewhere ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from modelc.measure.measurement import Effort, Limits, Measurement
 from modelc.measure.pool import Builder, Zygote
 from modelc.measure.runner import Runner
 from modelc.measure.subject import POISON, Subject
+from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 
 LEAD = 2  # candidates that are built and wait, for each builder
@@ -121,7 +121,7 @@ class Measurer:
         return [found[number] for number in numbers]
 
     def __enter__(self) -> Measurer:
-        self._temporary = tempfile.TemporaryDirectory(prefix="modelc-measure-", ignore_cleanup_errors=True)
+        self._temporary = TemporaryFolder("measure")
         try:
             self._folder = Path(self._temporary.name)
             self._runner = Runner(self.target, self._folder, self._measuring)

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from typing import Any
 from modelc.errors import MeasureError, TargetError
 from modelc.measure.job import Answer
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
+from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 
 HERE = Path(__file__).parent
@@ -156,13 +156,13 @@ class Runner:
         self.close()
 
 
-_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+_folders: list[TemporaryFolder] = []  # removed when the process ends
 
 
 @cache
 def program(triple: str) -> Path:
     """The runner for a machine, compiled once in a process."""
-    folder = tempfile.TemporaryDirectory(prefix="modelc-runner-")
+    folder = TemporaryFolder("runner")
     _folders.append(folder)
     sources = [*(str(HERE / name) for name in SOURCES), *(str(RUNTIME / name) for name in SHARED)]
     libraries = ["-ldl", "-pthread", "-Wl,--no-as-needed", "-lm"]  # libm is for the kernels
