@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from modelc.config import Config, parse_config
 from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate
+from modelc.ir.program import Program
 from modelc.layout.convert import LayoutChoice
+from modelc.package.spec import FixedInput
 from modelc.target import Target, parse_target
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -30,12 +33,13 @@ class Choices:
     """One Candidate for each Task, by its hash, and what they were chosen for. `target` is the whole description, so
     that a rebuild does not depend on what is measured today. For each of `shapes`, `float32` names the Tasks that
     precision auto keeps in float32, and `layouts` says how values are stored. `occurrences` says how often each Task
-    runs, all shapes together: what time spent on it would be worth."""
+    runs, all shapes together: what time spent on it would be worth. `constants` are inputs that were fixed."""
 
     version: str
     model_sha256: str
     target: Target
     shapes: tuple[Shapes, ...]
+    constants: tuple[FixedInput, ...]
     config: Config
     tasks: Mapping[str, Candidate]
     occurrences: Mapping[str, int]
@@ -49,12 +53,18 @@ class Choices:
             "target_key": self.target.key,
             "target": self.target.to_yaml(),
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
+            "constants": [one.to_json() for one in self.constants],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
         }
+
+
+def occurrences(programs: Sequence[Program]) -> Counter[str]:
+    """How often each Task runs, by its hash, in all programs together."""
+    return Counter(bound.task.hash for program in programs for bound in program.tasks)
 
 
 def read_choices_file(path: str | Path) -> Choices:
@@ -84,6 +94,7 @@ def parse_choices(data: Any, source: str) -> Choices:
         model_sha256=data["model_sha256"],
         target=parse_target(data["target"], f"{source}: target"),
         shapes=shapes,
+        constants=tuple(_constant(one, f"{source}: constants.{k}") for k, one in enumerate(data["constants"])),
         config=parse_config(data["config"], f"{source}: config"),
         tasks={key: _read(Candidate.from_json, one, f"{source}: tasks.{key}") for key, one in data["tasks"].items()},
         occurrences={key: int(count) for key, count in data["occurrences"].items()},
@@ -92,6 +103,12 @@ def parse_choices(data: Any, source: str) -> Choices:
             _read(LayoutChoice.from_json, one, f"{source}: layouts.{k}") for k, one in enumerate(data["layouts"])
         ),
     )
+
+
+def _constant(data: Any, place: str) -> FixedInput:
+    found = FixedInput.from_json(data)
+    _read(lambda one: one.array(), found, place)
+    return found
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ MAX_FILE = 1 << 20
 
 
 PRECISIONS = ("f32", "bf16", "auto")
+SECTIONS = ("inputs", "simplify", "precision", "partition", "layout", "schedule", "codegen", "verify")
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,22 @@ class Layouts:
 
 
 @dataclass(frozen=True)
-class Config:
-    """`simplify`: the passes over the Graph, in order, in the words of modelc.passes. `policy`: what of Winograd,
-    intrinsics, attention and bfloat16 is allowed. `layout`: how values are stored.
-    `flush_denormals`: whether a package computes with subnormal numbers taken as zero. `check_addresses`: whether a run
-    looks at indices and lengths in its data before it addresses memory by them."""
+class Inputs:
+    """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
+    (a number, true or false, a list of them, the path of a .npy file) for inputs."""
 
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
+    modelc.passes. `policy`: what of Winograd, intrinsics, attention and bfloat16 is allowed. `layout`: how values are
+    stored. `flush_denormals`: whether a package computes with subnormal numbers taken as zero. `check_addresses`:
+    whether a run looks at indices and lengths in its data before it addresses memory by them."""
+
+    inputs: Inputs
     simplify: tuple[Spec, ...]
     policy: Policy
     layout: Layouts
@@ -67,6 +79,10 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """The tree of the YAML file that says the same."""
         return {
+            "inputs": {
+                "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
+                "constants": dict(self.inputs.constants),
+            },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
             "partition": {"attention": self.policy.attention},
@@ -109,7 +125,7 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
-    top = _section(tree, source, "", ("simplify", "precision", "partition", "layout", "schedule", "codegen", "verify"))
+    top = _section(tree, source, "", SECTIONS)
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
     schedule = _section(top["schedule"], source, "schedule", ("winograd", "tensorize"))
@@ -122,6 +138,7 @@ def parse_config(tree: Any, source: str) -> Config:
     for one in passes:
         make_pass(one)
     return Config(
+        inputs=_inputs(top["inputs"], source),
         simplify=tuple(passes),
         policy=Policy(
             winograd=_flag(schedule, source, "schedule.winograd"),
@@ -144,6 +161,29 @@ def parse_config(tree: Any, source: str) -> Config:
             bf16=Rounded(_number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")),
         ),
     )
+
+
+def _inputs(tree: Any, source: str) -> Inputs:
+    section = _section(tree, source, "inputs", ("dims", "constants"))
+    for key in ("dims", "constants"):
+        if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
+            raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
+    dims = {}
+    for name, value in section["dims"].items():
+        sizes = value if isinstance(value, list) else [value]
+        if not sizes or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes):
+            raise ConfigError(
+                f"{source}: inputs.dims.{name} is {shown(value)}; expected a whole number, or a list of them"
+            )
+        dims[name] = tuple(sizes)
+    for name, value in section["constants"].items():
+        listed = value if isinstance(value, list) else [value]
+        if not isinstance(value, str) and not all(isinstance(one, int | float) for one in listed):
+            raise ConfigError(
+                f"{source}: inputs.constants.{name} is {shown(value)}; expected a number, true, false, a list of them, "
+                "or the path of a .npy file"
+            )
+    return Inputs(dims, section["constants"])
 
 
 def check_precision(value: Any, place: str) -> str:

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.errors import blaming
+from modelc.choices import Shapes
+from modelc.errors import InputError, blaming
+from modelc.frontend.load import read_model
 from modelc.frontend.onnx import unsupported
+from modelc.frontend.specialise import fix_constants, free_flags
+from modelc.frontend.steering import Given
 from modelc.frontend.surgery import summary
-from modelc.package import read_package
+from modelc.frontend.uses import Uses
+from modelc.inputs import Flags
+from modelc.package import FixedInput, read_package
+
+SHOWN = 8  # numbers of a constant
 
 
-def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators, and
-    each node that cannot be compiled with the reason."""
+def inspect(
+    path: str | os.PathLike[str],
+    shapes: Sequence[Shapes] = (),
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+) -> dict[str, Any]:
+    """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
+    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants, and each node that
+    cannot be compiled with the reason, all after what `shapes`, `dims` and `constants` fix, as of compile."""
     place = Path(path)
     folder = os.path.isdir(place)
+    flags = Flags(tuple(shapes), dims or {}, constants or {})
     with blaming(f"{'package' if folder else 'model'} {place}"):
-        return _package(place) if folder else _model(place)
+        if folder and flags != Flags():
+            raise InputError("the inputs of a package are fixed; --shape, --dim and --constant are for models")
+        return _package(place) if folder else _model(place, flags)
 
 
 def _package(path: Path) -> dict[str, Any]:
@@ -38,6 +56,7 @@ def _package(path: Path) -> dict[str, Any]:
             {"inputs": [asdict(t) for t in plan.inputs], "outputs": [asdict(t) for t in plan.outputs]}
             for plan in m.variants
         ],
+        "constants": [_constant(one) for one in m.constants],
         "steps": len(first.steps),
         "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
@@ -51,6 +70,24 @@ def _package(path: Path) -> dict[str, Any]:
     }
 
 
-def _model(path: Path) -> dict[str, Any]:
-    lacking = [dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path)]
-    return {"kind": "model", **summary(path), "supported": not lacking, "unsupported": lacking}
+def _constant(one: FixedInput) -> dict[str, Any]:
+    """With its first numbers, as text."""
+    numbers = one.array().reshape(-1)
+    shown = ", ".join(map(str, numbers[:SHOWN].tolist())) + ", ..." * (numbers.size > SHOWN)
+    return {**asdict(one.tensor), "shape": list(one.tensor.shape), "value": shown}
+
+
+def _model(path: Path, flags: Flags) -> dict[str, Any]:
+    model = read_model(path)
+    known, given = flags.looked_at(model)
+    fix_constants(model, known)
+    lacking = [dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model)]
+    uses = Uses(model.graph, path.parent)
+    return {
+        "kind": "model",
+        **summary(model),
+        "free": free_flags(given),
+        "steering": [asdict(one) for one in uses.steering()],
+        "supported": not lacking,
+        "unsupported": lacking,
+    }

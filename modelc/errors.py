@@ -22,6 +22,14 @@ class ModelError(ModelcError):
     """The model: not an ONNX file, an unknown operator, a free dimension, a wrong shape."""
 
 
+class NotKnown(ModelError):
+    """A value that has to be known when compiling, and is computed when the model runs."""
+
+    def __init__(self, sentence: str, value: str = "") -> None:
+        super().__init__(sentence)
+        self.value = value
+
+
 class TargetError(ModelcError):
     """The target: unknown name, malformed YAML, an impossible number, a missing feature."""
 

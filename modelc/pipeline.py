@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,16 +13,20 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from modelc import __version__
-from modelc.choices import Choices, Shapes, blaming_choices, check_choices, digest_of, read_choices_file
+from modelc.choices import Choices, Shapes, blaming_choices, check_choices, digest_of, occurrences, read_choices_file
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
-from modelc.config import Config, check_precision, load_config
+from modelc.config import Config, Inputs, check_precision, load_config
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError, blaming
 from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.frontend.onnx import import_model
+from modelc.frontend.steering import Given
+from modelc.inputs import Flags, as_chosen, fitting, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -34,6 +37,7 @@ from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import choose_layouts, partition
 from modelc.package import (
+    FixedInput,
     Package,
     PackageSpec,
     PackageTarget,
@@ -82,14 +86,19 @@ def compile(
     progress: Progress | None = None,
     database: str | Path | bool = True,
     run_threads: int = 1,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
     `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
-    `precision` (f32, bf16, auto) is said in place of the configuration's.
-    `choices` is the choices.json of an earlier package: target, shapes and config are taken from it where they are not
-    given, and the package is the same byte for byte. What the choices do not name is constructed; of another model's
-    choices, and for other shapes, the Tasks that occur are taken.
+    `precision` (f32, bf16, auto) is said in place of the configuration's. `dims` fixes free dimensions by name, each
+    of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
+    where neither `shapes` nor `dims` are given.
+    `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
+    they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
+    another model's choices, and for other shapes, the Tasks that occur are taken.
     `database` is one of modelc.tune: True, the user's own if it is there; False, none. Without `choices`, of each
     Task the Candidate is taken that was measured to be the fastest for just this target and version of modelc, on
     `run_threads` threads. Raises ModelcError; VerificationError where the package is wrong, and then there is none
@@ -108,21 +117,25 @@ def compile(
     if choices is not None:
         found = read_choices_file(choices)
         check_choices(found, __version__, None, given, str(choices))
-        given, settings, tasks = found.target, settings or found.config, found.tasks
-        if found.model_sha256 == digest:
-            shapes = tuple(shapes) or found.shapes
-            locked = found if tuple(shapes) == found.shapes else None
+        given, tasks = found.target, found.tasks
+        locked = found if found.model_sha256 == digest else None
+        settings = settings or (found.config if locked else replace(found.config, inputs=Inputs()))
     settings = settings if settings is not None else load_config()
     if precision is not None:
         settings = settings.allowing(precision=check_precision(precision, "precision"))
+    with blaming(f"model {path}"):
+        flags = as_chosen(locked, Flags(tuple(shapes), dims or {}, constants or {}), settings.inputs)
+        steering = flags.applied(path, inputs)
     run = Run(
         model=path,
         digest=digest,
         target=given if given is not None else load_target("native"),
         config=settings,
-        shapes=tuple(shapes) or ({},),
+        shapes=steering.shapes,
+        constants=steering.constants,
+        inputs=inputs,
         threads=threads or default_threads(),
-        locked=locked,
+        locked=locked if locked is not None and made_for(locked, steering) else None,
         tasks=tasks,
         stages=Stages(
             last=stop_after or STAGES[-1],
@@ -153,11 +166,6 @@ def place_of(task: Task) -> str:
     return f"task {task.name} ({', '.join(map(repr, task.nodes[:NAMED]))}{more})"
 
 
-def occurrences(programs: Sequence[Program]) -> Counter[str]:
-    """How often each Task runs, by its hash, in all programs together."""
-    return Counter(bound.task.hash for program in programs for bound in program.tasks)
-
-
 def default_threads() -> int:
     """CPUs that this process may run on, but not more than kernels keep busy."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -176,6 +184,8 @@ class Run:
     threads: int = field(default_factory=default_threads)
     locked: Choices | None = None  # of this very model and these shapes: layouts and precision are theirs
     tasks: Mapping[str, Candidate] = field(default_factory=dict)  # that were chosen before, by the Task's hash
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # inputs of the model that are fixed
+    inputs: Mapping[str, NDArray[Any]] | None = None  # to verify with
     stages: Stages = field(default_factory=Stages)
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
@@ -289,7 +299,9 @@ class Run:
         """import, simplify, partition: one Program for each set of shapes, as the model says it, and in the precision
         that is asked for."""
         with self.stages.stage("import", str(self.model)) as dump:
-            graphs = [import_model(self.model, shapes) for shapes in self.shapes]
+            graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
+            if self.inputs is not None:
+                self.inputs = fitting(self.inputs, graphs, self.constants, self.model)
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
@@ -405,7 +417,8 @@ class Run:
                 for program in programs
             )
         tasks = {key: one.candidate for key, one in compiled.items()}
-        made_for = (__version__, self.digest, self.target, self.shapes, self.config)
+        constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
+        made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
         chosen = Choices(*made_for, tasks, occurrences(programs), kept, self.layouts)
         return PackageSpec(
             name=self.model.stem,
@@ -418,6 +431,7 @@ class Run:
             flush_denormals=self.config.flush_denormals,
             check_addresses=self.config.check_addresses,
             notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
+            constants=constants,
         )
 
     def object_of(self, kernel: Kernel) -> bytes:
@@ -438,7 +452,8 @@ class Run:
             nonlocal report, written
             written = True
             self.stages.took("package", time.perf_counter() - start)
-            samples = f"{self.config.verify.samples} sample(s) against ONNX Runtime"
+            samples = f"{self.config.verify.samples} sample(s)" if self.inputs is None else "the given inputs"
+            samples += " against ONNX Runtime"
             with self.stages.stage("verify", samples), _offering_no_verify():
                 report = self.check(folder)
             if filtered and any(o.filtered and not o.passed for o in report.outputs):
@@ -457,7 +472,8 @@ class Run:
 
     def check(self, folder: Path) -> Report:
         v = self.config.verify
-        return verify_outputs(folder, self.model, seed=v.seed, samples=v.samples, rtol=v.rtol, atol=v.atol, bf16=v.bf16)
+        given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
+        return verify_outputs(folder, self.model, self.inputs, *given, every_variant=True)
 
 
 class _Filtered(VerificationError):

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 from modelc import __version__
-from modelc.choices import Choices, Shapes, digest_of
-from modelc.config import load_config
+from modelc.choices import Choices, Shapes, digest_of, occurrences
+from modelc.config import Config, load_config
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
+from modelc.frontend.steering import Given
+from modelc.inputs import Flags
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.measure import Measurement, Measurer
-from modelc.package import check_place, find_toolchain, machine_of, read_package, write_package
+from modelc.package import FixedInput, check_place, find_toolchain, machine_of, read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import native_machine
-from modelc.pipeline import Run, occurrences
+from modelc.pipeline import Run
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
 from modelc.search.population import Space
@@ -97,12 +99,16 @@ def tune(
     threads: int = 1,
     database: str | Path | bool = True,
     progress: Progress | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    config: str | Path | Config | None = None,
 ) -> TuneResult:
     """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads.
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
-    the package is made of the best so far. If the whole is not faster than the untuned package, that is written.
+    the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
+    faster than the untuned package, that is written.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on. Raises
     ModelcError."""
@@ -113,7 +119,10 @@ def tune(
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
     _check_here(found)
     say = progress or (lambda stage, text: None)
-    run = Run(path, digest, found, load_config(), tuple(shapes) or ({},), stages=Stages(progress=say))
+    settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
+    with blaming(f"model {path}"):
+        steering = Flags(tuple(shapes), dims or {}, constants or {}).over(settings.inputs).applied(path)
+    run = Run(path, digest, found, settings, steering.shapes, constants=steering.constants, stages=Stages(progress=say))
     if run.config.policy.precision == "auto":
         raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
     place = Path(output) if output is not None else Path(f"{path.stem}.modelc")
@@ -223,7 +232,8 @@ def _locked(
 ) -> Run:
     """The same compilation with other Candidates; what has not changed is built."""
     tasks = {key: one.candidate for key, one in compiled.items()} | dict(changed)
-    made_for = (__version__, run.digest, run.target, run.shapes, run.config)
+    constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
+    made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
     choices = Choices(*made_for, tasks, occurrences(programs), run.kept, run.layouts)
     kept = {key: one for key, one in run.done.items() if key not in changed}
     return replace(run, locked=choices, tasks=tasks, done=kept)

@@ -19,7 +19,7 @@ from modelc.partition.precision import rounded_values
 from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
 from modelc.verify import Probe, Report, compare_layers
-from modelc.verify.check import ATOL, RTOL, drawn, other_model, variant_of
+from modelc.verify.check import ATOL, RTOL, drawn, fixed_inputs, other_model, variant_of, without_constants
 from modelc.verify.check import verify as verify_outputs
 from modelc.verify.compare import BF16, Rounded
 
@@ -65,11 +65,13 @@ def _verify(
     chosen = parse_choices(read_choices(read), source)
     digest = digest_of(Path(model))
     check_choices(chosen, __version__, digest, None, source)
-    feed = dict(inputs) if inputs is not None else next(drawn(read, model, seed))
+    feed = next(drawn(read, model, seed)) if inputs is None else dict(without_constants(fixed_inputs(read), inputs))
     number = variant_of(read, feed)
     only = slice(number, number + 1)
     one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
-    run = Run(Path(model), digest, chosen.target, chosen.config, one.shapes, locked=one, tasks=one.tasks)
+    constants = {one.name: one.array() for one in chosen.constants}
+    given = (Path(model), digest, chosen.target, chosen.config, one.shapes)
+    run = Run(*given, locked=one, tasks=one.tasks, constants=constants)
     with TemporaryFolder("layers") as folder:
         _, programs = run.programs()
         spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)

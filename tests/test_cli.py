@@ -17,7 +17,7 @@ from onnx import helper
 
 import modelc
 from modelc.cli import VERBS, main
-from modelc.cli.compile import shape_sets
+from modelc.cli.fixing import constant_values, dim_sizes, shape_sets
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,6 +54,17 @@ def test_compile_json(cli, tmp_path) -> None:
     found = json.loads(out)
     assert code == 0 and found["threads"] == 1 and found["verification"] is None and found["params_bytes"] > 0
     assert len(modelc.inspect(tmp_path / "p")["variants"]) == 2
+
+
+def test_compile_for_several_dimensions_and_inputs_of_a_file(cli, tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 12, 12), np.float32))
+    options = ["--dim", "batch=1", "--dim", "h=12|20", "--dim", "w=12", "--inputs", tmp_path / "in.npz"]
+    code, out, _ = cli("compile", small.model(), *options, "-o", tmp_path / "p")
+    assert code == 0 and "agrees with onnxruntime" in out
+    assert [v["inputs"][0]["shape"] for v in modelc.inspect(tmp_path / "p")["variants"]] == [
+        (1, 3, 12, 12),
+        (1, 3, 20, 12),
+    ]
 
 
 def test_compile_from_choices_for_a_target_of_a_file(cli, tmp_path) -> None:
@@ -97,7 +108,12 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
     ("arguments", "sentence"),
     [
         (["none.onnx"], "none.onnx does not exist"),
-        ([small.model()], "--shape x=?,3,?,?"),
+        ([small.model()], "add --dim batch=N --dim h=N --dim w=N"),
+        ([small.model(), "--dim", "h"], "expected NAME=16"),
+        ([small.model(), "--dim", "h=1", "--dim", "h=2"], "once for each name"),
+        ([small.model(), "--constant", "x"], "expected NAME=VALUE"),
+        ([small.model(), "--constant", "x=1,two"], "expected a number, true, false"),
+        ([small.model(), "--constant", "q=1"], "--constant names 'q'"),
         ([small.model(), "--target", "cray"], "target 'cray' is unknown"),
         ([small.model(), "--config", "fast"], "configuration 'fast' is unknown"),
         ([small.model(), "--choices", "none.json"], "none.json cannot be read"),
@@ -112,6 +128,14 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
 def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
     code, out, err = cli("compile", *arguments)
     assert code == 2 and out == "" and sentence in err
+
+
+def test_flags_become_numbers() -> None:
+    assert dim_sizes(("h=16", "a=b=1|2|1")) == {"h": (16,), "a=b": (1, 2)}
+    given = ("a=16000", "b=true", "c=1,-2,+3", "d=0.25,1", "e=-1e-3", "f=x/y=z.npy", "g=inf", "h=007")
+    wanted = {"a": 16000, "b": True, "c": [1, -2, 3], "d": [0.25, 1], "e": -1e-3, "f": "x/y=z.npy", "g": np.inf, "h": 7}
+    found = constant_values(given)
+    assert found == wanted and [type(x) for x in found.values()] == [type(x) for x in wanted.values()]
 
 
 def test_a_name_given_again_begins_another_set_of_shapes() -> None:

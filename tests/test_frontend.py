@@ -157,8 +157,8 @@ def test_free_dimensions_are_listed_with_the_flag(tmp_path):
     with pytest.raises(ModelError) as error:
         import_model(path)
     text = str(error.value)
-    assert "input 'X' [batch, 3, ?, 4]" in text and "dimension 0 ('batch'), dimension 2;" in text
-    assert "--shape X=?,3,?,4" in text and "--shape M=?,1,1,1" in text
+    assert "add --shape X=?,3,?,4:" in text  # which fixes the batch of M too
+    assert "input 'X' [batch, 3, ?, 4]" in text and "input 'M' [batch, 1, 1, 1]" in text
 
 
 def test_a_named_dimension_is_fixed_everywhere(tmp_path):

@@ -36,6 +36,7 @@ ROOMS = (  # from the top
     "verify",
     "config",
     "choices",
+    "inputs",
     "stages",
     "result",
     "precision",

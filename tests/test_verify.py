@@ -21,7 +21,8 @@ from test_package_model import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
-from modelc.frontend.surgery import evaluate_float64, expose, table_rows
+from modelc.frontend.surgery import evaluate_float64, expose
+from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target
@@ -103,12 +104,13 @@ def test_drawn_inputs_are_of_their_kind_and_depend_on_seed_and_sample_alone() ->
         TensorInfo("flag", "bool", ()),
         TensorInfo("b", "bfloat16", (3,)),
     ]
-    drawn = draw_inputs(tensors, {"ids": 9}, seed=1)
+    drawn = draw_inputs(tensors, {"ids": [Span(None, -9, 8)]}, seed=1)
     assert set(np.unique(drawn["ids"])) == set(range(9)) and (drawn["attention_mask"] == 1).all()
     assert drawn["q"].min() < -50 and drawn["b"].dtype == np.uint16
     for tensor in tensors:
         assert drawn[tensor.name].shape == tensor.shape
-    again, other = draw_inputs(tensors, {"ids": 9}, seed=1), draw_inputs(tensors, {"ids": 9}, seed=1, sample=1)
+    spans = {"ids": [Span(None, -9, 8)]}
+    again, other = draw_inputs(tensors, spans, seed=1), draw_inputs(tensors, spans, seed=1, sample=1)
     assert all((again[name] == array).all() for name, array in drawn.items())
     assert (other["image"] != drawn["image"]).any()
     steps = np.abs(np.diff(drawn["image"])).mean()
@@ -130,7 +132,26 @@ def test_rows_of_the_tables_that_inputs_index(tmp_path) -> None:
     tables = {"words": np.zeros((30, 4), np.float32), "kinds": np.zeros((2, 4), np.float32)}
     inputs = {"ids": ([5], TensorProto.INT32), "kind": ([5], TensorProto.INT64)}
     path = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [5, 4]}, tables)
-    assert table_rows(path) == {"ids": 30, "kind": 2}
+    assert index_spans(read_uses(path)) == {"ids": (Span(None, -30, 29),), "kind": (Span(None, -2, 1),)}
+
+
+def test_indices_are_drawn_where_kernels_may_address() -> None:
+    tensors = [
+        TensorInfo("targets", "int64", (6, 2)),
+        TensorInfo("rows", "int32", (4, 3)),
+        TensorInfo("n", "int32", (9,)),
+    ]
+    spans = {
+        "targets": [Span(0, -5, 4, True), Span(1, -2, 1, True)],
+        "rows": [Span(None, -5, 4, True)],
+        "n": [Span(None, 3, 100), Span(None, 0, 7)],
+    }
+    for sample in range(20):
+        drawn = draw_inputs(tensors, spans, 0, sample)
+        targets, rows = drawn["targets"], drawn["rows"]
+        assert len({*map(tuple, targets.tolist())}) == 6 and set(drawn["n"]) <= set(range(3, 8))
+        assert targets.min() >= 0 and (targets.max(0) <= (4, 1)).all() and rows.min() >= 0 and rows.max() <= 4
+        assert all(len(set(line)) == len(line) for line in (*rows.tolist(), *rows.T.tolist()))
 
 
 # --- models made from models --------------------------------------------------------------------------------------

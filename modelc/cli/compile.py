@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import click
 
+from modelc.cli.arrays import read_npz
+from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
 from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say, size
 
 PRECISIONS = ("f32", "bf16", "auto")
-
-
-MOST_DIMENSIONS = 32
-_DIMENSION = re.compile(r"0|[1-9][0-9]{0,9}")
-
-
-def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
-    """NAME=1,3,224,224 for each input; a name that comes again begins the next set."""
-    sets: list[dict[str, tuple[int, ...]]] = []
-    for text in given:
-        name, _, listed = text.rpartition("=")
-        dims = listed.split(",") if listed else []
-        numbers = [int(d) if _DIMENSION.fullmatch(d) else -1 for d in dims]
-        if not name or len(dims) > MOST_DIMENSIONS or not all(0 <= n < 1 << 31 for n in numbers):
-            raise click.BadParameter(
-                f"{text[:200]!r}: expected NAME=1,3,224,224, at most {MOST_DIMENSIONS} whole numbers below 2^31",
-                param_hint="--shape",
-            )
-        if not sets or name in sets[-1]:
-            sets.append({})
-        sets[-1][name] = tuple(numbers)
-    return sets
 
 
 @click.command("compile")
 @click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
-@click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=1,3,224,224",
-    multiple=True,
-    help="Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
-)
+@fixing_options
 @click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
 @click.option(
     "--precision",
@@ -69,12 +42,20 @@ def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
     show_default=True,
     help="Take measurements of kernels on so many threads (tune's --threads).",
 )
+@click.option(
+    "--inputs",
+    metavar="F.npz",
+    type=click.Path(path_type=Path),
+    help="Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given.",
+)
 @json_option
 def compile_(
     model: Path,
     target: str | None,
     output: Path | None,
     shapes: tuple[str, ...],
+    dims: tuple[str, ...],
+    constants: tuple[str, ...],
     config: str | None,
     precision: str | None,
     threads: int | None,
@@ -86,12 +67,15 @@ def compile_(
     database: Path | None,
     no_database: bool,
     run_threads: int,
+    inputs: Path | None,
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
     from modelc.pipeline import compile
 
-    sets, records = shape_sets(shapes), database_of(database, no_database)
+    sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
+    feed = None if inputs is None else read_npz(inputs)
+    records = database_of(database, no_database)
     with progress("starting") as then:
 
         def follow(stage: str, text: str) -> None:
@@ -106,6 +90,9 @@ def compile_(
             target=target,
             output=output,
             shapes=sets,
+            dims=sizes,
+            constants=values,
+            inputs=feed,
             config=config,
             threads=threads,
             verify=not no_verify,

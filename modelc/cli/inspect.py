@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
+from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
 from modelc.cli.output import json_option, print_json, say, size
 
 
 @click.command()
 @click.argument("path", metavar="MODEL.onnx|PKG", type=click.Path(path_type=Path))
+@fixing_options
 @json_option
-def inspect(path: Path, as_json: bool) -> int:
-    """Says what a model needs and whether it can be compiled, or what a package is and whether it is undamaged."""
+def inspect(
+    path: Path, shapes: tuple[str, ...], dims: tuple[str, ...], constants: tuple[str, ...], as_json: bool
+) -> int:
+    """Says what a model needs and whether it can be compiled, after what the flags fix, or what a package is and
+    whether it is undamaged."""
     from modelc.describe import inspect as inspect_path
 
-    found = inspect_path(path)
+    found = inspect_path(path, shape_sets(shapes), dim_sizes(dims), constant_values(constants))
     if as_json:
         print_json(found)
     elif found["kind"] == "package":
@@ -32,7 +38,17 @@ def _print_model(found: dict[str, Any]) -> None:
     for kind in ("inputs", "outputs"):
         for t in found[kind]:
             say(f"  {kind[:-1]} {t['name']}: {t['dtype']}{t['shape']}")
-    say("  " + ", ".join(f"{op} {count}" for op, count in found["operators"].items()))
+    say("  operators  " + ", ".join(f"{op} {count}" for op, count in found["operators"].items()))
+    say(
+        "  holds      " + (", ".join(f"{count} of {dtype}" for dtype, count in found["dtypes"].items()) or "no numbers")
+    )
+    if found["free"]:
+        say(f"  free dimensions: add {' '.join(found['free'])}")
+    for one in found["steering"]:
+        node, op, what = one["places"][0]
+        more = f" and {len(one['places']) - 1} more" * (len(one["places"]) > 1)
+        steers = f"{what} of {op} {node!r}{more}"
+        say(f"  {one['name']} steers {steers}: if it never changes, add --constant {shlex.quote(one['name'])}=VALUE")
     for row in found["unsupported"]:
         say(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
     say("every operator is supported" if found["supported"] else f"{len(found['unsupported'])} nodes unsupported")
@@ -56,6 +72,8 @@ def _print_package(found: dict[str, Any]) -> None:
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}")
     verification = found["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
+    for one in found["constants"]:
+        say(f"  constant      {one['name']}: {one['dtype']}{one['shape']} {one['value']}")
     for note in found["notes"]:
         say(f"  note          {note}")
     say("every file's checksum is right")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.compile import shape_sets
+from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
 from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say
 
 
@@ -19,7 +19,8 @@ from modelc.cli.output import complain, database_of, database_options, json_opti
     "--explorer", metavar="NAME", default="evolve", show_default=True, help="What proposes: evolve, random, construct."
 )
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
-@click.option("--shape", "shapes", metavar="NAME=1,3,224,224", multiple=True, help="As of compile.")
+@fixing_options
+@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @database_options
@@ -31,6 +32,9 @@ def tune(
     explorer: str,
     output: Path | None,
     shapes: tuple[str, ...],
+    dims: tuple[str, ...],
+    constants: tuple[str, ...],
+    config: str | None,
     threads: int,
     seed: int,
     database: Path | None,
@@ -44,7 +48,8 @@ def tune(
     run, the same command goes on from there, and --budget is what this run may take."""
     from modelc.tuning import tune as tune_model
 
-    sets, records = shape_sets(shapes), database_of(database, no_database)
+    sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
+    records = database_of(database, no_database)
     with progress("starting") as then:
 
         def follow(stage: str, text: str) -> None:
@@ -62,6 +67,9 @@ def tune(
             output=output,
             seed=seed,
             shapes=sets,
+            dims=sizes,
+            constants=values,
+            config=config,
             threads=threads,
             database=records,
             progress=follow,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import ModelError
+from modelc.errors import ModelError, NotKnown
 from modelc.frontend.limits import LARGEST_FOLDED, check_shape
 from modelc.ir.graph import Node, Value
 from modelc.ops import operator_of
@@ -52,6 +52,7 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)  # value names of the model, not to be taken for new values
     node_names: set[str] = field(default_factory=set)
+    advice: Callable[[str], str] = lambda name: ""  # how a value becomes known, as the end of a sentence
     folded: int = 0  # bytes of constants made so far
     numbers: Counter[str] = field(default_factory=Counter)  # of values' names made of the same base
     node_numbers: Counter[str] = field(default_factory=Counter)
@@ -75,7 +76,7 @@ class Builder:
         if data is None:
             raise node.fail(
                 f"expected a constant as {what}, found {name!r}, which depends on the model's input data; "
-                "modelc compiles static shapes only"
+                f"modelc compiles static shapes only{self.advice(name)}"
             )
         return data
 
@@ -122,7 +123,10 @@ class Builder:
             trimmed.pop()
         names = tuple(outputs) if outputs is not None else (self.fresh(f"{node.outputs[0]}_{op.lower()}"),)
         new = Node(op, self._node_name(node.name, op), tuple(trimmed), names, dict(attrs or {}), (node.source,))
-        types = operator_of(new).infer(new, tuple(self.values[x] if x else None for x in trimmed))
+        try:
+            types = operator_of(new).infer(new, tuple(self.values[x] if x else None for x in trimmed))
+        except NotKnown as error:
+            raise NotKnown(f"{error}{self.advice(error.value)}", error.value) from None
         for name, (dtype, shape) in zip(names, types, strict=False):
             check_shape(shape, f"node {node.name!r} ({node.op}): its result {name!r}")
             if name:

@@ -13,6 +13,7 @@ LARGEST_TENSOR = (1 << 31) - 1  # elements of any value: kernels count them in 3
 LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
 FUNCTION_DEPTH = 32  # functions calling functions
 MOST_NODES = 1 << 17  # of a model whose functions are inlined: compiling takes time and memory for each
+MOST_UNROLLED = 1 << 13  # nodes that a loop becomes: those of its body, times its iterations
 LARGEST_FOLDED = 1 << 29  # bytes of all constants that the import makes
 
 

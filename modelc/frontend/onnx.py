@@ -25,7 +25,7 @@ from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
-from modelc.frontend.specialise import check_declared, input_values
+from modelc.frontend.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.structure import (
     Lack,
     Unsupported,
@@ -35,28 +35,36 @@ from modelc.frontend.structure import (
     reason,
 )
 from modelc.frontend.types import inferred_bytes
+from modelc.frontend.unroll import unroll
+from modelc.frontend.uses import Uses, advised
 from modelc.ir.graph import Graph, Node, Value
 
 
-def unsupported(path: str | Path) -> list[tuple[str, str, str, str]]:
-    """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes.
+def unsupported(path: str | Path, model: onnx.ModelProto | None = None) -> list[tuple[str, str, str, str]]:
+    """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes. `model`
+    is what was read from the file, if it was. Raises ModelError if it is no model at all."""
+    model = read_model(path) if model is None else model
+    found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path))))
+    return [(u.node, u.op, u.domain, u.reason) for u in found]
 
-    Raises ModelError if the file is no model at all.
-    """
-    model = read_model(path)
-    return [(u.node, u.op, u.domain, u.reason) for u in _lacking(model, _live_nodes(model, Path(path)))]
 
-
-def import_model(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
-    """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name.
+def import_model(
+    path: str | Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Graph:
+    """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name; `constants` are the
+    inputs that are known when compiling.
 
     Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
     """
     path = Path(path)
     model = read_model(path)
+    fix_constants(model, constants or {})
     nodes = _live_nodes(model, path)
-    _refuse(path, _lacking(model, nodes))
-    importer = Importer(path.parent, _functions(model))
+    uses = Uses(model.graph, path.parent)
+    _refuse(path, advised(uses, _lacking(model, nodes)))
+    importer = Importer(path.parent, _functions(model), Builder(advice=uses.advice))
     inputs = input_values(model.graph, shapes or {})
     importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)}
     scope = Scope(operator_sets(model))
@@ -64,7 +72,7 @@ def import_model(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None 
     importer.initialisers(model.graph, scope)
     for name, proto in nodes:
         importer.visit(proto, name, name, scope)
-    _refuse(path, importer.lacking)
+    _refuse(path, advised(uses, importer.lacking))
     return importer.graph(model.graph, path, inputs)
 
 
@@ -117,6 +125,10 @@ class Scope:
             return self.names[name]
         return self.around.find(name)
 
+    def within(self, prefix: str) -> Scope:
+        """The scope of a branch or body in this one."""
+        return Scope(self.versions, {}, self.attrs, self, prefix, self.depth + 1)
+
     def has(self, name: str) -> bool:
         return name in self.names or (self.around is not None and self.around.has(name))
 
@@ -167,6 +179,9 @@ class Importer:
             self._inline(function, proto, inputs, outputs, name, source, scope)
         elif proto.op_type == "If" and domain == "":
             self._branch(proto, inputs, outputs, name, source, scope)
+        elif proto.op_type in ("Loop", "Scan") and domain == "":
+            version = scope.versions.get(domain, 1)
+            unroll(self, proto, OnnxNode(proto.op_type, "", version, name, inputs, outputs, {}, source), scope)
         else:
             attrs = attributes(proto, self.folder, f"node {name!r}")
             version = scope.versions.get(domain, 1)
@@ -288,7 +303,7 @@ class Importer:
         graph = next((a.g for a in proto.attribute if a.name == taken), None)
         if graph is None or len(graph.output) < len(outputs):
             raise ModelError(f"node {name!r} (If): expected a {taken} of {len(outputs)} outputs")
-        inner = Scope(scope.versions, {}, scope.attrs, scope, f"{name}/", scope.depth + 1)
+        inner = scope.within(f"{name}/")
         self.initialisers(graph, inner)
         wanted = {formal.name: actual for formal, actual in zip(graph.output, outputs, strict=False) if actual}
         produced = {x for node in graph.node for x in node.output}

@@ -16,7 +16,7 @@ from modelc.frontend.normalise import NORMALISERS
 from modelc.ops import OPERATORS, REFUSED
 
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
-HANDLED = {"Constant", "Shape", "Size", "If"}
+HANDLED = {"Constant", "Shape", "Size", "If", "Scan"}
 SEQUENCES = (
     "SequenceConstruct",
     "SequenceEmpty",
@@ -30,8 +30,7 @@ SEQUENCES = (
 )
 REASONS = {
     "If": "both branches would have to be compiled; only a condition that is known when compiling is supported",
-    "Loop": "loops are not unrolled; export the model with the loop unrolled",
-    "Scan": "loops are not unrolled; export the model with the loop unrolled",
+    "Loop": "its trip count depends on data; loops run a number of times that is known when compiling",
     **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
     **dict.fromkeys(
@@ -185,6 +184,9 @@ class Lack:
         elif op == "If" and domain == "":
             if node.input[0] not in constants:
                 self.found.append(Unsupported(name, op, domain, REASONS["If"]))
+        elif op == "Loop" and domain == "":
+            if any(x and x not in constants for x in node.input[:2]):
+                self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +15,9 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from modelc.frontend.load import ELEMENT_TYPES, read_model
+from modelc.frontend.load import ELEMENT_TYPES
 
 LARGEST_PROTOBUF = 1_500_000_000
-_HANDS_THROUGH = {"Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand", "Slice"}
-
-
-def table_rows(path: str | Path) -> dict[str, int]:
-    """For every input that ends up as the indices of a Gather: how many rows the smallest such table has."""
-    graph = read_model(path).graph
-    shapes = {t.name: tuple(t.dims) for t in graph.initializer}
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                shapes[node.output[0]] = tuple(attribute.t.dims)
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    found: dict[str, int] = {}
-    for given in graph.input:
-        names, seen = [given.name], {given.name}
-        while names:
-            name = names.pop()
-            for node in readers.get(name, []):
-                if node.op_type == "Gather" and len(node.input) > 1 and node.input[1] == name:
-                    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-                    if shape := shapes.get(node.input[0]):
-                        found[given.name] = min(found.get(given.name, shape[axis]), shape[axis])
-                elif node.op_type in _HANDS_THROUGH and node.input[0] == name:
-                    names += [x for x in node.output if x not in seen]
-                    seen.update(node.output)
-    return found
 
 
 def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
@@ -117,15 +90,17 @@ def _widen_tensor(tensor: TensorProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
 
 
-def summary(path: str | Path) -> dict[str, Any]:
-    """Inputs and outputs (free dimensions by name), operator counts, parameters, versions: as JSON-like data."""
-    model = read_model(path)
-    graph = model.graph
+def summary(model: onnx.ModelProto) -> dict[str, Any]:
+    """Inputs and outputs (free dimensions by name), operator counts, how many numbers of which dtype it holds, and
+    versions, as JSON-like data."""
+    graph, counts, numbers = model.graph, Counter[str](), Counter[str]()
     constants = {t.name for t in graph.initializer}
-    counts: dict[str, int] = {}
     for node in graph.node:
-        name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        counts[name] = counts.get(name, 0) + 1
+        counts[f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type] += 1
+        for tensor in (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR):
+            numbers[ELEMENT_TYPES.get(tensor.data_type, "unknown")] += prod(tensor.dims)
+    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+        numbers[ELEMENT_TYPES.get(tensor.data_type, "unknown")] += prod(tensor.dims)
     return {
         "name": graph.name,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
@@ -134,7 +109,8 @@ def summary(path: str | Path) -> dict[str, Any]:
         "outputs": [_described(value) for value in graph.output],
         "nodes": len(graph.node),
         "operators": dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
-        "parameters": sum(int(np.prod(t.dims)) for t in graph.initializer),
+        "parameters": sum(prod(t.dims) for t in graph.initializer),
+        "dtypes": dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0]))),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import InvalidIR, ModelError
+from modelc.errors import InvalidIR, ModelError, NotKnown
 from modelc.ir.affine import Ranges, bounds, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock
 from modelc.ir.check import accesses, inside
@@ -168,10 +168,10 @@ def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
     if value is None:
         return None
     if value.data is None:
-        fail(
-            node,
-            f"expected a constant as {what}, found {value.name!r}, which is computed when the model runs; "
-            "fix the model's shapes (--shape) so that it can be folded",
+        raise NotKnown(
+            f"node {node.name!r} ({node.op}): expected a constant as {what}, found {value.name!r}, which is computed "
+            "when the model runs",
+            value.name,
         )
     return value.data
 

@@ -11,7 +11,17 @@ from typing import Any
 
 from modelc.errors import PackageError
 from modelc.package.schema import Check, Mismatch, compiled
-from modelc.package.spec import ArenaTensor, Argument, PackageTarget, Plan, RangeCheck, Step, TensorInfo, check_plans
+from modelc.package.spec import (
+    ArenaTensor,
+    Argument,
+    FixedInput,
+    PackageTarget,
+    Plan,
+    RangeCheck,
+    Step,
+    TensorInfo,
+    check_plans,
+)
 from modelc.runtime.loader import MANIFEST as NAME
 from modelc.runtime.loader import MOST_MANIFEST_BYTES, SCHEMA_VERSION
 
@@ -44,6 +54,7 @@ class Manifest:
     params: tuple[tuple[int, int], ...]  # offset and bytes of every array in params.bin
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
+    constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
 
     def to_json(self) -> str:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
@@ -71,6 +82,13 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         check_plans(found.variants, params, where)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
+    for constant in found.constants:
+        try:
+            constant.array()
+        except ValueError:
+            raise PackageError(
+                f"{where} is damaged: at constants: the data of {constant.name!r} does not fit"
+            ) from None
     if any(offset + size > params for offset, size in found.params):
         raise PackageError(f"{where} is damaged: at params: an array lies beyond the {params} bytes of params.bin")
     return found
@@ -113,6 +131,7 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
         params=tuple((offset, size) for offset, size in data["params"]),
         variants=tuple(_plan(plan) for plan in data["variants"]),
         verification=data["verification"],
+        constants=tuple(FixedInput.from_json(one) for one in data.get("constants", ())),
     )
 
 

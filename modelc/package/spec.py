@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, get_args
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import PackageError
+from modelc.ir.expr import DTYPES
 
 Space = Literal["arena", "params", "input", "output"]
 
@@ -47,6 +50,39 @@ class TensorInfo:
     @property
     def bytes(self) -> int:
         return DTYPE_BYTES[self.dtype] * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class FixedInput:
+    """An input of the model that is a constant of the package: its bytes, row-major, little-endian, in base64."""
+
+    tensor: TensorInfo
+    data: str
+
+    @classmethod
+    def of(cls, name: str, array: NDArray[Any]) -> FixedInput:
+        plain = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        tensor = TensorInfo(name, array.dtype.name, array.shape)
+        return cls(tensor, base64.b64encode(plain.tobytes()).decode())
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    def array(self) -> NDArray[Any]:
+        """Raises ValueError where the data does not fit dtype and shape."""
+        kind = DTYPES[self.tensor.dtype]
+        found = np.frombuffer(base64.b64decode(self.data, validate=True), kind.newbyteorder("<"))
+        return found.reshape(self.tensor.shape).astype(kind)
+
+    def to_json(self) -> dict[str, Any]:
+        tensor = {"name": self.tensor.name, "dtype": self.tensor.dtype, "shape": list(self.tensor.shape)}
+        return {"tensor": tensor, "data": self.data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FixedInput:
+        tensor = data["tensor"]
+        return cls(TensorInfo(tensor["name"], tensor["dtype"], tuple(tensor["shape"])), data["data"])
 
 
 @dataclass(frozen=True)
@@ -151,7 +187,7 @@ class PackageTarget:
 class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
-    `check_addresses`: steps have their checks.
+    `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take.
     """
 
     name: str
@@ -164,6 +200,7 @@ class PackageSpec:
     flush_denormals: bool = False
     check_addresses: bool = True
     notes: tuple[str, ...] = ()
+    constants: tuple[FixedInput, ...] = ()
 
     @property
     def params_bytes(self) -> int:

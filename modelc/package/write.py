@@ -77,6 +77,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             files={path.name: file_info(path) for path in sorted(folder.iterdir())},
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
             variants=spec.variants,
+            constants=spec.constants,
         )
         (folder / manifest.NAME).write_text(made.to_json())
     return made

@@ -14,7 +14,7 @@ from modelc.package import Package, machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
-from modelc.verify.check import drawn, other_model
+from modelc.verify.check import drawn, for_the_model, other_model
 from modelc.verify.engine import NAMES, Engine
 
 SUFFIX = ".modelc"  # of what is a package among engines
@@ -65,7 +65,7 @@ def bench(
             path = package if name == "modelc" else name if name in packages else model
             assert path is not None
             engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, path, threads))
-            engines[name].run(feed)
+            engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[0]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks}, seconds, say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
-from modelc.frontend.surgery import evaluate_float64, table_rows
+from modelc.frontend.surgery import evaluate_float64
+from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
+from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.verify.compare import (
     BF16,
@@ -43,14 +46,21 @@ def verify(
     rtol: float = RTOL,
     atol: float = ATOL,
     bf16: Rounded = BF16,
+    every_variant: bool = False,
 ) -> Report:
-    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package. `bf16` is the policy for
-    outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are damaged raises
-    PackageError, inputs that do not fit InputError."""
+    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
+    others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
+    the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
+    damaged raises PackageError, inputs that do not fit InputError."""
     read = read_package(package, check=True)
     if inputs is not None:
+        inputs = without_constants(fixed_inputs(read), inputs)
         check_inputs(read, inputs)
-    feeds = iter([dict(inputs)]) if inputs is not None else drawn(read, model, seed, samples)
+    feeds = drawn(read, model, seed, samples)
+    if inputs is not None:
+        number = variant_of(read, inputs)
+        others = (feed for feed in feeds if variant_of(read, feed) != number) if every_variant else ()
+        feeds = chain([dict(inputs)], others)
     compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
@@ -63,13 +73,14 @@ def verify(
             failure, feeds = f"did not run: {error}", iter(())
         for feed in feeds:
             compared += 1
-            expected = reference.run(feed)
+            whole = for_the_model(read, feed)
+            expected = reference.run(whole)
             try:
                 ours = run(feed)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
-            _compare(ours, expected, model, feed, rtol, atol, bf16, collected, read)
+            _compare(ours, expected, model, whole, rtol, atol, bf16, collected, read)
     return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), failure=failure)
 
 
@@ -95,24 +106,52 @@ def _as_verification() -> Iterator[None]:
         raise VerificationError(str(error)) from None
 
 
+def fixed_inputs(package: Package) -> Arrays:
+    """The model's inputs that are constants of the package."""
+    return {one.name: one.array() for one in package.manifest.constants}
+
+
+def for_the_model(package: Package, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+    """What the model takes where the package takes `feed`."""
+    return {**feed, **fixed_inputs(package)}
+
+
+def without_constants(
+    constants: Mapping[str, NDArray[Any]], feed: Mapping[str, NDArray[Any]]
+) -> Mapping[str, NDArray[Any]]:
+    """The inputs that are not fixed. Raises InputError for one that is, and given as something else."""
+    for name in constants.keys() & feed.keys():
+        if not np.array_equal(constants[name], feed[name]):
+            raise InputError(f"input {name!r} is a constant of the package, and what is given is something else")
+    return {name: array for name, array in feed.items() if name not in constants}
+
+
 def variant_of(package: Package, feed: Mapping[str, NDArray[Any]]) -> int:
     """The variant that takes inputs of these names and shapes."""
+    return _fitting([plan.inputs for plan in package.manifest.variants], feed, str(package.path))
+
+
+def _fitting(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> int:
     given = {name: array.shape for name, array in feed.items()}
-    for number, plan in enumerate(package.manifest.variants):
-        if {t.name: t.shape for t in plan.inputs} == given:
+    for number, tensors in enumerate(variants):
+        if {t.name: t.shape for t in tensors} == given:
             return number
-    known = "; ".join(", ".join(_shown(t) for t in plan.inputs) for plan in package.manifest.variants)
+    known = "; ".join(", ".join(map(_shown, tensors)) for tensors in variants)
     found = ", ".join(f"{name} {list(shape)}" for name, shape in given.items())
-    raise InputError(f"the inputs are {found}; {package.path} takes {known}")
+    raise InputError(f"the inputs are {found}; {what} takes {known}")
 
 
 def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
     """Raises InputError with names, dtypes and shapes if some variant does not take these inputs."""
-    plan = package.manifest.variants[variant_of(package, feed)]
-    for tensor in plan.inputs:
+    check_feed([plan.inputs for plan in package.manifest.variants], feed, str(package.path))
+
+
+def check_feed(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> None:
+    """Raises InputError if none of the variants of `what` takes these inputs."""
+    for tensor in variants[_fitting(variants, feed, what)]:
         wanted = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
         if feed[tensor.name].dtype.name != wanted:
-            raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; the package takes {wanted}")
+            raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; {what} takes {wanted}")
 
 
 def _shown(tensor: TensorInfo) -> str:
@@ -121,9 +160,19 @@ def _shown(tensor: TensorInfo) -> str:
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
     """`samples` inputs for every variant, each drawn when it is asked for. Without the model, whole numbers are 0 or
-    1."""
-    rows = table_rows(model) if model is not None else {}
-    return (draw_inputs(plan.inputs, rows, seed, k) for plan in package.manifest.variants for k in range(samples))
+    1, but for those that kernels address by."""
+    uses = None if model is None else read_uses(model)
+    for plan in package.manifest.variants:
+        spans = _claimed(plan)
+        known = {} if uses is None else index_spans(uses, spans)
+        every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
+        yield from (draw_inputs(plan.inputs, every, seed, k) for k in range(samples))
+
+
+def _claimed(plan: Plan) -> list[tuple[str, Span]]:
+    """What the steps ask of values before they address by them."""
+    checks = (check for step in plan.steps for check in step.checks)
+    return [(c.value, Span(c.column, c.low, c.high, c.operator.startswith("Scatter"))) for c in checks]
 
 
 def other_model(package: Package, model: str | Path) -> tuple[str, ...]:

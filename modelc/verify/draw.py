@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.frontend.uses import Span
 from modelc.package import TensorInfo
 
 IMAGE_CHANNELS = (1, 3, 4)
+MOST_PLACES = 1 << 24  # among which targets are drawn without a repetition
 COARSE = 8  # an image is noise at 1/8 of its size, enlarged, and a little noise on it
 
 
 def draw_inputs(
-    tensors: Sequence[TensorInfo], rows: Mapping[str, int], seed: int, sample: int = 0
+    tensors: Sequence[TensorInfo], spans: Mapping[str, Sequence[Span]], seed: int, sample: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """One array for each input. `rows`: how many rows the table has that an input of whole numbers indexes."""
+    """One array for each input. `spans`: where the numbers of inputs that become indices have to lie."""
     rng = np.random.default_rng((seed, sample))
-    return {tensor.name: _draw(tensor, rows.get(tensor.name), rng) for tensor in tensors}
+    return {tensor.name: _draw(tensor, spans.get(tensor.name, ()), rng) for tensor in tensors}
 
 
-def _draw(tensor: TensorInfo, rows: int | None, rng: np.random.Generator) -> NDArray[Any]:
+def _draw(tensor: TensorInfo, spans: Sequence[Span], rng: np.random.Generator) -> NDArray[Any]:
     shape, dtype = tensor.shape, tensor.dtype
     if dtype == "bfloat16":  # its bits
         return (_floats(tensor, rng).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     kind = np.dtype(dtype)
-    if rows is not None:
-        return rng.integers(0, max(1, rows), shape).astype(kind)
+    if spans:
+        return _indices(shape, spans, rng).astype(kind)
     if "mask" in tensor.name.lower():
         return np.ones(shape, kind)
     if kind.kind == "f":
@@ -39,6 +42,38 @@ def _draw(tensor: TensorInfo, rows: int | None, rng: np.random.Generator) -> NDA
         limits = np.iinfo(kind)
         return rng.integers(limits.min, limits.max + 1, shape).astype(kind)
     return rng.integers(0, 2, shape).astype(kind)
+
+
+def _indices(shape: tuple[int, ...], spans: Sequence[Span], rng: np.random.Generator) -> NDArray[Any]:
+    """Whole numbers that lie in every span, not counted from the end; of targets no two the same, or at least no two
+    along any axis, where there are enough."""
+    if not prod(shape):
+        return np.zeros(shape, np.int64)
+    columns = {span.column for span in spans} - {None}
+    width = shape[-1] if columns else 1
+    sizes, starts = [], []
+    for column in range(width):
+        here = [span for span in spans if span.column in (None, column)]
+        low, high = max((s.low for s in here), default=0), min((s.high for s in here), default=0)
+        starts.append(max(low, min(0, high)))
+        sizes.append(max(1, high - starts[-1] + 1))
+    count, places = prod(shape) // width, prod(sizes)
+    distinct = any(span.distinct for span in spans)
+    if distinct and count <= places <= MOST_PLACES:
+        numbers = np.unravel_index(rng.choice(places, count, replace=False), sizes)
+    elif distinct and not columns and max(shape, default=1) <= places <= MOST_PLACES:
+        numbers = (_distinct_along_axes(shape, places, rng).reshape(-1),)
+    else:
+        numbers = tuple(rng.integers(0, n, count) for n in sizes)
+    return np.stack([n + start for n, start in zip(numbers, starts, strict=True)], -1).reshape(shape)
+
+
+def _distinct_along_axes(shape: tuple[int, ...], places: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Numbers below `places` of which no two along an axis are the same: sums of one number for each axis."""
+    found: NDArray[Any] = np.zeros(shape, np.int64)
+    for axis, extent in enumerate(shape):
+        found += rng.permutation(places)[:extent].reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    return found % places
 
 
 def _floats(tensor: TensorInfo, rng: np.random.Generator) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from modelc.ir.block import compact_strides
 from modelc.ir.layout import Layout
 from modelc.package import read_package
 from modelc.scratch import TemporaryFolder
-from modelc.verify.check import as_numbers, runner
+from modelc.verify.check import as_numbers, for_the_model, runner
 from modelc.verify.compare import Rounded, distance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.report import LayerReport
@@ -89,7 +89,7 @@ def compare_layers(
         bare = Path(folder) / "model.onnx"
         known = set(expose(model, [probe.value for probe in probes], bare))
         ours = runner(package, stack)(dict(feed))
-        reference = stack.enter_context(Engine("ort", bare)).run(feed)
+        reference = stack.enter_context(Engine("ort", bare)).run(for_the_model(package, feed))
         if not known:
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
         plainly = filtered_distance if any(plan.filters for plan in package.manifest.variants) else distance

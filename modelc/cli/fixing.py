@@ -1,0 +1,104 @@
+"""The flags that fix a model's inputs before it is compiled: --shape, --dim, --constant; and --inputs, data to verify
+with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+MOST_DIMENSIONS = 32
+MOST_NUMBERS = 1 << 12  # of one --dim or --constant
+_SIZE = re.compile(r"0|[1-9][0-9]{0,9}")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_REAL = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?|[+-]?inf|nan")
+
+
+def fixing_options(function: F) -> F:
+    """--shape, --dim and --constant, as texts."""
+    for name, metavar, help_ in (
+        ("constant", "NAME=VALUE|FILE.npy", "Makes an input a constant: 16000, true, 1,2,3, or an array in a file."),
+        (
+            "dim",
+            "NAME=N|M...",
+            "Fixes a free dimension by its name, everywhere. Several numbers: a variant each.",
+        ),
+        (
+            "shape",
+            "NAME=1,3,224,224",
+            "Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
+        ),
+    ):
+        function = click.option(f"--{name}", f"{name}s", metavar=metavar, multiple=True, help=help_)(function)
+    return function
+
+
+def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
+    """NAME=1,3,224,224 for each input; a name that comes again begins the next set."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for text in given:
+        name, _, listed = text.rpartition("=")
+        dims = listed.split(",") if listed else []
+        numbers = [int(d) if _SIZE.fullmatch(d) else -1 for d in dims]
+        if not name or len(dims) > MOST_DIMENSIONS or not all(0 <= n < 1 << 31 for n in numbers):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected NAME=1,3,224,224, at most {MOST_DIMENSIONS} whole numbers below 2^31",
+                param_hint="--shape",
+            )
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = tuple(numbers)
+    return sets
+
+
+def dim_sizes(given: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
+    """NAME=16 or NAME=16|32 for each dimension."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in given:
+        name, _, listed = text.rpartition("=")
+        numbers = [int(n) if _SIZE.fullmatch(n) else -1 for n in listed.split("|")[: MOST_NUMBERS + 1]]
+        if not name or name in found or len(numbers) > MOST_NUMBERS or not all(0 <= n < 1 << 31 for n in numbers):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected NAME=16 once for each name, or NAME=16|32 for several variants, whole "
+                "numbers below 2^31",
+                param_hint="--dim",
+            )
+        found[name] = tuple(dict.fromkeys(numbers))
+    return found
+
+
+def constant_values(given: tuple[str, ...]) -> Mapping[str, Any]:
+    """NAME=VALUE for each input: a number, true, false, several of them with commas, or the path of a .npy file."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not name or not value or name in found:
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected NAME=VALUE once for each input", param_hint="--constant"
+            )
+        parts = value.split(",")
+        if value.endswith(".npy"):
+            found[name] = value
+        elif len(parts) > MOST_NUMBERS or not all(map(_is_number, parts)):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected a number, true, false, several with commas (at most {MOST_NUMBERS}), or a "
+                "file .npy",
+                param_hint="--constant",
+            )
+        else:
+            numbers = [_number(part) for part in parts]
+            found[name] = numbers[0] if len(numbers) == 1 else numbers
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text in ("true", "false") or bool(_WHOLE.fullmatch(text) or _REAL.fullmatch(text))
+
+
+def _number(text: str) -> bool | int | float:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if _WHOLE.fullmatch(text) else float(text)

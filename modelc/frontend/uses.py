@@ -1,0 +1,244 @@
+"""What a model does with its inputs, before shapes are known: which ones steer it (conditions, scales, trip counts,
+shapes), and which ones become indices, of what range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from modelc.errors import ModelError
+from modelc.frontend.load import ELEMENT_TYPES, read_model, tensor_array
+from modelc.frontend.specialise import declared_shapes
+from modelc.frontend.structure import Unsupported, node_names, reads
+
+MOST_STEERING = 16  # elements of an input that looks like a steering constant
+MOST_OFFSET = 1 << 16  # elements of a constant that is added to an index
+STATIC = {"Shape", "Size"}  # what they give is known when shapes are
+STEERS: Mapping[str, Mapping[int, str]] = {
+    "If": {0: "the condition"},
+    "Loop": {0: "the trip count", 1: "the condition"},
+    "Resize": {1: "the roi", 2: "the scales", 3: "the sizes"},
+    "Upsample": {1: "the scales"},
+    "Slice": {1: "the starts", 2: "the ends", 3: "the axes", 4: "the steps"},
+    "Range": {0: "the start", 1: "the limit", 2: "the delta"},
+    "Pad": {1: "the pads", 3: "the axes"},
+    "Tile": {1: "the repeats"},
+    "TopK": {1: "k"},
+    "Split": {1: "the sizes"},
+    "OneHot": {1: "the depth"},
+    "Dropout": {2: "the training mode"},
+    "CumSum": {1: "the axis"},
+    "Trilu": {1: "the diagonal"},
+    "DFT": {1: "the length", 2: "the axis"},
+    "STFT": {1: "the step", 3: "the length"},
+    **{x: {1: "the shape"} for x in ("Reshape", "Expand", "CenterCropPad")},
+    **{x: {1: "the axes"} for x in ("Squeeze", "Unsqueeze")},
+    **{x: {0: "the size"} for x in ("ConstantOfShape", "HannWindow", "HammingWindow", "BlackmanWindow")},
+    **{f"Reduce{x}": {1: "the axes"} for x in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")},
+}
+SAME = {  # operators whose results hold numbers of these inputs, and no others
+    **dict.fromkeys(("Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand"), (0,)),
+    **dict.fromkeys(("Slice", "Tile", "Split", "Gather", "GatherElements", "GatherND", "Dropout"), (0,)),
+    **dict.fromkeys(("Concat", "Min", "Max"), None),
+    "Clip": (0,),
+    "Where": (1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Steering:
+    """An input of few numbers that steers nodes: `places` are (node, operator, what of it)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    places: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the numbers of a value, or of one `column` of its last dimension, have to lie: [low, high]. `distinct`: two
+    that are equal would write to the same place."""
+
+    column: int | None
+    low: int
+    high: int
+    distinct: bool = False
+
+
+@dataclass
+class Uses:
+    """A model's values by name, those of its branches and loops among them, and what produces them."""
+
+    graph: onnx.GraphProto
+    folder: Path = field(default_factory=Path)
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[str, onnx.NodeProto], ...]:
+        return tuple(_every_node(self.graph))
+
+    @cached_property
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        return {out: node for _, node in self.nodes for out in node.output if out}
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        return declared_shapes(self.graph)
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        return {i.name: ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "unknown") for i in self.graph.input}
+
+    def reached(self, value: str) -> tuple[str, ...]:
+        """The model's inputs whose data the value depends on."""
+        seen, waiting, found = {value}, [value], []
+        while waiting:
+            name = waiting.pop()
+            if name in self.inputs:
+                found.append(name)
+                continue
+            node = self.producers.get(name)
+            new = [x for x in reads(node) if x not in seen] if node is not None and node.op_type not in STATIC else []
+            seen.update(new)
+            waiting += new
+        return tuple(sorted(set(found)))
+
+    def is_small(self, name: str) -> bool:
+        """Whether an input has few numbers, whatever its free dimensions."""
+        dims = self.inputs[name]
+        return dims is not None and all(isinstance(d, int) for d in dims) and prod(dims) <= MOST_STEERING
+
+    def steering(self) -> tuple[Steering, ...]:
+        """The inputs that look like steering constants, in the model's order."""
+        places: dict[str, list[tuple[str, str, str]]] = {}
+        for name, node in self.nodes:
+            for k, what in STEERS.get(node.op_type, {}).items() if node.domain in ("", "ai.onnx") else ():
+                for x in self.reached(node.input[k]) if k < len(node.input) and node.input[k] else ():
+                    if self.is_small(x):
+                        places.setdefault(x, []).append((name, node.op_type, what))
+        return tuple(
+            Steering(name, self.types[name], tuple(self.inputs[name]), tuple(places[name]))
+            for name in self.inputs
+            if name in places
+        )
+
+    def advice(self, value: str) -> str:
+        """How a value becomes known when compiling, as the end of a sentence; empty where there is nothing to say."""
+        found = self.reached(value)
+        if found and all(map(self.is_small, found)):
+            return "; it would be with " + " ".join(f"--constant {name}=VALUE" for name in found)
+        return f"; it depends on the data of {', '.join(map(repr, found))}" if found else ""
+
+
+def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
+    """What is unsupported for steering that is not known, with the flags that would make it known."""
+    nodes = dict(uses.nodes)
+    result = []
+    for one in found:
+        node = nodes.get(one.node)
+        if node is not None and node.op_type == one.op and not one.domain:
+            values = [node.input[k] for k in STEERS.get(one.op, {}) if k < len(node.input) and node.input[k]]
+            one = replace(one, reason=one.reason + next((text for text in map(uses.advice, values) if text), ""))
+        result.append(one)
+    return result
+
+
+def _every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+    for name, node in zip(node_names(graph.node), graph.node, strict=True):
+        yield name, node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _every_node(inner)
+
+
+# --- inputs that become indices -------------------------------------------------------------------------------------
+
+
+def read_uses(path: str | Path) -> Uses:
+    """Raises ModelError if the file is no model."""
+    return Uses(read_model(path).graph, Path(path).parent)
+
+
+def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[str, tuple[Span, ...]]:
+    """Where the numbers of each input that becomes indices have to lie: `claimed` of the model's values, and the tables
+    that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
+    what computes otherwise."""
+    found: dict[str, tuple[Span, ...]] = {}
+    for value, span in (*claimed, *_tables(uses)):
+        for name, one in _handed_back(uses, value, span):
+            found[name] = (*found.get(name, ()), one)
+    return found
+
+
+def _tables(uses: Uses) -> Iterator[tuple[str, Span]]:
+    shapes = {t.name: tuple(t.dims) for t in uses.graph.initializer}
+    for _, node in uses.nodes:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                shapes[node.output[0]] = tuple(attribute.t.dims)
+    for _, node in uses.nodes:
+        if node.op_type == "Gather" and len(node.input) > 1 and (shape := shapes.get(node.input[0])):
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if -len(shape) <= axis < len(shape):
+                yield node.input[1], Span(None, -shape[axis], shape[axis] - 1)
+
+
+def _handed_back(uses: Uses, value: str, span: Span) -> Iterator[tuple[str, Span]]:
+    waiting, seen = [(value, span)], {value}
+    while waiting:
+        name, one = waiting.pop()
+        if name in uses.inputs:
+            yield name, one
+        elif (node := uses.producers.get(name)) is not None:
+            new = [(x, s) for x, s in _before(uses, node, one) if x not in seen]
+            seen.update(x for x, _ in new)
+            waiting += new
+
+
+def _before(uses: Uses, node: onnx.NodeProto, span: Span) -> list[tuple[str, Span]]:
+    """Where the inputs of a node may lie for its result to lie in the span."""
+    whole = replace(span, column=None)
+    if node.op_type == "Concat" and span.column is not None and span.column < len(node.input):
+        return [(node.input[span.column], whole)]  # coordinates, one beside the other
+    if node.op_type in SAME:
+        kept = span if node.op_type in ("Cast", "Identity") else whole
+        which = SAME[node.op_type]
+        return [(x, kept) for k, x in enumerate(node.input) if x and (which is None or k in which)]
+    if node.op_type not in ("Add", "Sub", "Mul") or len(node.input) != 2:
+        return []
+    a, b = node.input
+    first, second = _constant(uses, a), _constant(uses, b)
+    if first is None and second is None:
+        return [(x, Span(None, 0, max(span.high, 0) // 2)) for x in (a, b)] if node.op_type == "Add" else []
+    if second is None and node.op_type != "Sub":
+        a, b, first, second = b, a, second, first
+    if second is None or not second.size:
+        return []
+    least, most = int(second.min()), int(second.max())
+    if node.op_type == "Mul":
+        return [(a, Span(None, -(-span.low // most), span.high // most))] if least == most > 0 else []
+    less, more = (least, most) if node.op_type == "Add" else (-most, -least)
+    return [(a, Span(None, span.low - less, span.high - more))]
+
+
+def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
+    """Whole numbers that the model holds; None for what it computes."""
+    tensors = [t for t in uses.graph.initializer if t.name == name]
+    node = uses.producers.get(name)
+    if node is not None and node.op_type == "Constant":
+        tensors = [a.t for a in node.attribute if a.name == "value"]
+    if not tensors or prod(tensors[0].dims) > MOST_OFFSET:
+        return None
+    try:
+        array = tensor_array(tensors[0], uses.folder)
+    except ModelError:
+        return None
+    return np.asarray(array) if array.dtype.kind in "iu" else None

@@ -1,0 +1,67 @@
+"""What is fixed of a model's inputs: by flags, by the configuration where no flag says otherwise, or as earlier choices
+had it; and the data that a user verifies with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.choices import Choices, Shapes
+from modelc.config import Inputs
+from modelc.frontend.steering import Given, Steered, looked_at, steered
+from modelc.ir.graph import Graph
+from modelc.package import FixedInput, TensorInfo
+from modelc.verify.check import check_feed, without_constants
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant."""
+
+    shapes: tuple[Shapes, ...] = ()
+    dims: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
+    constants: Mapping[str, Given] = field(default_factory=dict)
+
+    def over(self, inputs: Inputs) -> Flags:
+        """These flags with the configuration's in place of those that are not given."""
+        return Flags(self.shapes, {**inputs.dims, **self.dims}, {**inputs.constants, **self.constants})
+
+    def applied(self, model: Path, data: Arrays | None = None) -> Steered:
+        """What they come to for the model. Raises ModelError, InputError."""
+        sizes = {name: (one,) if isinstance(one, int) else tuple(one) for name, one in self.dims.items()}
+        return steered(model, self.shapes, sizes, self.constants, data)
+
+    def looked_at(self, model: Any) -> tuple[Arrays, Mapping[str, Any]]:
+        """For a look at a model that was read: the constants, and what is known of the other inputs' shapes, in the
+        first variant."""
+        sizes = {name: one if isinstance(one, int) else next(iter(one)) for name, one in self.dims.items()}
+        return looked_at(model.graph, next(iter(self.shapes), {}), sizes, self.constants)
+
+
+def as_chosen(choices: Choices | None, flags: Flags, inputs: Inputs) -> Flags:
+    """The flags, with what they leave open as in earlier choices for the same model, or as the configuration says."""
+    if choices is None:
+        return flags.over(inputs)
+    constants = {one.name: one.array() for one in choices.constants}
+    shapes = flags.shapes or (() if flags.dims else choices.shapes)
+    return Flags(shapes, flags.dims, {**constants, **flags.constants})
+
+
+def made_for(choices: Choices, steering: Steered) -> bool:
+    """Whether choices of the same model were made for the same shapes and constants."""
+    constants = (FixedInput.of(name, array) for name, array in steering.constants.items())
+    return choices.shapes == steering.shapes and {*choices.constants} == {*constants}
+
+
+def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, model: Path) -> Arrays:
+    """The data without the constants. Raises InputError where it fits no variant, before any work."""
+    rest = without_constants(constants, data)
+    taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in map(g.values.__getitem__, g.inputs)] for g in graphs]
+    check_feed(taken, rest, f"the model {model}")
+    return rest

@@ -1,0 +1,147 @@
+"""Loops whose trip count is known when compiling: compiled packages beside ONNX Runtime, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import modelc
+from modelc.errors import ModelError
+from modelc.frontend.onnx import import_model, unsupported
+
+F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+INFO = helper.make_tensor_value_info
+
+
+def saved(path: Path, nodes: list, inputs: list, outputs: list, weights: dict[str, np.ndarray]) -> Path:
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [INFO(n, F, None) for n in outputs], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def agrees(path: Path, feeds: dict[str, Any], constants: dict[str, Any] | None = None) -> dict[str, np.ndarray]:
+    """The outputs of the compiled package, which were compared with ONNX Runtime's on the same data."""
+    place = path.with_suffix(".modelc")
+    result = modelc.compile(path, output=place, constants=constants, inputs=feeds)
+    assert result.report is not None and result.report.passed and result.report.outputs
+    with modelc.load(place) as model:
+        found = model.run(feeds)
+    wanted = ort.InferenceSession(str(path)).run(list(found), {**feeds, **(constants or {})})
+    for name, array in zip(found, wanted, strict=True):
+        assert found[name].shape == array.shape
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    return found
+
+
+def looped(path: Path, limit: float = np.inf, count_is_input: bool = False, negated: bool = False) -> Path:
+    """h' = tanh(h w + x[i]) up to `n` times or until i reaches `limit`: h, its last value, and all of them. The body
+    has a weight of its own, reads x from outside, and chooses by the number of the iteration."""
+    odd = helper.make_graph([helper.make_node("Neg", ["t"], ["minus"])], "odd", [], [INFO("minus", F, None)])
+    even = helper.make_graph([helper.make_node("Identity", ["t"], ["plus"])], "even", [], [INFO("plus", F, None)])
+    body = helper.make_graph(
+        [
+            helper.make_node("Gather", ["x", "i"], ["row"], axis=0),
+            helper.make_node("MatMul", ["h", "w"], ["hw"]),
+            helper.make_node("Add", ["hw", "row"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["t"]),
+            helper.make_node("Mod", ["i", "two"], ["rest"]),
+            helper.make_node("Cast", ["rest"], ["is_odd"], to=B),
+            helper.make_node("If", ["is_odd"], ["next"], then_branch=odd, else_branch=even),
+            helper.make_node("Cast", ["i"], ["number"], to=F),
+            helper.make_node("Less", ["number", "limit"], ["again"]),
+        ],
+        "body",
+        [INFO("i", I, []), INFO("go", B, []), INFO("h", F, None)],
+        [INFO("again", B, []), INFO("next", F, None), INFO("next2", F, None)],
+        [numpy_helper.from_array(np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32), "w")],
+    )
+    body.node.append(helper.make_node("Identity", ["next"], ["next2"]))
+    nodes = [helper.make_node("Loop", ["n", "yes", "h0"], ["last", "every"], "loop", body=body)]
+    inputs = [INFO("x", F, [7, 4]), INFO("h0", F, [2, 4])] + [INFO("n", I, [])] * count_is_input
+    weights = {"two": np.asarray(2), "limit": np.float32(limit), "yes": np.asarray(not negated)}
+    if not count_is_input:
+        weights["n"] = np.asarray(7)
+    return saved(path, nodes, inputs, ["last", "every"], weights)
+
+
+def feeds() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {"x": rng.standard_normal((7, 4)).astype(np.float32), "h0": rng.standard_normal((2, 4)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("limit", "count"), [(np.inf, 7), (3, 4)])
+def test_a_loop_runs_until_its_count_or_its_condition_ends_it(tmp_path, limit, count) -> None:
+    assert agrees(looped(tmp_path / "m.onnx", limit), feeds())["every"].shape == (count, 2, 4)
+
+
+def test_a_trip_count_that_is_an_input_is_asked_for_and_can_be_fixed(tmp_path) -> None:
+    path = looped(tmp_path / "m.onnx", count_is_input=True)
+    assert [row[1] for row in unsupported(path)] == ["Loop"]
+    with pytest.raises(ModelError, match=r"its trip count depends on data.*--constant n=VALUE"):
+        import_model(path)
+    assert agrees(path, feeds(), {"n": np.asarray(5)})["every"].shape == (5, 2, 4)
+
+
+def test_a_loop_that_runs_no_time_hands_over_what_it_was_given(tmp_path) -> None:
+    path = looped(tmp_path / "m.onnx", negated=True)
+    with pytest.raises(ModelError, match="it runs no time"):
+        import_model(path)
+    model = onnx.load(path)
+    del model.graph.output[1]
+    del model.graph.node[0].output[1]
+    del model.graph.node[0].attribute[0].g.output[2]
+    onnx.save(model, path)
+    np.testing.assert_array_equal(agrees(path, feeds())["last"], feeds()["h0"])
+
+
+def test_loops_without_end_and_of_too_many_nodes_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("modelc.frontend.unroll.MOST_UNROLLED", 60)
+    with pytest.raises(ModelError, match=r"more than 60 nodes \(MOST_UNROLLED\)"):
+        import_model(looped(tmp_path / "m.onnx"))
+
+
+def test_what_a_body_lacks_is_said_once(tmp_path) -> None:
+    path = looped(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    model.graph.node[0].attribute[0].g.node[3].op_type = "Nonsense"
+    model.graph.node[0].attribute[0].g.node[3].domain = "none"
+    model.opset_import.append(helper.make_opsetid("none", 1))
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="has 1 node") as error:
+        import_model(path)
+    assert str(error.value).count("(none.Nonsense)") == 1
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_a_scan_along_any_axis_and_direction(tmp_path, backwards) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["s", "a"], ["sum"]),
+            helper.make_node("Mul", ["sum", "b"], ["product"]),
+            helper.make_node("Sigmoid", ["sum"], ["s2"]),
+        ],
+        "body",
+        [INFO("s", F, [3]), INFO("a", F, [3]), INFO("b", F, [3])],
+        [INFO("s2", F, [3]), INFO("product", F, [3]), INFO("sum", F, [3])],
+    )
+    attrs = {
+        "num_scan_inputs": 2,
+        "scan_input_axes": [1, -2],
+        "scan_input_directions": [backwards, 0],
+        "scan_output_axes": [-1, 0],
+        "scan_output_directions": [0, backwards],
+    }
+    nodes = [helper.make_node("Scan", ["s0", "A", "B"], ["s", "P", "S"], "scan", body=body, **attrs)]
+    inputs = [INFO("s0", F, [3]), INFO("A", F, [3, 5]), INFO("B", F, [5, 3])]
+    path = saved(tmp_path / "m.onnx", nodes, inputs, ["s", "P", "S"], {})
+    rng = np.random.default_rng(0)
+    shapes = {"s0": (3,), "A": (3, 5), "B": (5, 3)}
+    found = agrees(path, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
+    assert found["P"].shape == (3, 5) and found["S"].shape == (5, 3)
