@@ -18,7 +18,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop
 from modelc.ir.text import parse_task
 from modelc.partition.precision import in_bfloat16
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derived
 from modelc.space.rules.rule import DoesNotApply
@@ -151,7 +151,7 @@ def test_two_heads_go_to_two_cores(tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, 128, 128, count=2, size=64), FUSED.format(""))
     target = replace(host_target(), cores=2)
-    nest = build_nest(task, default_candidate(task, target))
+    nest = build_nest(task, chosen(task, target).candidate)
     loops = [s for phase in nest.phases for s in phase if isinstance(s, Loop) and s.tag == "parallel"]
     assert len(loops) == len(nest.phases) and all(loop.extent >= 2 for loop in loops)
 

@@ -20,7 +20,7 @@ from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16, products, to_bfloat16
 from modelc.policy import Policy
-from modelc.space.choose import accepted, default_candidate
+from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive, derived
@@ -76,7 +76,7 @@ def units(task: Task, candidate: Candidate) -> list[set[str | None]]:
 @pytest.mark.parametrize("case", EVEN.values(), ids=EVEN)
 def test_both_contractions_run_on_tile_registers(case, tmp_path):
     task = in_pairs(tmp_path, **case)
-    candidate = default_candidate(task, SERVER)
+    candidate = chosen(task, SERVER).candidate
     assert units(task, candidate) == [{"amx-bf16"}, {"amx-bf16"}]
     assert Candidate.from_json(candidate.to_json()) == candidate
     scores = case["queries"] * case["keys"] * 4
@@ -90,22 +90,22 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
 def test_plain_vectors_multiply_unrounded_weights(case, tmp_path):
     """Where no intrinsic pays, weights are not rounded: what is stored as bfloat16 is widened once."""
     task = in_pairs(tmp_path, **case)
-    candidate = default_candidate(task, SERVER, policy=Policy(tensorize=False))
+    candidate = chosen(task, SERVER, policy=Policy(tensorize=False)).candidate
     assert "widen" in {s.rule for s in candidate.stages}
-    assert candidate == default_candidate(task, WITHOUT_AMX)
+    assert candidate == chosen(task, WITHOUT_AMX).candidate
     check(on(task), candidate)
 
 
 def test_one_contraction_alone_stays_on_vectors(tmp_path):
     """Queries of an odd depth are read as they lie: no unit computes the scores, and none the values then."""
     task = in_pairs(tmp_path, queries=24, keys=32, size=21)
-    assert units(task, default_candidate(task, SERVER)) == [set(), set()]
+    assert units(task, chosen(task, SERVER).candidate) == [set(), set()]
 
 
 def test_few_rows_stay_on_vectors(tmp_path):
     """Packing keys and values takes longer than they multiply."""
     task = in_pairs(tmp_path, queries=9, keys=32, size=32)
-    assert units(task, default_candidate(task, SERVER)) == [set(), set()]
+    assert units(task, chosen(task, SERVER).candidate) == [set(), set()]
 
 
 def test_what_is_rounded_in_the_task_is_read_as_it_was(tmp_path):
@@ -115,7 +115,7 @@ def test_what_is_rounded_in_the_task_is_read_as_it_was(tmp_path):
     (task,) = [bound.task for bound in program.tasks]
     assert sum(b.name.startswith("round") for b in task.blocks) == 3
     for target, rounded in ((SERVER, 1), (WITHOUT_AMX, 0)):
-        candidate = default_candidate(task, target)
+        candidate = chosen(task, target).candidate
         assert sum(name.startswith("round") for name in candidate.blocks) == rounded
         assert len(build_nest(task, candidate).phases) == 1
     check(on(task), candidate)
@@ -123,7 +123,7 @@ def test_what_is_rounded_in_the_task_is_read_as_it_was(tmp_path):
 
 def test_keys_and_values_are_packed_once_for_a_head(tmp_path):
     task = in_pairs(tmp_path, queries=160, keys=32, size=32)
-    candidate = default_candidate(task, SERVER)
+    candidate = chosen(task, SERVER).candidate
     packs = [b for b in candidate.blocks if b.startswith("pack")]
     assert len(packs) == 2 and len(candidate.layouts) == 2
     assert {candidate.blocks[name].at.rpartition(".")[2] for name in packs} == {"h0"}
@@ -133,14 +133,14 @@ def test_keys_and_values_are_packed_once_for_a_head(tmp_path):
 def test_tile_registers_are_shaped_where_shapes_change(queries, shapings, tmp_path):
     """Once where all rows of tiles are alike; else once for whole ones, and once for those at the end."""
     task = in_pairs(tmp_path, queries=queries, keys=32, size=32)
-    nest = build_nest(task, default_candidate(task, SERVER))
+    nest = build_nest(task, chosen(task, SERVER).candidate)
     text = "".join(str(phase.function) for phase in lower_nest(nest, "attention", SERVER.available_intrinsics))
     assert text.count("ldtilecfg") == shapings
 
 
 def test_masks_are_added_where_scores_are_read(tmp_path):
     task = in_pairs(tmp_path, queries=32, keys=32, mask="added")
-    names = [b.name for b in derive(task, default_candidate(task, SERVER).stages).blocks]
+    names = [b.name for b in derive(task, chosen(task, SERVER).candidate.stages).blocks]
     assert not {"div", "add"} & set(names)
 
 
@@ -148,7 +148,7 @@ def test_masks_are_added_where_scores_are_read(tmp_path):
 def test_float32_is_as_it_was(target: Target, tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, 33, 33, mask="causal"), FUSED.format(MAPS["causal"]))
-    assert default_candidate(task, target) == default_candidate(task, target, policy=Policy(tensorize=False))
+    assert chosen(task, target).candidate == chosen(task, target, policy=Policy(tensorize=False)).candidate
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from test_codegen_edges import edges
 from test_kernels_cross import NOT_BY_QEMU_7, emulated, emulator_of, qemu_version
 from three_ways import Example, example_of
 
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.target import load_target
 
 FAR = np.concatenate([np.geomspace(1, 3e38, 60), [np.inf, np.nan, 0, 7e6, 5.4e6, 0.5]]).astype(np.float32)
@@ -42,4 +42,4 @@ def test_edges_emulated(machine: str) -> None:
     casts = "cast" in NOT_BY_QEMU_7.get(machine, ()) and qemu_version(emulator_of(target)) < 8
     made = {n: e for n, e in examples().items() if not (casts and "cast" in n)}
     assert len(made) >= 16
-    emulated({n: (e, default_candidate(e.task, target)) for n, e in made.items()}, target)
+    emulated({n: (e, chosen(e.task, target).candidate) for n, e in made.items()}, target)

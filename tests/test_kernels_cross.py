@@ -14,7 +14,7 @@ from modelc.errors import ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure.job import Way
 from modelc.package.toolchain import emulator, find_toolchain
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.target import Target, load_target
 
 TASKS = {
@@ -52,7 +52,7 @@ def test_emulated(machine: str) -> None:
     target = load_target(machine)
     left_out = NOT_BY_QEMU_7.get(machine, ()) if qemu_version(emulator_of(target)) < 8 else ()
     tasks = {name: task for name, task in TASKS.items() if name not in left_out}
-    emulated({n: (Example(t, random_inputs(t)), default_candidate(t, target)) for n, t in tasks.items()}, target)
+    emulated({n: (Example(t, random_inputs(t)), chosen(t, target).candidate) for n, t in tasks.items()}, target)
 
 
 def emulator_of(target: Target) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from modelc.ir.nest import Alloc, Leaf, Loop
 from modelc.ir.nest import walk as statements
 from modelc.ir.text import parse_task
 from modelc.space.analysis.access import accesses
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.space.rules.rfactor import rfactor_rule
 from modelc.space.sketches.phases import read_once
 from modelc.target import load_target
@@ -74,12 +74,12 @@ def test_few_rows(op: str, shape: tuple[int, ...]) -> None:
 
 
 def nest_of(task: Task) -> Any:
-    return build(task, default_candidate(task, TARGET), TARGET).nest
+    return build(task, chosen(task, TARGET).candidate, TARGET).nest
 
 
 def test_a_tensor_is_reduced_in_parts_by_lanes() -> None:
     task = reduction("ReduceL2", (512, 512), (0, 1))
-    assert [s.args["parts"] for s in default_candidate(task, TARGET).stages if s.rule == "rfactor"] == [
+    assert [s.args["parts"] for s in chosen(task, TARGET).candidate.stages if s.rule == "rfactor"] == [
         "outer",
         "inner",
     ]
@@ -91,14 +91,14 @@ def test_a_tensor_is_reduced_in_parts_by_lanes() -> None:
 
 
 def test_columns_are_added_up_row_by_row() -> None:
-    found = default_candidate(reduction("ReduceSum", (1024, 1024), (0,)), TARGET)
+    found = chosen(reduction("ReduceSum", (1024, 1024), (0,)), TARGET).candidate
     (parts,) = (s for name, s in found.blocks.items() if name.endswith("_parts"))
     order = [loop[:-1] for loop in parts.order]
     assert parts.tags[parts.order[0]] == "parallel" and order == ["p", "n", "m", "n", "m", "n"]
 
 
 def test_what_follows_columns_is_done_on_a_stretch_of_them() -> None:
-    found = default_candidate(reduction("ReduceMean", (8, 64, 5000), (1,)), TARGET)
+    found = chosen(reduction("ReduceMean", (8, 64, 5000), (1,)), TARGET).candidate
     anchor = next(n for n, s in found.blocks.items() if s.scope == "local")
     assert any(s.at.startswith(f"{anchor}.") for s in found.blocks.values())
 

@@ -39,7 +39,7 @@ from modelc.partition.precision import (
     with_roundings,
 )
 from modelc.space.analysis.match import match
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.winograd import windows
 from modelc.target import Target, load_target
@@ -266,7 +266,7 @@ def test_functions_are_short_where_results_are_rounded() -> None:
     wide = task_of("Gelu", {}, [(4, 64)])
     constants = []
     for narrow in ({"y0"}, {"x0"}, set[str]()):
-        nest = build_nest(task := in_bfloat16(wide, narrow), default_candidate(task, host_target()))
+        nest = build_nest(task := in_bfloat16(wide, narrow), chosen(task, host_target()).candidate)
         (phase,) = lower_nest(nest, "gelu")
         constants.append(str(phase.function).count("Broadcast("))
     assert constants[0] < constants[2] <= constants[1]

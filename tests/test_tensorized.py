@@ -21,7 +21,7 @@ from modelc.ir.nest import Loop, Nest
 from modelc.ir.text import parse_nest
 from modelc.partition.precision import in_bfloat16
 from modelc.policy import Policy
-from modelc.space.choose import chosen, default_candidate
+from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
@@ -109,14 +109,14 @@ def test_what_no_dot_product_computes_is_computed_by_vectors(kinds: tuple[str, s
 )
 def test_the_default_is_the_fastest_by_estimate(kinds: tuple[str, str], name: str) -> None:
     task = contraction(EVEN["matmul"], kinds)
-    assert intrinsics_in(default_candidate(task, SERVER)) == {name}
-    assert intrinsics_in(default_candidate(task, SERVER, policy=Policy(tensorize=False))) == set()
+    assert intrinsics_in(chosen(task, SERVER).candidate) == {name}
+    assert intrinsics_in(chosen(task, SERVER, policy=Policy(tensorize=False)).candidate) == set()
 
 
 def test_without_tiles_dot_products_are_next() -> None:
     less = replace(SERVER, features=tuple(f for f in SERVER.features if not f.startswith("amx")))
     task = contraction(EVEN["matmul"], ("uint8", "int8"))
-    assert intrinsics_in(default_candidate(task, less)) == {"avx512-vnni"}
+    assert intrinsics_in(chosen(task, less).candidate) == {"avx512-vnni"}
 
 
 NO_TILES = tuple(f for f in SERVER.features if not f.startswith("amx"))

@@ -15,7 +15,7 @@ from three_ways import check
 import modelc
 from modelc.cli import main
 from modelc.package import read_package
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.target import Target, load_target
 from modelc.target.host import read_host
 
@@ -96,7 +96,7 @@ def test_a_kernel_is_made_of_it(
     target = mine(tmp_path, text, name, features)
     task = contraction(RAGGED[case], kinds)
     assert list(ways_of(task, target)) == [name]
-    assert intrinsics_in(default_candidate(task, target)) == {name}
+    assert intrinsics_in(chosen(task, target).candidate) == {name}
     check(from_end_to_end(task), None, target)
 
 

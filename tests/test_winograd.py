@@ -11,7 +11,7 @@ from modelc.config import load_config
 from modelc.ir.candidate import Candidate
 from modelc.ir.verify import verify_task
 from modelc.policy import Policy
-from modelc.space.choose import accepted, default_candidate
+from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
 from modelc.space.rules.rule import DoesNotApply
@@ -138,7 +138,7 @@ def test_where_it_does_not_apply(task) -> None:
 def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:
     task = conv(1, 64, (56, 56), 64)
     rules = {
-        flag: {s.rule for s in default_candidate(task, TARGET, Policy(winograd=flag)).stages} for flag in (True, False)
+        flag: {s.rule for s in chosen(task, TARGET, Policy(winograd=flag)).candidate.stages} for flag in (True, False)
     }
     assert "winograd" in rules[True] and "winograd" not in rules[False]
     assert load_config().allowing(winograd=False).to_json()["schedule"]["winograd"] is False
@@ -154,5 +154,5 @@ def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> Non
 
 def test_derive_applies_the_stage() -> None:
     task = conv(1, 64, (56, 56), 64)
-    candidate = default_candidate(task, TARGET)
+    candidate = chosen(task, TARGET).candidate
     assert "gather" in {b.name for b in derive(task, candidate.stages).blocks}

@@ -36,7 +36,7 @@ from modelc.measure.data import draw_array as random_array
 from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
-from modelc.space.choose import default_candidate
+from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.target import Target, list_targets, load_target
@@ -199,9 +199,9 @@ class Built:
 
 
 def build(task: Task, candidate: Candidate | None = None, target: Target | None = None) -> Built:
-    """Schedules (by default rule-based), compiles and links a Task."""
+    """Schedules (by default as `compile` does), compiles and links a Task."""
     target = target or host_target()
-    candidate = candidate or default_candidate(task, target)
+    candidate = candidate or chosen(task, target).candidate
     nest = build_nest(task, candidate)
     return with_kernel(task, candidate, nest, compile_nest(nest, "kernel", target), target)
 
