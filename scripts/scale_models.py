@@ -150,6 +150,15 @@ def wide(count: int, op: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=IR_VERSION)
 
 
+def recurrent(steps: int) -> onnx.ModelProto:
+    """A GRU of 16 features over so many steps."""
+    net = Network(f"recurrent{steps}")
+    x = net.input("x", [steps, 1, 8])
+    weights = [net.normal("w", (1, 48, 8), 0.3), net.normal("r", (1, 48, 16), 0.3)]
+    net.output("y", net.op("GRU", x, *weights, hidden_size=16), [steps, 1, 1, 16])
+    return net.build()
+
+
 MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "mixed": mixed,
     "chain": chain,
@@ -157,4 +166,5 @@ MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "nested": nested,
     "shared": shared,
     "below_a_move": below_a_move,
+    "recurrent": recurrent,
 }

@@ -52,6 +52,11 @@ BY_SCHEMA = {
     "a list": (node("Transpose", "X", "Y", perm=1), "expected attribute perm of type INTS, found INT"),
     "text": (node("Transpose", "X", "Y", perm="x"), "expected attribute perm of type INTS, found STRING"),
     "missing": (node("Concat", "X,X", "Y"), "expected an attribute axis, found none"),
+    "a value": (
+        node("GridSample", "X,X", "Y", mode="linear"),
+        "mode among bilinear, nearest, bicubic, found",
+    ),
+    "a number": (node("MaxPool", "X", "Y", kernel_shape=[2], storage_order=2), "storage_order among 0, 1, found 2"),
     "own domain": (node("FusedMatMul", "X", "Y", domain="com.microsoft"), "expected 2 inputs, found 1"),
     "own attribute": (node("Gelu", "X", "Y", domain="com.microsoft", alpha=1.0), "expected one of .*none.*'alpha'"),
     "own type": (node("QuickGelu", "X", "Y", domain="com.microsoft", alpha=1), "alpha of type FLOAT, found INT"),
@@ -82,6 +87,21 @@ def test_an_attribute_of_two_types(tmp_path):
     made = node("Softmax", "X", "Y", axis=1)
     made.attribute[0].ints.append(1)
     refused(model([made], X), tmp_path, "attribute 'axis' of type INT has data in 'ints' too")
+
+
+def test_nodes_have_names_of_their_own(tmp_path):
+    nodes = [node("Relu", "X", "a", name="n"), node("Relu", "a", "Y", name="n")]
+    refused(model(nodes, X), tmp_path, "node 'n' .Relu.: another node has this name")
+
+
+def test_nodes_that_nothing_needs_read_what_is_there(tmp_path):
+    nodes = [node("Relu", "X", "Y"), node("Relu", "nowhere", "dead", name="n")]
+    refused(model(nodes, X), tmp_path, "value 'nowhere' is read by node 'n', but nothing produces it")
+
+
+def test_an_activation_has_its_parameters(tmp_path):
+    made = node("FusedConv", "X,W", "Y", domain="com.microsoft", activation="LeakyRelu")
+    refused(model([made], IMAGE, constants=W, domains=("", "com.microsoft")), tmp_path, "alpha of LeakyRelu, found no")
 
 
 def test_branches_and_functions_are_checked_too(tmp_path):

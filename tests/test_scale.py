@@ -117,6 +117,15 @@ def test_one_node_of_many_values_takes_work_by_their_number(op: str, tmp_path: P
     assert counts[1] > 1000 and log(counts[2] / counts[1]) / log(4) < 1.25, counts
 
 
+def test_recurrent_steps_take_work_by_their_number(tmp_path: Path) -> None:
+    counts = []
+    for steps in (2, 8, 32):  # what the first imports and caches is not the model's
+        path = tmp_path / f"{steps}.onnx"
+        onnx.save(scale_models.recurrent(steps), path)
+        counts.append(calls_of(lambda path=path: modelc.compile(path, stop_after="schedule", threads=1)))
+    assert counts[1] > 1000 and log(counts[2] / counts[1]) / log(4) < 1.25, counts
+
+
 @pytest.mark.parametrize("op", ["Split", "Sum", "Concat"])
 def test_one_node_of_many_values_is_few_kernels(op: str, tmp_path: Path) -> None:
     onnx.save(scale_models.wide(100, op), tmp_path / "m.onnx")

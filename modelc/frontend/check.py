@@ -39,6 +39,11 @@ FIELDS = {  # where the data of an attribute of each type is
     AttributeProto.SPARSE_TENSORS: "sparse_tensors",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
+VALUES: Mapping[tuple[str, str], Mapping[int, tuple[object, ...]]] = {  # by operator set, what ONNX lists
+    ("GridSample", "mode"): {16: (b"bilinear", b"nearest", b"bicubic"), 20: (b"linear", b"nearest", b"cubic")},
+    ("DepthToSpace", "mode"): {11: (b"DCR", b"CRD")},
+    ("MaxPool", "storage_order"): {8: (0, 1)},
+}
 UNBOUNDED = 1 << 30  # inputs or outputs, from here on a schema says "any number"
 
 
@@ -157,9 +162,13 @@ def _check_nodes(
     nodes: Iterable[onnx.NodeProto], inside: str, versions: Mapping[str, int], functions: Functions
 ) -> None:
     """`inside` is what the sentences begin with: the function or branch."""
+    named: set[str] = set()
     for index, node in enumerate(nodes):
         _check_text(f"{inside}node {index}", (node.op_type, node.domain, node.name, *node.input, *node.output))
         where = f"{inside}node {node.name or f'{node.op_type}_{index}'!r} ({node.op_type})"
+        if node.name and node.name in named:
+            raise ModelError(f"{where}: another node has this name; expected names of nodes to be different")
+        named.add(node.name)
         _check_attributes(node, where)
         domain = domain_of(node)
         if domain not in versions:
@@ -171,6 +180,7 @@ def _check_nodes(
             signature = signature_of(node.op_type, domain, versions[domain])
         if signature is not None:
             _check_node(node, signature, where)
+            _check_values(node, domain, versions[domain], where)
         elif function is None and (first := first_version(node.op_type, domain)) > versions[domain]:
             found = f"operator set {first}, which is {versions[domain]} here"
             raise ModelError(f"{where}: there is no such operator before {found}")
@@ -211,6 +221,16 @@ def _check_node(node: onnx.NodeProto, signature: Signature, where: str) -> None:
     for name, (_, needed) in signature.attributes.items():
         if needed and name not in found:
             raise ModelError(f"{where}: expected an attribute {name}, found none")
+
+
+def _check_values(node: onnx.NodeProto, domain: str, version: int, where: str) -> None:
+    for a in node.attribute if not domain else ():
+        lists = VALUES.get((node.op_type, a.name), {})
+        known = next((lists[since] for since in sorted(lists, reverse=True) if since <= version), None)
+        found = a.s if a.type == AttributeProto.STRING else a.i
+        if known is not None and not a.ref_attr_name and found not in known:
+            shown = ", ".join(x.decode() if isinstance(x, bytes) else str(x) for x in known)
+            raise ModelError(f"{where}: expected attribute {a.name} among {shown}, found {found!r}")
 
 
 def _check_count(kind: str, found: Sequence[str], least: int, most: int, where: str) -> None:

@@ -60,6 +60,8 @@ def _activated(b: Builder, n: OnnxNode, x: str) -> None:
         attrs = dict(zip(names, params, strict=False)) or {
             name: n.attrs[f"activation_{name}"] for name in names if f"activation_{name}" in n.attrs
         }
+        if missing := [name for name in names if name not in attrs]:
+            raise n.fail(f"expected activation_params {', '.join(names)} of {activation}, found no {missing[0]}")
         b.emit(n, activation, (x,), attrs, n.outputs)
     else:
         raise n.fail(f"expected a known activation, found {activation!r}")

@@ -90,6 +90,9 @@ def ordered(
             if out:
                 producer[out] = index
     alive = _alive(nodes, names, outputs, known, producer, what)
+    for index in set(range(len(nodes))) - alive:
+        if missing := [r for r in reads(nodes[index]) if r not in known and r not in producer]:
+            raise ModelError(_unproduced(what, missing[0], names[index]))
     done: set[int] = set()
     result: list[tuple[str, onnx.NodeProto]] = []
     for index in sorted(alive):
@@ -121,18 +124,23 @@ def _alive(
     what: str,
 ) -> set[int]:
     alive: set[int] = set()
-    wanted = [(out, "is an output") for out in outputs]
+    wanted = [(out, "") for out in outputs]
     while wanted:
-        name, use = wanted.pop()
+        name, reader = wanted.pop()
         if name in known:
             continue
         if name not in producer:
-            raise ModelError(f"{what}: value {name!r} {use}, but nothing produces it")
+            raise ModelError(_unproduced(what, name, reader))
         index = producer[name]
         if index not in alive:
             alive.add(index)
-            wanted += [(r, f"is read by node {names[index]!r}") for r in reads(nodes[index])]
+            wanted += [(r, names[index]) for r in reads(nodes[index])]
     return alive
+
+
+def _unproduced(what: str, name: str, reader: str) -> str:
+    use = f"is read by node {reader!r}" if reader else "is an output"
+    return f"{what}: value {name!r} {use}, but nothing produces it"
 
 
 def importable(op: str, domain: str, version: int) -> bool:
