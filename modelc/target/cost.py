@@ -27,7 +27,6 @@ class CostParameters:
     load_cycles: float = 0.15  # of a vector that is loaded, beyond its port: it waits at times
     broadcast_cycles: float = 0.05  # of a scalar that is loaded into all lanes, or of a line that is certainly near
     step_cycles: float = 0.25  # loop control
-    latency_slack: float = 1.15  # times the latency of a multiply-add, that dependent ones are apart
     spill_cycles: float = 1.0  # of a vector that does not fit in the registers
     conflict_cycles: float = 0.2  # of a line more than a set of the first cache holds: it costs others their place
     look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
@@ -39,8 +38,7 @@ class CostParameters:
 
     # Vectors that are not loaded or stored as they lie
     split_loads: float = 2.0  # vectors that lie across lines cost as many that do not
-    element_cycles: float = 1.0  # of an element that is gathered
-    scatter_cycles: float = 2.0  # of an element of a result that is stored by itself, far from the last
+    element_cycles: float = 1.0  # of an element that is gathered, or stored by itself
     guarded_cycles: float = 4.0  # of an element that is gathered where a condition holds
     transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
     copy_cycles: float = 1.0  # of a vector that is copied
@@ -74,8 +72,7 @@ class CostParameters:
 
     # Threads
     fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
-    phase_seconds: float = 5e-7  # of one more phase: a call, and caches that are walked through again
-    meeting_seconds: float = 2e-6  # of one more phase inside a kernel: all threads wait for the last
+    phase_seconds: float = 5e-7  # of one more phase: threads meet, and caches are walked through again
 
     # Errors of estimates, as a share of them: of what is nearer to each other, rules decide
     unit_doubt_share: float = 0.25  # intrinsics: which of their loads and stores overlap no formula says

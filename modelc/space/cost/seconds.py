@@ -21,13 +21,12 @@ from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
 from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, trips
 from modelc.space.cost.overlap import overlapped
+from modelc.space.cost.step import step_cycles
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.maps import CHUNKS_PER_CORE, moves
 from modelc.target import CostParameters, Target
 
 Floats = NDArray[np.float64]
-BROADCASTS = 1.15  # scalars that are loaded and broadcast in a cycle
-STEP_CYCLES = 0.5  # loop control of one step of a register tile
 SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
 FREE = {"select", "cast", "and", "or", "not"}
 
@@ -210,23 +209,18 @@ def _step_cycles(
     if not block.reduction or schedule.scope != "register":
         for write in writes:
             if write.strides.get(vector) in (0, 1):
-                stored += held * cost.store_cycles
+                stored += held
             else:
                 scattered += held * lanes
-    arithmetic = held * _operations(block, cost) / target.fma_ports
-    busy = max(arithmetic, wide / cost.load_ports + narrow / BROADCASTS, stored)
     looped = not block.reduction or any(
         schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
     )
-    if block.reduction and looped:
-        busy = max(busy, cost.latency_slack * target.fma_latency)
-    element = (
-        cost.guarded_cycles
-        if any(isinstance(e, Op) and e.name == "select" for e in block.body)
-        else cost.element_cycles
-    )
-    moved = element * scattered + cost.transpose_cycles * crossed
-    return busy + moved + cost.load_cycles * wide + cost.broadcast_cycles * narrow + STEP_CYCLES * looped
+    latency = float(target.fma_latency) if block.reduction and looped else 0.0
+    arithmetic = held * _operations(block, cost) / target.fma_ports
+    cycles = step_cycles(cost, arithmetic, wide, narrow, latency, stores=stored, loops=float(looped))
+    guarded = any(isinstance(e, Op) and e.name == "select" for e in block.body)
+    element = cost.guarded_cycles if guarded else cost.element_cycles
+    return cycles + element * scattered + cost.transpose_cycles * crossed
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:

@@ -27,6 +27,7 @@ from modelc.ir.expr import DTYPES, variables
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
+from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_parts import Parts, parts_of, prepared, width_of
 from modelc.space.sketches.attention_units import Unit, pack_schedule
@@ -387,16 +388,16 @@ class Attention(Sketch):
             for count, width in panels:
                 for n, r in ((height // kernel.rows, kernel.rows), (1, height % kernel.rows)):
                     if times * count * n * r * width:
-                        cycles += times * count * n * self.step_cycles(r, width, steps)
-        return cycles * steps
+                        cycles += times * count * n * self.tile_cycles(r, width, steps)
+        return cycles
 
-    def step_cycles(self, rows: int, vectors: int, steps: int) -> float:
-        """Cycles of one of `steps` reduction steps: arithmetic, or loads (two a cycle), or the latency of dependent
-        accumulation; and what loads, loop control and write-back take besides. Both operands are in near caches."""
-        cost, loads = self.target.cost, rows + vectors
-        latency = cost.latency_slack * self.target.fma_latency
-        busy = max(rows * vectors / self.target.fma_ports, loads / cost.load_ports, latency)
-        return busy + cost.broadcast_cycles * loads + 0.5 + 2.0 / steps
+    def tile_cycles(self, rows: int, vectors: int, steps: int) -> float:
+        """Cycles of one register tile over `steps` reduction steps: both operands are in near caches."""
+        cost, target = self.target.cost, self.target
+        instructions = float(steps * (rows * vectors + rows + vectors))
+        latency = target.fma_latency / (1 + cost.look_ahead / instructions)
+        step = step_cycles(cost, rows * vectors / target.fma_ports, 0.0, float(rows + vectors), latency)
+        return steps * step + exposed(cost, instructions) * around_cycles(cost, float(rows * vectors), 0)
 
     def traffic(self, tile: int) -> float:
         """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
@@ -428,7 +429,7 @@ class Attention(Sketch):
         compute = np.array([(heads * cycles + self.around) * share])
         away = abs(log2(int(values["group"]) / self.group(tile)))
         more = self.phases(parallel) - self.phases(str(self.start_values()["parallel"]))
-        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + self.target.cost.meeting_seconds * more
+        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + self.target.cost.phase_seconds * more
         return seconds * self.least * (1 + SECOND_BEST * away)
 
     @cached_property

@@ -23,6 +23,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
+from modelc.space.cost.step import step_cycles, tile_step_cycles
 from modelc.space.rules.extend import extendable
 from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tensorized import (
@@ -101,12 +102,14 @@ class Unit:
         """Cycles for a tile of `tile` rows by register tiles of so many applications."""
         intrinsic = self.match.intrinsic
         steps = prod(g.padded // g.tile for g in self.match.groups if g.reduce)
-        lines = (rows + vectors) * (intrinsic.tiles.rows if intrinsic.tiles is not None else 1)
-        busy = max(rows * vectors / intrinsic.throughput, lines / cost.load_ports, float(intrinsic.latency))
-        busy += cost.broadcast_cycles * lines
+        products, latency = rows * vectors / intrinsic.throughput, float(intrinsic.latency)
+        if intrinsic.tiles is not None:
+            step = tile_step_cycles(cost, products, float((rows + vectors) * intrinsic.tiles.rows), 0.0, latency)
+        else:
+            step = step_cycles(cost, products, 0.0, float(rows + vectors), latency)
         drained = cost.drain_cycles * self.row * rows * vectors if self.drained else 0.0
         times = prod(-(-n // own) for n, own in zip(self._counts(tile), (rows, vectors), strict=True))
-        return times * (steps * busy + drained)
+        return times * (steps * step + cost.tile_cycles + drained)
 
     def held(self, rows: int, vectors: int, registers: int) -> bool:
         """Whether registers hold a register tile of so many applications with what it multiplies."""

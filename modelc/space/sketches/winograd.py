@@ -377,7 +377,7 @@ class Winograd(Sketch):
         compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
         pairs = zip(compute, far + self.streamed(tilings), strict=True)
         once = [overlapped(float(busy), int(streamed), self.target) for busy, streamed in pairs]
-        return np.asarray(PHASES[self.shape] * self.target.cost.meeting_seconds + np.array(once), np.float64)
+        return np.asarray(PHASES[self.shape] * self.target.cost.phase_seconds + np.array(once), np.float64)
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
