@@ -260,7 +260,7 @@ def test_no_room_for_temporary_files(tmp_path) -> None:
 # --- JSON ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if verb.name != "targets"])
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if verb.name not in ("targets", "database")])
 def test_every_verb_says_its_error_as_json(cli, tmp_path, verb) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones(3, np.float32))
     more = {

@@ -160,7 +160,7 @@ def test_records_of_other_conditions_are_left_alone(tmp_path: Path, name: str) -
         found.threads = 2 if name == "threads" else 1
         policy, cold = Policy(winograd=name != "policy"), 1 << 40 if name == "constants" else 1 << 16
         if name == "version":
-            database.remove("1", [])
+            database.prune(target=CONDITIONS.target)
             stale = replace(CONDITIONS, version=code_version() + "0")
             database.add(TASK, *(replace(one, conditions=stale) for one in made()))
         assert found.candidate(TASK, policy, cold) is None and (found.candidates, found.others) == ({}, {TASK.hash: 8})

@@ -13,6 +13,7 @@ import click
 from modelc import __version__
 from modelc.cli.bench import bench
 from modelc.cli.compile import compile_
+from modelc.cli.database import database
 from modelc.cli.debug import add_debug_option, show_error, show_failure
 from modelc.cli.inspect import inspect
 from modelc.cli.output import standard_streams, unwritable
@@ -24,7 +25,7 @@ from modelc.cli.verify import verify
 from modelc.scratch import remove_orphans
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, tune, verify, bench, profile, run, inspect, targets)
+VERBS = (compile_, tune, verify, bench, profile, run, inspect, targets, database)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,6 +6,7 @@ file.py       opening a file that may be anything, making a new one, what SQLite
 store.py      the database: adding, listing, counting, removing
 compare.py    records of one Task on one scale, and the best of them
 recorded.py   what compiling takes from it
+summary.py    what is in it, Task by Task
 exchange.py   JSON lines out and in
 """
 

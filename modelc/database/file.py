@@ -53,6 +53,7 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA cell_size_check=ON")
             connection.execute("PRAGMA mmap_size=0")
             connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(f"PRAGMA query_only={'OFF' if write else 'ON'}")
             _check_schema(connection, path)
             if size <= CHECKED and (found := connection.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
                 raise Damaged(f"the database {path} is damaged: {str(found[0])[:200]}; {_REMEDY}")
@@ -159,10 +160,11 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _address(path: Path, write: bool) -> str:
-    """What SQLite calls the file. Where nobody can write beside it, there is nothing to wait for."""
-    mode = "mode=rw" if write else "mode=ro"
-    if not write and not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
-        mode = "immutable=1"
+    """What SQLite calls the file. Who only reads opens it for writing all the same where that is possible, for then
+    nothing is left beside it; where nobody can write beside it, there is nothing to wait for."""
+    mode = "mode=rw"
+    if not write and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        mode = "mode=ro" if os.path.exists(f"{path}-wal") else "immutable=1"
     return f"file:{quote(os.path.abspath(path))}?{mode}"
 
 

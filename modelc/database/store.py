@@ -91,13 +91,19 @@ class Database:
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
-    def records(self, task: str | None = None, conditions: Conditions | None = None, **given: Any) -> Iterator[Record]:
-        """Records in the order in which they came: of the Task with the hash `task`, of exactly these `conditions`; or
-        by other columns (`target`, `version`)."""
-        where = given | ({} if task is None else {"task": task})
+    def records(
+        self,
+        task: str | None = None,
+        conditions: Conditions | None = None,
+        target: str | None = None,
+        version: str | None = None,
+    ) -> Iterator[Record]:
+        """Records in the order in which they came: of the Task with the hash `task`, of exactly these `conditions`, or
+        of a target or version."""
+        where = {"task": task, "target": target, "version": version}
         if conditions is not None:
             where |= {name: getattr(conditions, name) for name in CONDITIONS}
-        clause, values = _where(where)
+        clause, values = _where({name: value for name, value in where.items() if value is not None})
         with explaining(self.path):
             for number, *row in self._connection.execute(
                 f"SELECT number, {_SELECT} FROM records{clause} ORDER BY number", values
@@ -148,11 +154,23 @@ class Database:
 
     # --- less ---------------------------------------------------------------------------------------------------------
 
-    def remove(self, clause: str, values: Sequence[object]) -> int:
-        """Removes the records for which an SQL condition holds, and Tasks of which there are none left; returns how
-        many records."""
+    def prune(
+        self, target: str | None = None, stale: str | None = None, before: float | None = None, failed: bool = False
+    ) -> int:
+        """Removes the records of a `target`, of another version than `stale`, measured `before` then, that `failed`:
+        those for which all hold that are given, and one has to be. Tasks without records go too. Returns how many."""
+        conditions = {
+            "target = ?": target,
+            "version <> ?": stale,
+            "measured_at < ?": before,
+            "outcome <> ?": "ok" if failed else None,
+        }
+        given = {clause: value for clause, value in conditions.items() if value is not None}
+        if not given:
+            raise DatabaseError("nothing says which records are to go")
         with self.changing():
-            found = self._connection.execute(f"DELETE FROM records WHERE {clause}", values).rowcount
+            where, values = " AND ".join(given), list(given.values())
+            found = self._connection.execute(f"DELETE FROM records WHERE {where}", values).rowcount
             self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
         with explaining(self.path):
             self._connection.execute("VACUUM")

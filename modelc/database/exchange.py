@@ -1,0 +1,122 @@
+"""Records as JSON lines, out and in. What comes in is not trusted: every line is checked, and all are taken or none.
+
+{"modelc_records": 1}
+{"task": "60df04c10275ed4d", "text": "task task(b0, b1) -> ..."}        before the first record of that Task
+{"record": {"task": "60df04c10275ed4d", "target": ..., "candidate": {...}, "measurement": {...}, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from modelc.database.record import LONGEST, Record, parsed
+from modelc.database.store import Database, checked_task
+from modelc.errors import DatabaseError
+
+FORMAT = 1
+LONGEST_LINE = 4 * LONGEST  # bytes
+AT_ONCE = 1000  # records that go into the database together
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How many records were read, and how many of them were new."""
+
+    records: int
+    new: int
+
+
+def exported(database: Database, target: str | None = None, version: str | None = None) -> Iterator[str]:
+    """The lines of every record, or of those of a `target` or `version`."""
+    yield _line({"modelc_records": FORMAT})
+    for key in database.tasks():
+        first = True
+        for record in database.records(key, target=target, version=version):
+            if first:
+                yield _line({"task": key, "text": str(database.task(key))})
+                first = False
+            yield _line({"record": record.to_json()})
+
+
+def imported(database: Database, lines: Iterable[str | bytes], source: str) -> Taken:
+    """Adds what exported() gave. Raises DatabaseError, which names the line, and then nothing was added."""
+    tasks: dict[str, str] = {}
+    batch: list[Record] = []
+    read = new = 0
+    stream = enumerate(lines, 1)
+    _check_first(next(stream, (1, ""))[1], source)
+    with database.changing():
+        for number, line in stream:
+            place = f"{source}, line {number}"
+            found = _read(line, place)
+            if set(found) == {"task", "text"}:
+                tasks[str(found["task"])] = str(checked_task(found["task"], found["text"], place))
+                continue
+            batch.append(_record(found, tasks, place))
+            read += 1
+            if len(batch) == AT_ONCE:
+                new += database.put(_of(batch, tasks), batch)
+                batch.clear()
+        new += database.put(_of(batch, tasks), batch)
+    return Taken(read, new)
+
+
+def merged(database: Database, other: Path) -> Taken:
+    """Adds every record of another database, checked like what is imported."""
+    with Database(other, write=False) as theirs:
+        return imported(database, exported(theirs), f"the database {other}")
+
+
+def lines_of(file: BinaryIO, source: str) -> Iterator[bytes]:
+    """The lines of a file, none of which may be endless."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise DatabaseError(f"{source}, line {number} has more than {LONGEST_LINE} bytes: it holds no record")
+        yield line
+
+
+def _of(batch: list[Record], tasks: dict[str, str]) -> dict[str, str]:
+    return {record.task: tasks[record.task] for record in batch}
+
+
+def _check_first(line: str | bytes, source: str) -> None:
+    with suppress(ValueError):
+        if parsed(_text(line)) == {"modelc_records": FORMAT}:
+            return
+    raise DatabaseError(f"{source} holds no records: its first line is not {_line({'modelc_records': FORMAT})}")
+
+
+def _read(line: str | bytes, place: str) -> dict[str, Any]:
+    try:
+        found = parsed(_text(line))
+    except ValueError as wrong:
+        raise DatabaseError(f"{place} is not JSON: {str(wrong)[:200]}") from None
+    if not isinstance(found, dict) or set(found) not in ({"task", "text"}, {"record"}):
+        raise DatabaseError(f"{place} is neither a task with its text nor a record")
+    return found
+
+
+def _record(found: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
+    try:
+        record = Record.from_json(found["record"])
+        _ = record.candidate
+    except ValueError as wrong:
+        raise DatabaseError(f"{place} is no record: {str(wrong)[:300]}") from None
+    if record.task not in tasks:
+        raise DatabaseError(f"{place} is a record of the task {record.task}, of which no line before says what it is")
+    return record
+
+
+def _text(line: str | bytes) -> str:
+    return line if isinstance(line, str) else line.decode()  # UnicodeDecodeError is a ValueError
+
+
+def _line(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
