@@ -18,6 +18,7 @@ from modelc.space.construct import constructed
 from modelc.space.rules.derivation import derive
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.reductions import LONGEST_CHAIN, longest_chain
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -82,3 +83,10 @@ def test_a_point_knows_its_task() -> None:
         assert found == derive(task, sketch.candidate(point).stages)
         tasks.add(found.hash)
     assert len(tasks) == 3  # one for each number of groups of lanes
+
+
+def test_no_knob_makes_long_sums_clearly_less_exact() -> None:
+    (sketch,) = sketches(task_of("ReduceL2", {}, [(1 << 12, 1 << 12)]), replace(TARGET, cores=1), Policy())
+    chains = [longest_chain(sketch.derived(sketch.values(point))) for point in sketch.every()]
+    assert longest_chain(sketch.task) < max(chains) <= LONGEST_CHAIN
+    assert len(chains) < sketch.size

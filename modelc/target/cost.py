@@ -28,7 +28,7 @@ class CostParameters:
     broadcast_cycles: float = 0.05  # of a scalar that is loaded into all lanes, or of a line that is certainly near
     step_cycles: float = 0.25  # loop control
     spill_cycles: float = 1.0  # of a vector that does not fit in the registers
-    conflict_cycles: float = 0.2  # of a line more than a set of the first cache holds: it costs others their place
+    conflict_cycles: float = 0.6  # of a line in a set of the first cache that more are read in turn from than it holds
     look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
 
     # Around a register tile

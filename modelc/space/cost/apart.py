@@ -14,8 +14,9 @@ from modelc.target import Cache, CostParameters
 
 
 def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache) -> Floats:
-    """Lines of the rows of register tiles, `strides` bytes apart, that their sets in `cache` have no way for (rows 4096
-    bytes apart fall into one): every step reads a line of each [P]."""
+    """Lines of the rows of register tiles, `strides` bytes apart, in sets of `cache` that have not as many ways (rows
+    4096 bytes apart fall into one): every step reads a line of each, and finds that the others have taken its place
+    [P]."""
     found, back = np.unique(tiles, axis=0, return_inverse=True)
     total = np.array([_conflicting(tuple(strides), tuple(map(int, tile)), cache) for tile in found], np.float64)
     return total[back.reshape(-1)]
@@ -30,7 +31,7 @@ def _conflicting(strides: tuple[int, ...], tile: tuple[int, ...], cache: Cache) 
         at = (at[:, None] + np.arange(count if step else 1) * step).reshape(-1)
     lines = np.unique(at // cache.line)
     held = np.bincount(lines % sets(cache), minlength=sets(cache))
-    return int(np.maximum(0, held - cache.ways - 1).sum())
+    return int(held[held > cache.ways + 1].sum())
 
 
 def crowding(found: Footprint, cache: Cache) -> Floats:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from math import inf
+from math import inf, prod
 
 import numpy as np
 
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one, ruled_where_equal
@@ -37,6 +37,7 @@ from modelc.space.sketches.phases import (
 from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
 from modelc.target import Target
 
+LONGEST_CHAIN = 1 << 18  # of roundings one after the other: where rules make it shorter, no knob makes it longer
 GROUPS = (1, 2, LANE_GROUPS)  # vectors of partial results
 TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
 DECIDES = {
@@ -66,6 +67,12 @@ def column_sketch(task: Task, target: Target, stages: Sequence[Stage]) -> Sketch
     noted = [*stages]
     found = columns_task(task, noted)
     return None if found is None else InPhases("reduction", "by columns", found, target, noted, columns_candidate)
+
+
+def longest_chain(task: Task) -> int:
+    """How many elements are added up in one place, one after the other."""
+    blocks = [b for b in task.blocks if isinstance(b, Block)]
+    return max((prod(i.extent for i in b.reduction) for b in blocks), default=1)
 
 
 class Reductions(Sketch):
@@ -112,6 +119,13 @@ class Reductions(Sketch):
     def derived(self, values: Mapping[str, Value]) -> Task:
         return self.scheduled(values)[0]
 
+    def legal(self, points: Points) -> Bools:
+        """Sums that are as exact as rules have them, or nearly."""
+        most = max(LONGEST_CHAIN, longest_chain(self.task))
+        distinct, back = np.unique(points, axis=0, return_inverse=True)
+        exact = np.array([longest_chain(self.derived(self.values(p))) <= most for p in distinct], np.bool_)
+        return exact[back.reshape(-1)]
+
     def rough(self) -> float:
         return task_seconds(*self.scheduled(self.start_values()), self.target) if self.usual else inf
 
@@ -151,7 +165,8 @@ class InRows(Reductions):
         loops = [knob for knob in self.knobs if knob.name == "parallel"]
         names = loops[0].values if loops else (self.fixed["parallel"],)
         most = [self.facts.owner.ranges[self.facts.order(str(n))[-1][:-1]] for n in names]
-        return np.asarray(self.column(points, "together") <= np.array(most)[self.index(points, "parallel")])
+        fitting = self.column(points, "together") <= np.array(most)[self.index(points, "parallel")]
+        return np.asarray(fitting & super().legal(points))
 
 
 Scheduling = Callable[[Task, Target, list[Stage], PhaseKnobs], tuple[Task, Candidate]]
