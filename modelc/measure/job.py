@@ -52,10 +52,11 @@ class Timing:
 
     effort: Effort
     stop: float = 0.0  # seconds
+    near: float = 0.0  # seconds
 
     def __str__(self) -> str:
         e = self.effort
-        return f"time {e.sample_seconds!r} {e.least} {e.most} {e.noise!r} {e.seconds!r} {self.stop!r}"
+        return f"time {e.sample_seconds!r} {e.least} {e.most} {e.noise!r} {e.seconds!r} {self.stop!r} {self.near!r}"
 
 
 @dataclass(frozen=True)

@@ -233,13 +233,13 @@ class Measurer:
 
     def _run(self, order: _Order, found: BuiltFiles, part: Part) -> Measurement:
         subject = order.subject
-        stop = order.effort.slower * subject.best * subject.reference_seconds if subject.reference else 0.0
+        best = subject.best * subject.reference_seconds if subject.reference else 0.0
         job = Job(
             task=subject.task,
             candidate=part,
             reference=subject.reference,
             way=Way(poison=POISON),
-            timing=Timing(order.effort, stop),
+            timing=Timing(order.effort, order.effort.slower * best, order.effort.near * best),
             threads=self.threads,
             flush=self._flush,
             regions=subject.regions(),

@@ -18,11 +18,12 @@
  *     kernel FILE          candidate, then (as one may) what it is compared with
  *     step SYMBOL EXTENT SCRATCH SERIAL BUFFER...
  *     output BUFFER        is sent back as the candidate's first run left it; several ones follow one another
- *     time SAMPLE LEAST MOST NOISE SECONDS STOP   (none: only one run)
+ *     time SAMPLE LEAST MOST NOISE SECONDS STOP NEAR   (none: only one run)
  *
  * Timed samples are of the candidate and of what it is compared with by turns. A sample repeats calls until it takes
  * SAMPLE seconds; LEAST to MOST pairs are taken, until the standard error of the median is below NOISE of it, or SECONDS
- * are over; a candidate that has taken more than STOP seconds (0: any) each time is not timed further.
+ * are over; a candidate that has taken more than STOP seconds (0: any) each time is not timed further, and one that
+ * surely takes more than NEAR (0: any) no more than LEAST times.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     int32_t threads, flush, buffers, kernels, outputs, regions, cuts, timed;
     int32_t least, most;
-    double sample, noise, seconds, stop, limit;
+    double sample, noise, seconds, stop, near, limit;
     uint64_t limit_bytes;
     char place[8];
     uint8_t poison;

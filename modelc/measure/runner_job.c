@@ -147,6 +147,7 @@ static int read_line(job *j, char *line) {
         j->noise = real();
         j->seconds = real();
         j->stop = real();
+        j->near = real();
     } else mr_die("an unknown line of a job", key);
     return 1;
 }

@@ -10,6 +10,7 @@
 
 #include "runner.h"
 
+static const double SURE = 3; /* standard errors */
 static const size_t PAGE = 65536; /* a multiple of the pages of every machine */
 
 static job *the_job;
@@ -223,7 +224,8 @@ static void take_samples(void) {
         if (r->samples[0][n] < least) least = r->samples[0][n];
         evaluate(++n);
         if (j->stop > 0 && least > j->stop) break;
-        if (n >= j->least && (r->noise <= j->noise || 1e-9 * (double)mc_now() - begin > j->seconds)) break;
+        int slower = j->near > 0 && r->seconds * (1 - SURE * r->noise) > j->near;
+        if (n >= j->least && (slower || r->noise <= j->noise || 1e-9 * (double)mc_now() - begin > j->seconds)) break;
     }
 }
 
