@@ -29,6 +29,7 @@ from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
+from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
 from modelc.search.resume import Memory
 from modelc.search.scheduler import Scheduler, Work, total
@@ -152,7 +153,8 @@ def _tuned(
     _, programs = run.programs()
     compiled = run.kernels(programs)
     spec = run.spec(programs, compiled, run.kept)
-    subjects, scheduler = _subjects(run, programs, compiled, explorer, seed, threads)
+    learned = LearnedCost(seed)
+    subjects, scheduler = _subjects(run, programs, compiled, explorer, seed, threads, learned)
 
     def follow(moment: Moment, subject: Subject) -> None:
         run.stages.progress(
@@ -189,7 +191,7 @@ def _tuned(
         report=report,
         database=None if database is None else database.path,
         known=known,
-        notes=taken_run.notes,
+        notes=(*([learned.says] if explorer == "evolve" else []), *taken_run.notes),
     )
 
 
@@ -200,6 +202,7 @@ def _subjects(
     explorer: str,
     seed: int,
     threads: int,
+    learned: LearnedCost,
 ) -> tuple[list[Subject], Scheduler]:
     """The distinct Tasks in which something is open, and what schedules them: the seconds of all programs."""
     counts = [Counter(bound.task.hash for bound in program.tasks) for program in programs]
@@ -207,7 +210,7 @@ def _subjects(
     for key, one in compiled.items():
         space = Space(one.task, run.target, run.config.policy, threads)
         if space.size > 1:
-            subjects.append(Subject(key, one.task, one.candidate, explorer_class(explorer)(space, seed)))
+            subjects.append(Subject(key, one.task, one.candidate, explorer_class(explorer)(space, seed, learned)))
             seconds = task_seconds(one.derived, one.candidate, run.target, threads)
             operations = float(max(1, sum(step.flops for step in one.works)))
             work.append(Work(seconds, operations, tuple(s.name for s in space.sketches)))

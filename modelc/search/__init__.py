@@ -2,6 +2,9 @@
 
 population.py  points of every Sketch of one Task as rows of one array: what of them is legal, and estimated
 residual.py    what measurements say of the estimates' errors, near what was measured
+features.py    what the innermost statements of a Nest do, as numbers
+learned.py     the learned cost: trees on these features correct the estimates, of all Tasks at once
+ranking.py     how well scores say what was measured
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
 scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
 tune.py        the loop: rounds of one Task's batch within a budget, and what it found

@@ -16,6 +16,7 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
+from modelc.search.learned import LearnedCost
 from modelc.search.population import Individual, Space, key_of
 from modelc.search.residual import Residual
 from modelc.space.sketch import Floats, Points
@@ -26,14 +27,16 @@ ANCESTORS = 16  # of the best measured, from which each search begins
 CROSSED, NEAR, ANYWHERE = 0.35, 0.40, 0.20  # parts of a generation by operation; the rest changes its Sketch
 CHANCE = 0.1  # of a batch that is random
 DRAWN = 8  # rows that are drawn for each random one that is wanted
+SCORED = 32  # of what evolution finds best by the estimates and what is known of their errors, that are also scored by
+# the learned cost: it takes milliseconds for each
 GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
 
 
 class Explorer(ABC):
     """What proposes individuals of `space`; equal seeds and equal measurements give equal proposals."""
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
-        self.space, self.rng = space, np.random.default_rng(seed)
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        self.space, self.rng, self.learned = space, np.random.default_rng(seed), learned
         self.seen: set[str] = set()  # Candidates
         self._tried: set[bytes] = set()  # rows, accepted or not
 
@@ -91,8 +94,8 @@ class Construct(Explorer):
 
     SEEDS = 4  # that may find nothing new, one after the other
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
-        super().__init__(space, seed)
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        super().__init__(space, seed, learned)
         self.next_seed = seed
 
     def propose(self, count: int) -> list[Individual]:
@@ -110,15 +113,15 @@ class Construct(Explorer):
 class Evolve(Explorer):
     """Evolution on all Sketches at once."""
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
-        super().__init__(space, seed)
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        super().__init__(space, seed, learned)
         self.residual = Residual(space)
         self.built = space.constructed(space.cores)
         self.rows, self.seconds = space.empty, np.zeros(0)  # measured
 
     def propose(self, count: int) -> list[Individual]:
         found = self.take(self.built, max(1, round(GUIDED * count)))
-        best = self.evolved()
+        best = self.sorted(self.evolved())
         found += self.take(best, count - len(found) - round(CHANCE * count))
         found += self.drawn(count - len(found))
         return found + self.take(best, count - len(found))
@@ -130,6 +133,19 @@ class Evolve(Explorer):
             self.residual.learn(rows, seconds)
             self.rows = np.concatenate([self.rows, rows])
             self.seconds = np.concatenate([self.seconds, seconds])
+            if self.learned is not None:
+                self.learned.add(self.space, [(one, m.relative) for one, m in measured if m.ok])
+
+    def sorted(self, rows: Points) -> Points:
+        """`rows`, the first of them in the order of the learned cost, where that is used."""
+        if self.learned is None or self.learned.fitted is None:
+            return rows
+        first = rows[:SCORED]
+        scores = self.learned.scores(self.space, [self.space.individual(row) for row in first])
+        if scores is None:
+            return rows
+        order = np.argsort(-scores, kind="stable")
+        return np.concatenate([first[order[np.isfinite(scores[order])]], rows[SCORED:]])
 
     def evolved(self) -> Points:
         """What some generations find that was not tried yet, the fastest predicted first."""

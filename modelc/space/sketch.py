@@ -31,6 +31,10 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LISTED = 1 << 12  # points at most of a space that is listed whole
+TERMS = (  # shares of the seconds; numbers as log2(1 + x)
+    *("computing", "copying", "second level", "third level", "fourth level"),
+    *("efficiency", "balance", "accumulators", "registers", "lines into the first level", "misses"),
+)
 SECOND_BEST = 1e-3  # of an estimate, for a knob that is not as rules would have it
 
 
@@ -71,6 +75,10 @@ class Sketch(ABC):
     def estimate(self, points: Points, cores: int) -> Floats:
         """Seconds [P] on `cores` cores, with data where it lies in a network: constants beyond the second-level
         cache."""
+
+    def terms(self, points: Points, cores: int) -> Floats:
+        """What estimate() is made of, as far as it says [P x len(TERMS)]: what learns its error reads them."""
+        return np.zeros((len(points), len(TERMS)))
 
     def derived(self, values: Mapping[str, Value]) -> Task:
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""

@@ -126,3 +126,12 @@ class Contraction(Sketch):
         seconds = estimate(self.model, self.population(points), cores).seconds
         away = np.abs(np.log2(self.column(points, "steps") / UNROLLED))
         return np.asarray(seconds * (1 + SECOND_BEST * (away + self.index(points, "prefetch"))), np.float64)
+
+    def terms(self, points: Points, cores: int) -> Floats:
+        found = estimate(self.model, self.population(points), cores)
+        memory = np.zeros((len(points), 3))
+        memory[:, : found.memory.shape[1]] = found.memory[:, :3]
+        shares = np.column_stack([found.compute, found.prologue, memory]) / found.seconds[:, None]
+        lines = found.traffic[:, 0] / self.target.caches[0].line
+        numbers = np.log2(1 + np.column_stack([found.accumulators, found.registers, lines, found.misses]))
+        return np.column_stack([shares, found.efficiency, found.balance, numbers])

@@ -1,0 +1,256 @@
+"""The learned cost (Ansor, section 5.2): gradient-boosted trees on features of innermost statements, whose sum corrects
+the analytic cost of a schedule.
+
+    score = best seconds of the Task / (estimated seconds * what estimates of the Task are off by) + sum of statements
+
+A score is a throughput over the best of its Task, and so is what it is fitted to; the loss is weighted by it:
+
+    sum of throughput * (score - throughput)^2
+
+XGBoost (the extra `modelc[tune]`) grows the trees. Examples of all Tasks train one model: what is learned of one helps
+with others. It is used only while it ranks examples that it was not trained on better than the analytic cost does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from modelc.errors import InvalidIR
+from modelc.search.features import NAMES, features
+from modelc.search.population import Individual, Space
+from modelc.search.ranking import Floats, Ints, pairs_of
+from modelc.space.nest.build import nest_of
+from modelc.space.rules.derivation import derive
+from modelc.space.sketch import TERMS
+
+MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
+ROUNDS, DEPTH, RATE, BINS = 60, 6, 0.15, 64
+LEAST = 64  # examples, below which nothing is learned
+GROWN = 1.5  # times the examples of last time, before it is learned again
+MOST = 2000  # examples that are learned from: the latest
+JUDGED = 600  # of them that it is judged by
+FOLDS = 3  # parts of these: each is ranked by a model of the others
+PAIRS = 200  # of examples of one Task, below which nothing can be compared
+
+
+@dataclass(frozen=True)
+class Example:
+    """One schedule: of which Task (its hash), the features of its statements [statements x columns], the seconds that
+    are estimated and those that were measured (0: not yet)."""
+
+    task: str
+    statements: Floats
+    estimated: float
+    seconds: float = 0.0
+
+
+def example(space: Space, one: Individual, seconds: float = 0.0) -> Example:
+    """Raises InvalidIR where the schedule has no Nest."""
+    target, candidate = space.target, one.candidate
+    nest = nest_of(derive(space.task, candidate.stages), candidate, target.caches[0].line)
+    found = features(nest, frozenset(space.task.constants), target.caches[0].line)
+    row = space.row(one)[None, :]
+    terms = one.sketch.terms(one.point[None, :], space.cores)
+    whole = np.broadcast_to(np.column_stack([terms, [[float(len(found))]]]), (len(found), len(TERMS) + 1))
+    return Example(space.task.hash, np.hstack([found, whole]), float(space.estimate(row)[0]), seconds)
+
+
+COLUMNS = (*NAMES, *TERMS, "statements")
+
+
+# --- scores ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Of a Task: the least measured seconds, and by what factor estimates are off in the middle."""
+
+    best: float
+    off: float
+
+
+def scales(examples: Sequence[Example]) -> dict[str, Scale]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one in examples:
+        found.setdefault(one.task, []).append((one.seconds, one.estimated))
+    return {
+        task: Scale(min(s for s, _ in pairs), float(np.median([s / e for s, e in pairs])))
+        for task, pairs in found.items()
+    }
+
+
+def analytic(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
+    """The scores that estimates give [P]; of a Task of which nothing is known, over the best of its estimates."""
+    least: dict[str, float] = {}
+    for one in examples:
+        least[one.task] = min(one.estimated, least.get(one.task, one.estimated))
+    found = []
+    for one in examples:
+        scale = known.get(one.task, Scale(least[one.task], 1.0))
+        found.append(min(2.0, scale.best / (scale.off * one.estimated)))
+    return np.array(found, np.float64)
+
+
+def throughputs(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
+    """What was measured, over the best of each Task [P]."""
+    return np.array([known[one.task].best / one.seconds for one in examples], np.float64)
+
+
+def groups_of(examples: Sequence[Example]) -> Ints:
+    """A number for each Task [P]."""
+    places = {task: k for k, task in enumerate(dict.fromkeys(one.task for one in examples))}
+    return np.array([places[one.task] for one in examples], np.int64)
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Trees, and the scales of the Tasks that they were fitted on."""
+
+    trees: Any
+    known: dict[str, Scale]
+
+    def scores(self, examples: Sequence[Example]) -> Floats:
+        """[P]"""
+        if not examples:
+            return np.zeros(0)
+        base = analytic(examples, self.known)
+        matrix, owner = _matrix(examples, base)
+        return _summed(owner, self.trees.predict(matrix, output_margin=True), len(examples))
+
+
+def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
+    """Equal examples and seeds give equal scores."""
+    import xgboost
+
+    known = scales(examples)
+    wanted = throughputs(examples, known)
+    matrix, owner = _matrix(examples, analytic(examples, known))
+    counts = np.bincount(owner, minlength=len(examples))
+
+    def loss(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
+        """Gradient, and a curvature that makes the step of all statements of a schedule together the right one."""
+        apart = _summed(owner, predicted, len(examples)) - wanted
+        return (2 * wanted * apart)[owner], (2 * wanted * counts)[owner]
+
+    options = {
+        "tree_method": "hist",
+        "max_depth": DEPTH,
+        "eta": RATE,
+        "max_bin": BINS,
+        "min_child_weight": 0.0,
+        "base_score": 0.0,
+        "nthread": 1,
+        "seed": seed,
+        "disable_default_eval_metric": 1,
+        "verbosity": 0,
+    }
+    return Fitted(xgboost.train(options, matrix, ROUNDS, obj=loss), known)
+
+
+def _summed(owner: Ints, values: Floats, count: int) -> Floats:
+    """The sums of the statements of each schedule [P]."""
+    return np.asarray(np.bincount(owner, values, count), np.float64)
+
+
+def _matrix(examples: Sequence[Example], base: Floats) -> tuple[Any, Ints]:
+    """All statements, with their share of the analytic score as margin; and whose they are."""
+    import xgboost
+
+    counts = np.array([len(one.statements) for one in examples], np.int64)
+    owner = np.repeat(np.arange(len(examples)), counts)
+    rows = np.column_stack([np.concatenate([one.statements for one in examples]), base[owner]])
+    return xgboost.DMatrix(rows, base_margin=(base / np.maximum(counts, 1))[owner], nthread=1), owner
+
+
+# --- while tuning ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LearnedCost:
+    """What is learned from the measurements of all Tasks of a search, as they come. `says` is a sentence on whether it
+    is used, and why."""
+
+    seed: int = 0
+    examples: list[Example] = field(default_factory=list)
+    fitted: Fitted | None = None  # None: the analytic cost is used
+    says: str = "the analytic cost is used: little is measured"
+    _known: dict[tuple[str, str], Example] = field(default_factory=dict)  # by Task and Candidate
+    _learned: int = 0  # examples when it last was
+
+    def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
+        """Takes seconds that were measured; learns when there are enough more of them."""
+        for one, seconds in measured:
+            known = self.example(space, one)
+            if known is not None and len(known.statements):
+                self.examples.append(Example(known.task, known.statements, known.estimated, seconds))
+        if len(self.examples) >= max(LEAST, GROWN * self._learned):
+            self.learn()
+
+    def learn(self) -> None:
+        """Fits the model to the latest examples, if it is better on those that are held out."""
+        self._learned = len(self.examples)
+        if not available():
+            self.says = MISSING
+            return
+        latest = self.examples[-MOST:]
+        better, self.says = judged(latest[-JUDGED:], self.seed)
+        self.fitted = fit(latest, self.seed) if better else None
+
+    def scores(self, space: Space, individuals: Sequence[Individual]) -> Floats | None:
+        """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
+        if self.fitted is None or not individuals:
+            return None
+        found = [self.example(space, one) for one in individuals]
+        good = [k for k, one in enumerate(found) if one is not None and len(one.statements)]
+        result = np.full(len(individuals), -np.inf)
+        result[good] = self.fitted.scores([one for k in good if (one := found[k]) is not None])
+        return result
+
+    def example(self, space: Space, one: Individual) -> Example | None:
+        """Remembered; None where the schedule has no Nest."""
+        key = space.task.hash, one.candidate.key
+        if key not in self._known:
+            try:
+                self._known[key] = example(space, one)
+            except InvalidIR:
+                return None
+        return self._known[key]
+
+
+def available() -> bool:
+    """Whether XGBoost is there."""
+    return importlib.util.find_spec("xgboost") is not None
+
+
+def judged(examples: Sequence[Example], seed: int = 0) -> tuple[bool, str]:
+    """(whether models that have not seen what they rank rank `examples` better than the analytic cost does, a sentence
+    that says so)."""
+    known = scales(examples)
+    wanted, groups, base = throughputs(examples, known), groups_of(examples), analytic(examples, known)
+    right, pairs = pairs_of(base, wanted, groups)
+    if pairs < PAIRS:
+        return False, "the analytic cost is used: too little is measured to compare it with the learned one"
+    learned, _ = pairs_of(held_out(examples, FOLDS, seed), wanted, groups)
+    shares = f"{100 * learned / pairs:.1f} % of held-out pairs right, the analytic one {100 * right / pairs:.1f} %"
+    if learned > right:
+        return True, f"the learned cost is used: it ranks {shares}"
+    return False, f"the analytic cost is used: the learned one ranks {shares}"
+
+
+def held_out(examples: Sequence[Example], folds: int, seed: int = 0) -> Floats:
+    """The score of each example by a model of the other parts [P]; parts are drawn by chance."""
+    part = np.random.default_rng(seed).permutation(len(examples)) % folds
+    found = np.zeros(len(examples))
+    for k in range(folds):
+        own = np.flatnonzero(part == k)
+        others = [one for one, place in zip(examples, part, strict=True) if place != k]
+        found[own] = fit(others, seed).scores([one for one, place in zip(examples, part, strict=True) if place == k])
+    return found

@@ -1,0 +1,114 @@
+"""The learned cost: it corrects the analytic one where that is wrong, and is not used where it is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_search import measured, seconds_of, space_of
+from three_ways import task_of
+
+from modelc.measure.measurement import Measurement
+from modelc.search import learned
+from modelc.search.evolve import Evolve
+from modelc.search.learned import Example, LearnedCost, analytic, fit, held_out, judged, scales, throughputs
+from modelc.search.ranking import pairs_of, ranked
+
+PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
+needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
+
+
+def drawn(count: int, wrong: float, seed: int = 0) -> list[Example]:
+    """Schedules of three Tasks, of one to three statements; estimates are `wrong` by what two of the columns say."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for k in range(count):
+        rows = rng.random((int(rng.integers(1, 4)), 12))
+        estimated = float(np.exp(rng.random()))
+        off = wrong * (rows[:, 0].sum() - rows[:, 3].sum())
+        found.append(Example(f"task {k % 3}", rows, 1e-3 * estimated, 5e-3 * estimated * float(np.exp(off))))
+    return found
+
+
+def shares(scores: np.ndarray, examples: list[Example]) -> float:
+    groups = learned.groups_of(examples)
+    right, pairs = pairs_of(scores, throughputs(examples, scales(examples)), groups)
+    assert pairs > 100
+    return right / pairs
+
+
+@needs_xgboost
+def test_what_estimates_do_not_see_is_learned() -> None:
+    examples, later = drawn(180, 1.0), drawn(60, 1.0, seed=5)
+    model, known = fit(examples), scales(examples)
+    assert shares(model.scores(examples), examples) > 0.95 > shares(analytic(examples, known), examples) + 0.1
+    assert shares(model.scores(later), later) > shares(analytic(later, known), later) + 0.1
+    assert shares(held_out(examples, 3), examples) > shares(analytic(examples, known), examples) + 0.05
+    used, sentence = judged(examples)
+    assert used and sentence.startswith("the learned cost is used: it ranks ")
+
+
+@needs_xgboost
+def test_what_ranks_worse_than_the_estimates_is_not_used() -> None:
+    used, sentence = judged(drawn(180, 0.0))
+    assert not used and "the analytic one 100.0 %" in sentence
+    assert judged(drawn(12, 1.0)) == (
+        False,
+        "the analytic cost is used: too little is measured to compare it with the learned one",
+    )
+
+
+@needs_xgboost
+def test_equal_seeds_and_examples_give_equal_scores() -> None:
+    examples, others = drawn(100, 1.0), drawn(20, 1.0, seed=9)
+    assert (fit(examples, 4).scores(others) == fit(examples, 4).scores(others)).all()
+    assert judged(examples, 4) == judged(examples, 4)
+    assert len(fit(examples).scores([])) == 0
+
+
+@needs_xgboost
+def test_evolution_measures_what_the_learned_cost_finds_best() -> None:
+    space, cost = space_of(PRODUCT), LearnedCost(seed=2)
+    explorer = Evolve(space, 1, cost)
+    first, _ = measured(space, explorer.propose(16)), cost.says
+    assert cost.scores(space, [one for one, _ in first]) is None
+    explorer.learn(first)
+    for _ in range(4):
+        explorer.learn(measured(space, explorer.propose(16)))
+    assert len(cost.examples) == 80 and cost.says.split(":")[0] in (
+        "the learned cost is used",
+        "the analytic cost is used",
+    )
+    cost.fitted = fit(cost.examples)
+    found = explorer.propose(16)
+    assert len({one.candidate.key for one in found}) == 16
+    scores = cost.scores(space, found)
+    assert scores is not None and np.isfinite(scores).all()
+    assert min(seconds_of(space, one) for one in found) < np.median([m.seconds for _, m in first])
+
+
+def test_without_xgboost_the_analytic_cost_is_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "available", lambda: False)
+    space, cost = space_of(PRODUCT), LearnedCost()
+    explorer = Evolve(space, 1, cost)
+    for _ in range(5):
+        explorer.learn(measured(space, explorer.propose(16)))
+    assert cost.says == learned.MISSING and cost.fitted is None and "modelc[tune]" in cost.says
+    assert len(explorer.propose(4)) == 4
+
+
+def test_what_failed_teaches_nothing() -> None:
+    space, cost = space_of(PRODUCT), LearnedCost()
+    explorer = Evolve(space, 1, cost)
+    explorer.learn([(one, Measurement("crashed", "it did")) for one in explorer.propose(4)])
+    assert not cost.examples
+
+
+def test_rankings() -> None:
+    rng = np.random.default_rng(0)
+    truth, groups = rng.uniform(0.1, 1.0, 200), np.arange(200) % 2
+    best, worst = ranked(truth, truth, groups), ranked(-truth, truth, groups)
+    assert (best.pairs, best.recall, best.r2, best.rmse) == (1.0, 1.0, 1.0, 0.0) and best.quarter == pytest.approx(1.0)
+    assert (worst.pairs, worst.recall) == (0.0, 0.0) and worst.quarter == pytest.approx(-1.0)
+    none = ranked(np.ones(200), truth, groups)
+    assert none.pairs == 0.5 and none.quarter == 0.0 and none.compared > 100
+    assert ranked(np.zeros(0), np.zeros(0), np.zeros(0, np.int64)).pairs == 0.0
