@@ -25,7 +25,7 @@ import numpy as np
 from check_space import MODELS
 from compare_construction import CLOSE, LONGER, keep, kept
 from construction_tables import Row, prediction
-from space_tasks import Found, model_file, tasks_of
+from space_tasks import Found, named
 
 from modelc import __version__
 from modelc.measure import Measurer
@@ -81,11 +81,12 @@ def measured(found: Found, target: Target, measurer: Measurer, options: argparse
     points = [
         {
             "sketch": f"{one.sketch.kind} {one.sketch.name}",
+            "number": int(row[0]),  # of the Sketch in the Space
             "knobs": one.sketch.values(one.point),
             "predicted": float(p),
             "measured": results[k].relative * seconds,
         }
-        for one, p, k in zip(individuals, predicted, keys, strict=True)
+        for row, one, p, k in zip(rows, individuals, predicted, keys, strict=True)
         if results[k].ok
     ]
     return {
@@ -143,13 +144,7 @@ def main() -> None:
     known = {row["task"] for row in rows}
     with tempfile.TemporaryDirectory(prefix="modelc-space-") as folder, Measurer(target) as measurer:
         for name in [name for name in options.tasks if name not in known]:
-            model, _, rest = name.partition(":")
-            precision = rest.partition("@")[2] or "f32"
-            tasks = tasks_of(model_file(model, options.models, Path(folder)), precision, target)
-            found = [one for one in tasks if one.name == name]
-            if not found:
-                raise SystemExit(f"there is no task {name}; {model} has {', '.join(one.name for one in tasks)}")
-            rows.append(measured(found[0], target, measurer, options))
+            rows.append(measured(named(name, options.models, Path(folder), target), target, measurer, options))
             keep(options.json, about, rows)
             print(f"{name}: what is chosen takes {ratio(rows[-1]):.3f} of the best random point", flush=True)
     chosen_rows = [row for row in rows if row["task"] in options.tasks]

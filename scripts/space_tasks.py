@@ -61,6 +61,16 @@ def tasks_of(model: Path, precision: str, target: Target) -> list[Found]:
     return [Found(f"{model.stem}:{t.name}{at}", t.canonical(), config.policy, constants) for t in tasks.values()]
 
 
+def named(name: str, models: Path, folder: Path, target: Target) -> Found:
+    """The Task MODEL:TASK[@bf16]."""
+    model, _, rest = name.partition(":")
+    tasks = tasks_of(model_file(model, models, folder), rest.partition("@")[2] or "f32", target)
+    found = [one for one in tasks if one.name == name]
+    if not found:
+        raise SystemExit(f"there is no task {name}; {model} has {', '.join(one.name for one in tasks)}")
+    return found[0]
+
+
 def distinct(models: Sequence[Path], precisions: Sequence[str], target: Target) -> Iterator[Found]:
     """The Tasks of all models, equal ones once."""
     seen: set[str] = set()
