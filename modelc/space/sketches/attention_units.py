@@ -107,9 +107,9 @@ class Unit:
             step = tile_step_cycles(cost, products, float((rows + vectors) * intrinsic.tiles.rows), 0.0, latency)
         else:
             step = step_cycles(cost, products, 0.0, float(rows + vectors), latency)
-        drained = cost.drain_cycles * self.row * rows * vectors if self.drained else 0.0
+        around = cost.drain_cycles * self.row * rows * vectors if self.drained else cost.tile_cycles
         times = prod(-(-n // own) for n, own in zip(self._counts(tile), (rows, vectors), strict=True))
-        return times * (steps * step + cost.tile_cycles + drained)
+        return times * (steps * step + around)
 
     def held(self, rows: int, vectors: int, registers: int) -> bool:
         """Whether registers hold a register tile of so many applications with what it multiplies."""

@@ -317,7 +317,8 @@ class IntrinsicUnit(Unit):
         return np.asarray((lines * stays).sum(axis=0)), np.asarray((lines * ~stays).sum(axis=0))
 
     def around(self, tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-        """Vectors go through the epilogue while the next register tile begins; tile registers are drained before."""
+        """Vectors go through the epilogue while the next register tile begins; tile registers are drained, and
+        the rest goes beside the next ones."""
         if self.plain:
             return around_vectors(tiled, rows, vectors)
         cost, units = tiled.target.cost, self._units(tiled, rows)
@@ -328,7 +329,7 @@ class IntrinsicUnit(Unit):
             return np.asarray(exposed(cost, applied) * around, np.float64)
         drained = cost.drain_cycles * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result
-        return np.asarray(cost.tile_cycles + np.where(parts, 2.0, 1.0) * drained, np.float64)
+        return np.asarray(np.where(parts, 2.0, 1.0) * drained, np.float64)
 
     def written(self, tiled: Tiled) -> int:
         """Bytes of an element of the result."""

@@ -175,7 +175,7 @@ class Tiled:
     @property
     def scattered(self) -> float:
         """Cycles for the elements of one vector of results, where they are not stored side by side."""
-        return self.target.cost.element_cycles * self.lanes if self.strides.get(self.vector) != 1 else 0.0
+        return self.target.cost.scatter_cycles * self.lanes if self.strides.get(self.vector) != 1 else 0.0
 
     def vectors(self) -> list[Access]:
         """The operands of which vectors are loaded, not scalars."""
