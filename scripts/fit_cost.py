@@ -148,6 +148,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=MODELS, help="the folder of the networks")
     parser.add_argument("--json", type=Path, help="keeps what was measured; what it has already is not measured again")
     options = parser.parse_args()
+    apart = options.held_out or options.tasks[2::3]
+    if set(options.tasks) <= set(apart):
+        raise SystemExit("every task is held out; expected one at least to fit to")
     target = replace(load_target(options.target), cores=1)
     about = {"modelc": __version__, "target": target.key}
     about |= {key: getattr(options, key) for key in ("points", "seed", "constants")}
@@ -163,11 +166,8 @@ def main() -> None:
                 keep(options.json, about, rows)
                 print(f"{name}: {len(row['points'])} points are measured", flush=True)
             samples[name] = Sample(found, row, target)
-    apart = options.held_out or options.tasks[2::3]
     training = [one for name, one in samples.items() if name not in apart]
     held_out = [one for name, one in samples.items() if name in apart]
-    if not training:
-        raise SystemExit("every task is held out; expected one at least to fit to")
     new = fitted(training, target.cost, options.parameters, options.rounds)
     print("\n".join(["", *report(training, held_out, target.cost, new)]))
 

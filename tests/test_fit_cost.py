@@ -62,10 +62,9 @@ def test_what_changes_nothing_stays() -> None:
 
 def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:
     make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
-    options = ["--models", tmp_path, "--points", 6, "--json", tmp_path / "f.json", "--parameters", "load_cycles"]
+    options = ["--models", tmp_path, "--points", 3, "--json", tmp_path / "f.json", "--parameters", "load_cycles"]
     options += ["--tasks", "small:conv_relu_0", "small:maxpool_1", "--rounds", 1]
     apart = ["--held-out", "small:maxpool_1"]
-    assert "every task is held out" in script("fit_cost", *options, "--held-out", *options[-4:-2]).stderr
     first, again = script("fit_cost", *options, *apart), script("fit_cost", *options, *apart)
     assert first.returncode == 0, first.stderr
     table = again.stdout[again.stdout.index("rank correlation") :]
