@@ -24,7 +24,7 @@ from modelc.package import (
     write_verification,
 )
 from modelc.package.manifest import schema
-from modelc.package.write import _take_place
+from modelc.package.write import take_place
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_replacing_works_where_folders_cannot_be_exchanged(copy: Path, monkeypat
     monkeypatch.setattr("modelc.package.write._exchange", lambda one, other: False)
     made = copy.parent / "made"
     made.mkdir()
-    _take_place(made, copy)
+    take_place(made, copy)
     assert list(copy.parent.iterdir()) == [copy] and not list(copy.iterdir())
 
 

@@ -29,7 +29,7 @@ from modelc.target import (
 )
 from modelc.target.host import Host, read_host
 from modelc.target.isa import ARCHITECTURES
-from modelc.target.native import _timing
+from modelc.target.native import timing_of
 from modelc.target.schema import VectorUnit
 
 SHIPPED = tuple(name for name in list_targets() if name != "native")
@@ -261,11 +261,11 @@ def test_peaks_are_those_of_the_best_unit() -> None:
         caches=(),
     )
     figures = {"vector": 512, "cycle": 0.5, "latency": 2.0, "float32": 0.25, "memory": 9.0, "neon-sdot": 0.1}
-    timing = _timing(host, {**figures, "avx512-bf16": 1.0, "amx-bf16": 8.0})
+    timing = timing_of(host, {**figures, "avx512-bf16": 1.0, "amx-bf16": 8.0})
     assert timing is not None and (timing.fma_ports, timing.fma_latency) == (2, 4)
     assert timing.throughput == {"avx512-bf16": 0.5, "amx-bf16": 0.0625}
     assert timing.peak == {"float32": 128.0, "bfloat16": 2050.0}
-    assert _timing(host, {**figures, "vector": 256}) is None
+    assert timing_of(host, {**figures, "vector": 256}) is None
 
 
 def test_lanes_refuses_what_is_no_number() -> None:

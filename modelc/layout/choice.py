@@ -145,12 +145,7 @@ class _Propagated:
         self.drafts = [draft(graph, pieces, layouts) for layouts in self.layouts]
         self.tasks = _Tasks(self.drafts[LAST], cost)
         self.sizes = [3 if members[0] in blocked else 2 for members in self.classes]
-        self.made_for = {
-            part: target
-            for target, parts in self.drafts[LAST].work.made_of.items()
-            for part in parts
-            if "#part" in part
-        }
+        self.made_for = self.drafts[LAST].work.part_of
         self.converted: dict[str, int] = {}  # value -> its variable
         self.wanted: dict[str, tuple[Layout, ...]] = {}
 

@@ -79,7 +79,7 @@ def conversion_piece(old: str, new: str, shape: tuple[int, ...], node: Node) -> 
     iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(shape))
     over = tuple(Var(i.name) for i in iters)
     block = Block("convert", iters, (Load(new, over),), (Load(old, over),))
-    return Piece(replace(node, op="convert"), (block,), {}, {}, converts=True)
+    return Piece(replace(node, op="convert"), (block,), {}, {}, alone=True)
 
 
 def _reads(piece: Piece, name: str) -> bool:

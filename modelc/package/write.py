@@ -44,7 +44,7 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
         report = verify(folder) if verify else None
         if report is not None:
             made = _add_verification(folder, made, report)
-        _take_place(folder, place)
+        take_place(folder, place)
     return Package(place, made)
 
 
@@ -93,7 +93,7 @@ def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
                 if name != VERIFICATION:
                     _link_or_copy(place / name, folder / name)
         made = _add_verification(folder, before, report)
-        _take_place(folder, place)
+        take_place(folder, place)
     return Package(place, made)
 
 
@@ -196,7 +196,7 @@ def _os_errors_as_sentences(place: Path) -> Iterator[None]:
         raise PackageError(f"cannot write the package {place}: {error.strerror or error}") from None
 
 
-def _take_place(folder: Path, place: Path) -> None:
+def take_place(folder: Path, place: Path) -> None:
     """Renames `folder` to `place`; what is there is replaced in one step, if it still may be."""
     with _os_errors_as_sentences(place):
         if not place.exists() or not any(place.iterdir()):

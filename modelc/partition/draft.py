@@ -104,7 +104,8 @@ def _work(graph: Graph, pieces: list[Piece], views: Views) -> Work:
             result += _apart(replace(piece, blocks=blocks), places, sources, shapes, dtypes)
     made_of = {n: (s,) for n, s in sources.items()} | dict(views.parts)
     kept = {*graph.outputs, *(s for sources in made_of.values() for s in sources)}
-    return Work(tuple(result), places, shapes, dtypes, made_of, constants, frozenset(kept))
+    part_of = {copy.name: copy.part.target for copy in views.copies}
+    return Work(tuple(result), places, shapes, dtypes, made_of, part_of, constants, frozenset(kept))
 
 
 def _apart(

@@ -133,7 +133,7 @@ class Fusion(Groups):
         Block, none of them through a window or as the operand of a contraction."""
         piece, shape = self.pieces[k], self.work.shapes[name]
         for block in piece.blocks:
-            if isinstance(block, OpaqueBlock) or piece.converts or name in addressing(block):
+            if isinstance(block, OpaqueBlock) or piece.alone or name in addressing(block):
                 return False
             reads = [r for r in block.reads if r.buffer == name]
             if not reads:
@@ -157,7 +157,7 @@ def operations(block: Block, sizes: Mapping[str, int]) -> int:
 
 def _map_shape(piece: Piece, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape over which the Piece is one plain map, or None."""
-    if piece.converts or len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None:
+    if piece.alone or len(piece.blocks) != 1 or plain_write(piece.blocks[0]) is None:
         return None
     (name,) = piece.writes
     (block,) = piece.blocks

@@ -26,6 +26,7 @@ class Work:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     made_of: Mapping[str, tuple[str, ...]]  # a moved value -> the values that its elements come from
+    part_of: Mapping[str, str]  # a Region that a copy fills -> the value that it is a part of
     constants: Mapping[str, NDArray[Any]]
     kept: frozenset[str]  # values that something else than a Piece needs: outputs, sources of views, parts of Concats
 

@@ -23,13 +23,13 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class Piece:
     """One node's Blocks; `locals` are its own buffers and `tables` its own constants, by names of their own.
-    `converts`: it copies a value to store it otherwise, in a Task of its own (a conversion operator of ALT's)."""
+    `alone`: it stays a Task of its own, though it could be a view or run inside another."""
 
     node: Node
     blocks: tuple[AnyBlock, ...]
     locals: Mapping[str, Buffer]
     tables: Mapping[str, Array]
-    converts: bool = False
+    alone: bool = False
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ class _Placer:
         self.fixed = self.roots | {x for p in pieces if p.opaque for x in p.writes}
         self.moves: dict[str, tuple[Block, Load]] = {}
         self.parts: dict[str, list[Part]] = {}
-        for p in (p for p in pieces if not p.converts):
+        for p in (p for p in pieces if not p.alone):
             parts = parts_of(p)
             if parts and sum(t.block.points() for t in parts) == prod(self.shapes[parts[0].target]):
                 self.parts[parts[0].target] = parts

@@ -100,7 +100,7 @@ def _measure(host: Host) -> Timing | None:
             run = [program, str(host.cores), *map(str, _working_sets(host))]
             done = subprocess.run(run, check=True, capture_output=True, timeout=_SECONDS, text=True)
         figures = {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
-        return _timing(host, figures)
+        return timing_of(host, figures)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, ZeroDivisionError):
         return None  # no compiler or an old one, no room for files, nothing may be executed, ...: estimates will do
 
@@ -126,7 +126,7 @@ def _working_sets(host: Host) -> tuple[int, ...]:
     return (*sets, max(memory, *sets))
 
 
-def _timing(host: Host, figures: dict[str, float]) -> Timing | None:
+def timing_of(host: Host, figures: dict[str, float]) -> Timing | None:
     """From nanoseconds per instruction to a Target's figures; None if another vector was timed than `host` has."""
     if figures["vector"] != host.vector.bits:
         return None

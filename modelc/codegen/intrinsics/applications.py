@@ -22,8 +22,8 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
-from modelc.space.analysis.match import bindings
 from modelc.target import Intrinsic
+from modelc.target.binding import bindings
 from modelc.target.intrinsics import Operand
 
 Kind = tuple[str, tuple[int, ...]]  # an operand and its shape: a tile register has one as long as tiles are set up so

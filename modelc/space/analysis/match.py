@@ -21,11 +21,10 @@ from math import prod
 
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads, op, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, variables
 from modelc.ir.layout import Layout
 from modelc.target import Intrinsic
-
-_COMMUTES = ("add", "mul", "max", "min")
+from modelc.target.binding import bindings
 
 
 class CannotPack(Exception):
@@ -141,60 +140,6 @@ def matches(
         found = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants, fusing)
         if found is not None:
             yield found
-
-
-# --- expressions ----------------------------------------------------------------------------------------------------
-
-
-def bindings(intrinsic: Intrinsic, body: Expr, dtypes: Mapping[str, str]) -> Iterator[dict[str, Load]]:
-    """What the operands that the intrinsic multiplies are in `body`, every way round; indices are not looked at."""
-    yield from _bound(intrinsic.semantics.body[0], body, {o.name: o.dtype for o in intrinsic.operands}, dtypes, {})
-
-
-def _bound(
-    pattern: Expr, e: Expr, kinds: Mapping[str, str], dtypes: Mapping[str, str], bound: dict[str, Load]
-) -> Iterator[dict[str, Load]]:
-    """The ways in which `e` is `pattern`, as what each operand is; indices are not looked at."""
-    if isinstance(pattern, Load):
-        if isinstance(e, Load) and dtypes[e.buffer] == kinds[pattern.buffer]:
-            yield {**bound, pattern.buffer: e}
-        return
-    if isinstance(pattern, Const):
-        if pattern == e:
-            yield bound
-        return
-    if not isinstance(pattern, Op):
-        return
-    e = _plain(e, dtypes)
-    if not isinstance(e, Op) or (e.name, e.dtype, len(e.args)) != (pattern.name, pattern.dtype, len(pattern.args)):
-        return
-    orders = [e.args, e.args[::-1]] if e.name in _COMMUTES else [e.args]
-    for args in dict.fromkeys(orders):
-        found = [bound]
-        for part, arg in zip(pattern.args, args, strict=True):
-            found = [after for before in found for after in _bound(part, arg, kinds, dtypes, before)]
-        yield from found
-
-
-def _plain(e: Expr, dtypes: Mapping[str, str]) -> Expr:
-    """A cast of a cast that loses nothing is one cast."""
-    while isinstance(e, Op) and e.name == "cast" and isinstance(e.args[0], Op) and e.args[0].name == "cast":
-        inner = e.args[0]
-        if not _lossless(dtype_of(inner.args[0], dtypes), inner.dtype or ""):
-            break
-        e = Op("cast", inner.args, e.dtype)
-    return e
-
-
-_HOLDS = {  # dtype -> those whose every value it can hold
-    "int16": ("int8", "uint8"),
-    "int32": ("int8", "uint8", "int16", "uint16"),
-    "float32": ("float16", "bfloat16", "int8", "uint8", "int16", "uint16"),
-}
-
-
-def _lossless(dtype: str, to: str) -> bool:
-    return dtype in _HOLDS.get(to, ())
 
 
 # --- iterators ------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Var, variables
 from modelc.space.analysis.access import accesses
-from modelc.space.analysis.match import bindings
 from modelc.space.rules.fuse import factors, fusible
 from modelc.space.sketches.maps import applied, inlined
 from modelc.space.sketches.prepare import padded, reduction_of
 from modelc.target import Intrinsic, Target
+from modelc.target.binding import bindings
 
 
 @dataclass(frozen=True)
