@@ -4,7 +4,7 @@ was found if that is faster than without, timed as wholes."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
 from modelc.search.resume import Memory
 from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.standing import Standing, Watch
 from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, explorer_class, tune_tasks
 from modelc.space.cost.seconds import task_seconds
 from modelc.stages import Progress, Stages
@@ -103,13 +104,14 @@ def tune(
     dims: Mapping[str, int | Sequence[int]] | None = None,
     constants: Mapping[str, Given] | None = None,
     config: str | Path | Config | None = None,
+    watch: Callable[[Standing], None] | None = None,
 ) -> TuneResult:
     """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads.
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
     the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
-    faster than the untuned package, that is written.
+    faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on. Raises
     ModelcError."""
@@ -131,7 +133,7 @@ def tune(
     find_toolchain(found.triple)
     known, note = database_for(database, write=True)
     with known or nullcontext(), blaming(f"model {path}"):
-        result = _tuned(run, place, spend, explorer, seed, threads, known)
+        result = _tuned(run, place, spend, explorer, seed, threads, known, watch)
     return replace(result, notes=(note, *result.notes)) if note else result
 
 
@@ -148,7 +150,14 @@ def _check_here(target: Target) -> None:
 
 
 def _tuned(
-    run: Run, output: Path, budget: Budget, explorer: str, seed: int, threads: int, database: Database | None
+    run: Run,
+    output: Path,
+    budget: Budget,
+    explorer: str,
+    seed: int,
+    threads: int,
+    database: Database | None,
+    watch: Callable[[Standing], None] | None,
 ) -> TuneResult:
     _, programs = run.programs()
     compiled = run.kernels(programs)
@@ -156,17 +165,22 @@ def _tuned(
     learned = LearnedCost(seed)
     subjects, scheduler = _subjects(run, programs, compiled, explorer, seed, threads, learned)
 
-    def follow(moment: Moment, subject: Subject) -> None:
-        run.stages.progress(
-            "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
-        )
-
     memory, known, cold = None, 0, run.parameter_bytes
     if database is not None:
         made_for = run.target, code_version(), threads, cold, run.config.policy
         memory = Memory(database, lambda task: Conditions.of(task, *made_for))
         known = memory.recall(subjects, scheduler)
     run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
+    names = {bound.task.hash: bound.task.name for program in programs for bound in program.tasks}
+    watched = Watch(subjects, names, scheduler, budget)
+
+    def follow(moment: Moment, subject: Subject) -> None:
+        run.stages.progress(
+            "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
+        )
+        if watch is not None:
+            watch(watched.after(moment, subject))
+
     with Measurer(run.target, threads=threads, flush=run.config.flush_denormals, seed=seed) as measurer:
         search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), budget, memory, follow)
     changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}

@@ -79,7 +79,10 @@ def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) ->
     said = ["--explorer", "random", "--no-database", "--json", "-o", str(tmp_path / "t.modelc")]
     with pytest.raises(SystemExit) as stop:
         main(["tune", str(path), "--budget", "3", *said])
-    found = json.loads(capsys.readouterr().out)
+    *rounds, found = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [one["event"] for one in rounds] == ["round"] and found["event"] == "result"
+    assert rounds[0]["trials"] == rounds[0]["measured"] == 3 and rounds[0]["trials_left"] == 0
+    assert rounds[0]["share"] == 1 and rounds[0]["predicted_seconds"] > 0
     assert not stop.value.code and found["tuned"] and found["changed_tasks"] == found["tasks"] == 1
     assert found["measurements"] == 3 and found["tuned_ms"] > 0 and found["verification"]["passed"]
     modelc.compile(path, output=tmp_path / "u.modelc", verify=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 
 import click
 
-from modelc.cli.output import complain, print_json
+from modelc.cli.output import complain, write
 from modelc.errors import ModelcError, OutputError, escaped
 
 
@@ -44,7 +45,7 @@ def show_failure(kind: str, message: str, exit_code: int, as_json: bool, said: b
             complain(line)
     if as_json:
         try:
-            print_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
+            write(json.dumps({"error": {"kind": kind, "message": message, "exit_code": exit_code}}) + "\n")
         except OutputError as error:
             complain(f"modelc: {error}")
     return exit_code

@@ -55,6 +55,11 @@ def print_json(data: Mapping[str, Any] | list[Any]) -> None:
     write(json.dumps(data, indent=1) + "\n")
 
 
+def print_event(kind: str, data: Mapping[str, Any]) -> None:
+    """One JSON document on one line of stdout."""
+    write(json.dumps({"event": kind, **data}) + "\n")
+
+
 def say(line: str = "") -> None:
     """One line on stdout."""
     write(plain(line) + "\n")

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
-from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say
+from modelc.cli.output import complain, database_of, database_options, print_event, say
+from modelc.cli.tuning_view import viewing
 
 
 @click.command()
@@ -24,7 +25,7 @@ from modelc.cli.output import complain, database_of, database_options, json_opti
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @database_options
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print events on stdout, a JSON document on each line.")
 def tune(
     model: Path,
     target: str | None,
@@ -46,17 +47,23 @@ def tune(
     Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package and the untuned one
     by turns, and writes the faster. Every measurement is kept as it comes, and none is made again: whatever ended a
     run, the same command goes on from there, and --budget is what this run may take."""
+    from modelc.search.standing import Standing
     from modelc.tuning import tune as tune_model
 
     sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
     records = database_of(database, no_database)
-    with progress("starting") as then:
+    with viewing() as view:
 
         def follow(stage: str, text: str) -> None:
-            then(f"{stage} {text}")
+            view.stage = f"{stage} {text}"
             if not sys.stderr.isatty() and stage not in said:
                 complain(f"{stage} {text}")
             said.add(stage)
+
+        def watch(standing: Standing) -> None:
+            view.stands(standing)
+            if as_json:
+                print_event("round", standing.to_json())
 
         said: set[str] = set()
         found = tune_model(
@@ -73,9 +80,10 @@ def tune(
             threads=threads,
             database=records,
             progress=follow,
+            watch=watch,
         )
     if as_json:
-        print_json(found.to_json())
+        print_event("result", found.to_json())
         return
     search = found.search
     say(f"{found.path}")

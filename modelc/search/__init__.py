@@ -8,5 +8,6 @@ ranking.py     how well scores say what was measured
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
 scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
 tune.py        the loop: rounds of one Task's batch within a budget, and what it found
+standing.py    how tuning stands after a round
 resume.py      beginning where the records of a database end, and adding to them
 """

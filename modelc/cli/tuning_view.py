@@ -1,0 +1,90 @@
+"""What a terminal shows while a model is tuned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from modelc.cli.output import err, plain
+
+if TYPE_CHECKING:
+    from modelc.search.standing import Standing
+
+SHOWN = 12  # Tasks, of the largest shares
+
+
+class View:
+    """The stage that is under way and, since the first round, how tuning stands: the time goes on between rounds."""
+
+    def __init__(self) -> None:
+        self.stage = "starting"
+        self.standing: Standing | None = None
+        self._at = 0.0
+        self._spinner = Spinner("dots")
+
+    def stands(self, standing: Standing) -> None:
+        self.standing, self._at = standing, time.monotonic()
+
+    def __rich__(self) -> RenderableType:
+        self._spinner.update(text=Text(plain(self.stage)))
+        if self.standing is None:
+            return self._spinner
+        return Group(Text(head(self.standing, time.monotonic() - self._at)), tasks(self.standing), self._spinner)
+
+
+@contextmanager
+def viewing(console: Console = err) -> Iterator[View]:
+    """The view on a terminal; nowhere else is anything shown."""
+    view = View()
+    if not console.is_terminal:
+        yield view
+        return
+    with Live(view, console=console, refresh_per_second=4, transient=True):
+        yield view
+
+
+def head(now: Standing, later: float = 0.0) -> str:
+    """One line: the budget, the rate, what is predicted; `later` seconds after the round."""
+    if now.seconds_left is not None:
+        left = f"{clock(max(0.0, now.seconds_left - later))} left"
+    else:
+        left = f"{now.trials_left} measurements left"
+    ratio = now.untuned_seconds / now.predicted_seconds if now.predicted_seconds else 1.0
+    return (
+        f"{clock(now.seconds + later)}, {left}; {now.trials} measured, {now.trials_per_second:.1f}/s; "
+        f"{1e3 * now.predicted_seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned"
+    )
+
+
+def tasks(now: Standing) -> Table:
+    """The Tasks that take most of the time."""
+    table = Table("", "task", "share", "best us", "gain", "measured", "improved", box=None)
+    for one in now.tasks[:SHOWN]:
+        since = "" if one.improved is None else f"{clock(now.seconds - one.improved)} ago"
+        cells = (
+            "*" if one.task == now.task else "",
+            plain(one.name),
+            f"{100 * one.share:.1f} %",
+            f"{1e6 * one.best_seconds:.2f}",
+            f"{one.gain:.3f}",
+            str(one.measured),
+            since,
+        )
+        table.add_row(*map(Text, cells))
+    if len(now.tasks) > SHOWN:
+        rest = sum(one.share for one in now.tasks[SHOWN:])
+        table.add_row("", f"{len(now.tasks) - SHOWN} more", f"{100 * rest:.1f} %")
+    return table
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

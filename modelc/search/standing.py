@@ -1,0 +1,99 @@
+"""How tuning stands after a round: for whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from modelc.search.scheduler import Scheduler
+from modelc.search.tune import Budget, Moment, Subject
+
+
+@dataclass(frozen=True)
+class TaskStanding:
+    """`share` of the objective; `best_seconds`, estimated where nothing is measured; `gain`, the untuned time over the
+    best; `measured` in this session; `improved`, seconds since its start when the best last became better."""
+
+    task: str
+    name: str
+    share: float
+    best_seconds: float
+    gain: float
+    measured: int
+    improved: float | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """After a round of `task`: seconds and measurements since the start, and what is left of the budget; predicted
+    seconds of the whole, with what was found and without. `tasks`, the one with the largest share first."""
+
+    task: str
+    seconds: float
+    seconds_left: float | None
+    trials: int
+    trials_left: int | None
+    trials_per_second: float
+    predicted_seconds: float
+    untuned_seconds: float
+    tasks: tuple[TaskStanding, ...]
+
+    @property
+    def current(self) -> TaskStanding:
+        return next(one for one in self.tasks if one.task == self.task)
+
+    def to_json(self) -> dict[str, Any]:
+        """With the Task of the round alone."""
+        found = asdict(self)
+        del found["tasks"]
+        return found | asdict(self.current)
+
+
+class Watch:
+    """Remembers when each of `subjects` was last improved. `names` are for people, by the Task's hash."""
+
+    def __init__(
+        self, subjects: Sequence[Subject], names: Mapping[str, str], scheduler: Scheduler, budget: Budget
+    ) -> None:
+        self.subjects, self.names, self.scheduler, self.budget = subjects, names, scheduler, budget
+        self._gains = {subject.key: subject.gain for subject in subjects}
+        self._improved: dict[str, float] = {}
+
+    def after(self, moment: Moment, subject: Subject) -> Standing:
+        """How everything stands after a round of `subject`."""
+        gain = subject.gain
+        if gain > self._gains[subject.key]:
+            self._improved[subject.key] = moment.seconds
+        self._gains[subject.key] = gain
+        best = self.scheduler.seconds
+        gains = np.array([self._gains[one.key] for one in self.subjects])
+        untuned = self.scheduler.objective(best * gains, self.scheduler.histories)
+        shares = self.scheduler.slopes() * best
+        shares = shares / (shares.sum() or 1.0)
+        tasks = [
+            TaskStanding(
+                one.key,
+                self.names[one.key],
+                float(shares[k]),
+                float(best[k]),
+                float(gains[k]),
+                len(one.measured),
+                self._improved.get(one.key),
+            )
+            for k, one in enumerate(self.subjects)
+        ]
+        budget, spent = self.budget, moment.seconds
+        return Standing(
+            task=subject.key,
+            seconds=round(spent, 3),
+            seconds_left=None if budget.seconds == np.inf else max(0.0, round(budget.seconds - spent, 3)),
+            trials=moment.trials,
+            trials_left=None if budget.trials == np.inf else int(budget.trials) - moment.trials,
+            trials_per_second=moment.trials / max(spent, 1e-9),
+            predicted_seconds=moment.predicted,
+            untuned_seconds=untuned,
+            tasks=tuple(sorted(tasks, key=lambda one: -one.share)),
+        )
