@@ -64,12 +64,14 @@ LOADER = """if True:
 Arrays = Mapping[str, np.ndarray]
 
 
-def check(model: Path, shape: Mapping[str, Sequence[int]], target: str, folder: Path) -> dict[str, Any]:
-    """All figures of one model, and `failures`: a sentence for each promise that is not kept."""
+def check(model: Path, entry: Mapping[str, Any], target: str, folder: Path) -> dict[str, Any]:
+    """All figures of one model, and `failures`: a sentence for each promise that is not kept. `entry` is the catalogue's,
+    or empty."""
     package = folder / f"{model.stem}.modelc"
-    shapes = [{key: tuple(dims) for key, dims in shape.items()}] if shape else []
+    fixed = {"shapes": [{key: tuple(dims) for key, dims in entry.get("shape", {}).items()}]}
+    fixed["constants"] = entry.get("constant", {})
     try:
-        made = modelc.compile(model, target, package, shapes=shapes, verify=False, database=False)
+        made = modelc.compile(model, target, package, **fixed, verify=False, database=False)
         row: dict[str, Any] = {
             "compile_s": sum(made.seconds.values()),
             "params_mb": made.params_bytes / 1e6,
@@ -186,8 +188,8 @@ def main() -> int:
     print(f"{arguments.target:14}" + "".join(f"{column:>12}" for column in COLUMNS), flush=True)
     for name in arguments.names or known:
         with tempfile.TemporaryDirectory(prefix="modelc-check-") as folder:
-            shape = catalogue().get(name, {}).get("shape", {})
-            rows[name] = check(ROOT / f"models/{name}.onnx", shape, arguments.target, Path(folder))
+            entry = catalogue().get(name, {})
+            rows[name] = check(ROOT / f"models/{name}.onnx", entry, arguments.target, Path(folder))
         print(show(name, rows[name]), flush=True)
         for remark in remarks(rows[name]):
             print(f"{'':14}{remark}", flush=True)
