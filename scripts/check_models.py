@@ -65,7 +65,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def check(model: Path, entry: Mapping[str, Any], target: str, folder: Path) -> dict[str, Any]:
-    """All figures of one model, and `failures`: a sentence for each promise that is not kept. `entry` is the catalogue's,
+    """All figures of one model, and `failures`: a sentence for each promise not kept. `entry` is the catalogue's,
     or empty."""
     package = folder / f"{model.stem}.modelc"
     fixed = {"shapes": [{key: tuple(dims) for key, dims in entry.get("shape", {}).items()}]}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.recurrent import recurrent
 from modelc.ir.expr import DTYPES
 
 MOST_OPERANDS = 16  # of one Sum, Mean, Max or Min
@@ -392,4 +393,5 @@ NORMALISERS: dict[str, Normaliser] = {
     "Clip": _moved_to_inputs((1, "min", "like"), (2, "max", "like")),
     "TopK": _moved_to_inputs((1, "k", "int64")),
     **{f"Reduce{name}": _reduction for name in _REDUCTIONS},
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
 }

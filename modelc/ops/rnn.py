@@ -1,14 +1,26 @@
-"""Recurrent cells, unrolled over time: one contraction for all inputs, then per step a contraction of the state and the
-cell's equations. Time is short and static inside the compiler; every step writes elements of its own."""
+"""Recurrent cells.
+
+LSTM, GRU and RNN of a few steps are one Definition each, unrolled over time: one contraction for all inputs, then per
+step a contraction of the state and the cell's equations; every step writes elements of its own. Longer ones become
+nodes when they are imported (frontend/recurrent.py): a matrix product for the inputs of all steps, and a node LSTMStep,
+GRUStep or RNNStep for each, all of them the same Task but for where their operands lie. A step has one direction:
+
+    x0 [1, N, gates * H]  the input by the weights of the gates, with their bias
+    x2 [1, gates * H, H]  recurrent weights            x3 [1, gates * H]  their bias
+    x4 [N]                whether the step is within the sequence (bool); absent: it is
+    x5, x6 [1, N, H]      the state before it          x7 [1, 3 * H]      peepholes
+
+and gives what the whole node gives for its time, and its state: all of [1, N, H]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from modelc.ir.addresses import claim
 from modelc.ir.block import AnyBlock, Buffer, Iter
-from modelc.ir.expr import Const, Expr, Load, Var, const, op
+from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
 from modelc.ops.operator import (
     Definition,
@@ -33,7 +45,6 @@ _ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "Tanh": lambda x: op("tanh", x),
     "Relu": lambda x: op("max", x, const(0, "float32")),
 }
-STEPS = 512  # more would make kernels without end
 
 
 def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
@@ -48,8 +59,6 @@ def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
     directions = 2 if direction == "bidirectional" else 1
     if x.dtype != "float32":
         fail(node, f"expected float32, found {x.dtype}")
-    if time > STEPS:
-        fail(node, f"expected at most {STEPS} time steps, found {time}: every step is unrolled")
     return time, batch, hidden, directions, batch_first
 
 
@@ -64,6 +73,54 @@ def _check_weights(node: Node, inputs: Inputs, batch: int, hidden: int, directio
         value = given(inputs, k)
         if value is not None and value.shape != shape:
             fail(node, f"expected input {value.name!r} of shape {list(shape)}, found {list(value.shape)}")
+
+
+def is_step(node: Node) -> bool:
+    return node.op.endswith("Step")
+
+
+def activations_of(kind: str, attrs: Mapping[str, Any], direction: int) -> tuple[str, ...]:
+    """The names of the functions of one direction."""
+    count = len(_DEFAULTS[kind])
+    return tuple(attrs.get("activations") or _DEFAULTS[kind] * 2)[direction * count : (direction + 1) * count]
+
+
+def cell_of(node: Node) -> str:
+    """LSTM, GRU or RNN."""
+    return node.op.removesuffix("Step")
+
+
+def _infer_step(node: Node, inputs: Inputs) -> Types:
+    (_, batch, _), hidden = shape_of(node, inputs, 0, 3), shape_of(node, inputs, 2, 3)[2]
+    every, state = GATES[cell_of(node)] * hidden, (1, batch, hidden)
+    shapes = {
+        0: (1, batch, every),
+        2: (1, every, hidden),
+        3: (1, every),
+        4: (batch,),
+        5: state,
+        6: state,
+        7: (1, 3 * hidden),
+    }
+    for k, shape in shapes.items():
+        value = given(inputs, k)
+        if value is not None and value.shape != shape:
+            fail(node, f"expected input {value.name!r} of shape {list(shape)}, found {list(value.shape)}")
+    return (("float32", state),) * len(node.outputs)
+
+
+def _infer_within(node: Node, inputs: Inputs) -> Types:
+    (batch,) = shape_of(node, inputs, 0, 1)
+    return (("bool", (node.attrs["steps"], batch)),)
+
+
+def _define_within(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    """Whether each step lies within each sequence, whose lengths are given."""
+    steps, lengths, (t, n) = node.attrs["steps"], required(node, inputs, 0), map(Var, "tn")
+    check_known(node, lengths, lengths.data, 0, steps)
+    iters = (Iter("t", steps), Iter("n", lengths.shape[0]))
+    length = cast("int64", claim(Load("x0", (n,)), 0, steps))
+    return Definition((), (assign("within", iters, Load("y0", (t, n)), op("lt", t, length)),))
 
 
 def _infer(node: Node, inputs: Inputs) -> Types:
@@ -92,15 +149,21 @@ class _Cell:
     locals: dict[str, Buffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.time, self.batch, self.hidden, directions, self.batch_first = _extents(self.node, self.inputs)
-        given_ = tuple(self.node.attrs.get("activations") or _DEFAULTS[self.node.op] * directions)
-        count = len(_DEFAULTS[self.node.op])
-        names = given_[self.d * count : (self.d + 1) * count]
+        self.one, self.kind = is_step(self.node), cell_of(self.node)
+        if self.one:
+            self.time, self.batch, _ = shape_of(self.node, self.inputs, 0, 3)
+            self.hidden, self.batch_first = shape_of(self.node, self.inputs, 2, 3)[2], False
+        else:
+            self.time, self.batch, self.hidden, _, self.batch_first = _extents(self.node, self.inputs)
+        names = activations_of(self.kind, self.node.attrs, self.d)
         if unknown := [a for a in names if a not in _ACTIVATIONS]:
             fail(self.node, f"expected activations among {', '.join(_ACTIVATIONS)}, found {unknown[0]}")
         self.activations = [_ACTIVATIONS[a] for a in names]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
         lengths = given(self.inputs, 4)
+        if self.one:
+            self.masked = lengths is not None
+            return
         if lengths is not None:
             check_known(self.node, lengths, lengths.data, 0, self.time)
         self.masked = lengths is not None and (lengths.data is None or bool((lengths.data < self.time).any()))
@@ -113,26 +176,31 @@ class _Cell:
     def result(self, t: int) -> Load:
         """What is returned for time `t`."""
         d, n, k = Const(self.d), Var("n"), Var("k")
+        if self.one:
+            return Load("y0", (Const(0), n, k))
         return Load("y0", (n, Const(t), d, k) if self.batch_first else (Const(t), d, n, k))
 
     def output(self, t: int) -> Load:
         """The hidden state after time `t`: past the end of a sequence it stays what it was, and zeros are returned."""
-        return Load(f"hidden{self.d}", (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
+        name = "y1" if self.one else f"hidden{self.d}"
+        return Load(name, (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
 
     def memory(self, t: int) -> Load:
         """The cell state of an LSTM after time `t`."""
-        return Load(f"cell{self.d}", (Const(t), Var("n"), Var("k")))
+        return Load("y2" if self.one else f"cell{self.d}", (Const(t), Var("n"), Var("k")))
 
     def within(self, t: int, new: Expr, old: Expr) -> Expr:
         """`new` at times within the sequence, else `old`."""
         if not self.masked:
             return new
+        if self.one:
+            return op("select", Load("x4", (Var("n"),)), new, old)
         return op("select", op("lt", Const(t, "int32"), claim(Load("x4", (Var("n"),)), 0, self.time)), new, old)
 
     def step(self, t: int, value: Expr, old: Expr) -> None:
         """The hidden state after time `t`, which was `old` before."""
         if self.masked:
-            self.put("hidden", t, self.within(t, value, old))
+            self.put("hidden", t, self.within(t, value, old), "y1" if self.one else "")
             value = self.within(t, self.output(t), const(0, "float32"))
         self.blocks.append(assign(f"h{self.d}_{t}", self.iters, self.result(t), value))
 
@@ -148,9 +216,11 @@ class _Cell:
         return self.state(f"x{k}") if given(self.inputs, k) is not None else const(0, "float32")
 
     def project(self) -> None:
-        """The inputs of all times by the weights of all gates."""
+        """The inputs of all times by the weights of all gates; of a step this has been done."""
+        if self.one:
+            return
         features = required(self.node, self.inputs, 0).shape[2]
-        gates = GATES[self.node.op] * self.hidden
+        gates = GATES[self.kind] * self.hidden
         name = self.local("projected", self.time, self.batch, gates)
         t, n, j, i = map(Var, "tnji")
         x = Load("x0", (n, t, i) if self.batch_first else (t, n, i))
@@ -170,13 +240,13 @@ class _Cell:
         self.blocks.append(fold("add", f"{name}_{t}", iters, Load(name, (Const(t), n, j)), state * weight))
 
     def bias(self, gate: int, recurrent: bool) -> Expr | None:
-        if given(self.inputs, 3) is None:
+        if given(self.inputs, 3) is None or (self.one and not recurrent):
             return None
-        row = gate + (GATES[self.node.op] if recurrent else 0)
+        row = gate + (GATES[self.kind] if recurrent and not self.one else 0)
         return Load("x3", (Const(self.d), Var("k") + row * self.hidden))
 
     def from_input(self, t: int, gate: int) -> Expr:
-        e: Expr = Load(f"projected{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
+        e: Expr = Load("x0" if self.one else f"projected{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
         bias = self.bias(gate, False)
         return e if bias is None else e + bias
 
@@ -191,9 +261,9 @@ class _Cell:
         """What goes into a gate's activation."""
         return self.biased(self.from_input(t, gate) + self.from_state(t, gate), gate)
 
-    def put(self, name: str, t: int, body: Expr) -> Load:
-        """A local of every time, assigned at time `t`."""
-        local = self.local(name, self.time, self.batch, self.hidden)
+    def put(self, name: str, t: int, body: Expr, output: str = "") -> Load:
+        """A local of every time, or an output, assigned at time `t`."""
+        local = output or self.local(name, self.time, self.batch, self.hidden)
         write = Load(local, (Const(t), Var("n"), Var("k")))
         self.blocks.append(assign(f"{local}_{t}", self.iters, write, body))
         return write
@@ -222,7 +292,8 @@ def _gru(cell: _Cell, t: int, previous: int | None) -> None:
 
 
 def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
-    cell.local("cell", cell.time, cell.batch, cell.hidden)
+    if not cell.one:
+        cell.local("cell", cell.time, cell.batch, cell.hidden)
 
     def peephole(which: int, c: Expr, e: Expr) -> Expr:
         if given(cell.inputs, 7) is None:
@@ -240,6 +311,12 @@ def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
 
 
 _STEPS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
+
+
+def _define_step(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    cell = _Cell(node, inputs, 0)
+    _STEPS[cell.kind](cell, 0, None)
+    return Definition(tuple(cell.locals.values()), tuple(cell.blocks))
 
 
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
@@ -265,4 +342,8 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
     return Definition(tuple(locals_.values()), tuple(blocks))
 
 
-OPERATORS = tuple(Operator(name, _infer, _define) for name in GATES)
+OPERATORS = (
+    *(Operator(name, _infer, _define) for name in GATES),
+    Operator("StepsWithin", _infer_within, _define_within),
+    *(Operator(f"{name}Step", _infer_step, _define_step) for name in GATES),
+)

@@ -8,7 +8,9 @@ from modelc.ir.graph import Graph, Node
 from modelc.passes.pattern import live
 
 # Operators whose trailing outputs are optional: an unread one is not computed.
-OPTIONAL_OUTPUTS = {"MaxPool", "LayerNormalization", "BatchNormalization", "LSTM", "GRU", "RNN"}
+OPTIONAL_OUTPUTS = {
+    *("MaxPool", "LayerNormalization", "BatchNormalization", "LSTM", "GRU", "RNN", "LSTMStep", "GRUStep", "RNNStep")
+}
 
 
 @dataclass(frozen=True)

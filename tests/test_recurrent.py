@@ -1,0 +1,151 @@
+"""Recurrent nodes of many steps: nodes for their steps compute what the whole node does, share their kernels, and agree
+with ONNX Runtime as packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from test_unroll import INFO, F
+
+import modelc
+from modelc.errors import ModelError
+from modelc.frontend import recurrent
+from modelc.frontend.onnx import import_model
+from modelc.layout.program import partition
+from modelc.ops import evaluate_graph
+from modelc.passes import run_passes
+from modelc.runtime import ModelError as RunError
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+FUNCTIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+
+def model(
+    path: Path,
+    op: str,
+    time: int,
+    direction: str = "forward",
+    given: str = "BLhcP",
+    wanted: str = "YHC",
+    as_inputs: str = "X",
+    layout: int = 0,
+    size: tuple[int, int, int] = (2, 3, 5),
+    **attrs: Any,
+) -> dict[str, np.ndarray]:
+    """Writes a model of one node, and gives data for its inputs. It takes what is in `given`, as initialisers but for
+    what is in `as_inputs`. `size`: batch, features, hidden."""
+    (batch, features, hidden), gates = size, GATES[op]
+    directions = 2 if direction == "bidirectional" else 1
+    rng = np.random.default_rng(time)
+    state = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    shapes = {
+        "X": (batch, time, features) if layout else (time, batch, features),
+        "W": (directions, gates * hidden, features),
+        "R": (directions, gates * hidden, hidden),
+        "B": (directions, 2 * gates * hidden),
+        "L": (batch,),
+        "h": state,
+        "c": state,
+        "P": (directions, 3 * hidden),
+    }
+    taken = "XWRBLhcP" if op == "LSTM" else "XWRBLh"
+    names = [x if x in "XWR" or x in given else "" for x in taken]
+    data = {x: (0.7 * rng.standard_normal(shapes[x])).astype(np.float32) for x in names if x}
+    if "L" in data:
+        data["L"] = np.asarray([max(time - 3 * k, 1) for k in range(batch)], np.int32)
+    outputs = [x if x in wanted else "" for x in ("YHC" if op == "LSTM" else "YH")]
+    node = helper.make_node(op, names, outputs, "rec", hidden_size=hidden, direction=direction, **attrs)
+    if layout:
+        node.attribute.append(helper.make_attribute("layout", 1))
+    kinds = {x: TensorProto.INT32 if x == "L" else F for x in data}
+    inputs = [INFO(x, kinds[x], data[x].shape) for x in data if x in as_inputs]
+    weights = [numpy_helper.from_array(array, x) for x, array in data.items() if x not in as_inputs]
+    graph = helper.make_graph([node], "g", inputs, [INFO(x, F, None) for x in outputs if x], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return {x: array for x, array in data.items() if x in as_inputs}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    op=st.sampled_from(sorted(GATES)),
+    time=st.integers(1, 5),
+    direction=st.sampled_from(["forward", "reverse", "bidirectional"]),
+    optional=st.sets(st.sampled_from("BLhcP")),
+    wanted=st.sets(st.sampled_from("YH"), min_size=1),
+    as_inputs=st.sets(st.sampled_from("WRBLhcP")),
+    layout=st.integers(0, 1),
+    linear=st.integers(0, 1),
+    swapped=st.booleans(),
+)
+def test_steps_compute_what_the_whole_node_does(
+    tmp_path_factory, op, time, direction, optional, wanted, as_inputs, layout, linear, swapped
+) -> None:
+    path = tmp_path_factory.mktemp("recurrent") / "m.onnx"
+    attrs: dict[str, Any] = {"linear_before_reset": linear} if op == "GRU" else {}
+    if swapped:
+        names = FUNCTIONS[op]
+        attrs["activations"] = [*(("Relu",) * len(names)), *names][: len(names) * (1 + (direction == "bidirectional"))]
+    feeds = model(
+        path, op, time, direction, "".join(optional), "".join(wanted | {"C"}), "X" + "".join(as_inputs), layout, **attrs
+    )
+    found = []
+    for most in (0, time):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recurrent, "MOST_IN_ONE", most)
+            graph = import_model(path)
+        assert sum(node.op == f"{op}Step" for node in graph.nodes) == (
+            0 if most else time * (1 + (direction == "bidirectional"))
+        )
+        found.append(evaluate_graph(graph, feeds))
+    steps, whole = found
+    assert steps.keys() == whole.keys() and steps
+    for name, array in whole.items():
+        np.testing.assert_allclose(steps[name], array, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", sorted(GATES))
+def test_steps_share_their_kernels_and_nothing_is_copied_between_them(tmp_path, op) -> None:
+    """More steps are no more kernels; every Task is the projection, a step, or one that makes an output."""
+    kernels, steps = [], []
+    for time in (12, 24):
+        model(tmp_path / "m.onnx", op, time, "bidirectional", "BL", "YHC")
+        program = partition(run_passes(import_model(tmp_path / "m.onnx")))
+        kernels.append(len({bound.task.hash for bound in program.tasks}))
+        steps.append(len(program.tasks) - 2 * time)
+    assert kernels[0] == kernels[1] <= 10 and steps[0] == steps[1] <= 8
+
+
+@pytest.mark.parametrize(
+    ("op", "direction", "given", "attrs"),
+    [
+        ("LSTM", "bidirectional", "BLhcP", {}),
+        ("GRU", "reverse", "Bh", {"linear_before_reset": 1}),
+        ("GRU", "forward", "BL", {}),
+        ("RNN", "bidirectional", "B", {"activations": ["Tanh", "Relu"]}),
+    ],
+)
+def test_packages_agree_with_onnx_runtime(tmp_path, op, direction, given, attrs) -> None:
+    feeds = model(tmp_path / "m.onnx", op, 11, direction, given, as_inputs="XLh", size=(3, 20, 24), **attrs)
+    result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p", inputs=feeds, database=False)
+    assert result.report is not None and result.report.passed and len(result.report.outputs) == 3 - (op != "LSTM")
+    if "L" in given:
+        feeds["L"] = np.asarray([11, 12, 1], np.int32)
+        with (
+            modelc.load(tmp_path / "p") as loaded,
+            pytest.raises(RunError, match=r"'L' is 12 at \[1\]; .* from 0 to 11"),
+        ):
+            loaded.run(feeds)
+
+
+def test_too_many_steps_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recurrent, "MOST_STEPS", 20)
+    model(tmp_path / "m.onnx", "GRU", 11, "bidirectional")
+    with pytest.raises(ModelError, match=r"at most 20 steps in all directions \(MOST_STEPS\), found 22"):
+        import_model(tmp_path / "m.onnx")
