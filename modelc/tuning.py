@@ -82,6 +82,7 @@ class TuneResult:
             "known_records": self.known,
             "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
+            "search_seconds": round(self.search.searching, 3),
             "untuned_ms": self.untuned_ms,
             "tuned_ms": self.tuned_ms,
             "speedup": self.speedup,

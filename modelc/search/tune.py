@@ -134,13 +134,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted"."""
+    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". Of `seconds`, `searching` went
+    into proposing Candidates and learning from them, while nothing was measured."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
     trials: int
     seconds: float
     ended: str
+    searching: float
 
 
 def tune_tasks(
@@ -156,9 +158,10 @@ def tune_tasks(
     counts. The scheduler has a Work for each of `subjects`, in their order."""
     start = time.monotonic()
     deadline = start + budget.seconds
-    trials, ended, log = 0, "budget", list[Moment]()
+    trials, ended, log, searching = 0, "budget", list[Moment](), 0.0
     try:
         while trials < budget.trials and time.monotonic() < deadline:
+            before = time.monotonic()
             number = scheduler.next()
             if number is None:
                 ended = "nothing left"
@@ -166,7 +169,8 @@ def tune_tasks(
             subject = subjects[number]
             asked = int(min(batch, budget.trials - trials))
             found = _batch(subject, asked)
-            _measured(subject, found, measure, deadline, records)
+            searching += time.monotonic() - before
+            searching += _measured(subject, found, measure, deadline, records)
             trials = _trials(subjects)
             seconds = subject.seconds or float(scheduler.seconds[number])
             scheduler.took(number, seconds, exhausted=len(found) < asked)
@@ -178,7 +182,7 @@ def tune_tasks(
                 progress(moment, subject)
     except KeyboardInterrupt:
         ended = "interrupted"
-    return Tuned(tuple(subjects), tuple(log), _trials(subjects), time.monotonic() - start, ended)
+    return Tuned(tuple(subjects), tuple(log), _trials(subjects), time.monotonic() - start, ended, searching)
 
 
 def _trials(subjects: Sequence[Subject]) -> int:
@@ -205,8 +209,8 @@ def _measured(
     measure: Measure,
     deadline: float,
     records: Records | None,
-) -> None:
-    """Measures a batch until the deadline. The explorer learns, whatever ends it."""
+) -> float:
+    """Measures a batch until the deadline. The explorer learns, whatever ends it; the seconds that takes."""
     learnt = []
     try:
         for index, measurement in measure(subject.task, [candidate for candidate, _ in batch]):
@@ -219,7 +223,9 @@ def _measured(
             if time.monotonic() >= deadline:
                 break
     finally:
+        before = time.monotonic()
         subject.explorer.learn(learnt)
+    return time.monotonic() - before
 
 
 def explorer_class(name: str) -> type[Explorer]:
