@@ -170,6 +170,8 @@ def _tuned(
     if database is not None:
         made_for = run.target, code_version(), threads, cold, run.config.policy
         memory = Memory(database, lambda task: Conditions.of(task, *made_for))
+        policy = run.config.policy
+        learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))
         known = memory.recall(subjects, scheduler)
     run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
     names = {bound.task.hash: bound.task.name for program in programs for bound in program.tasks}

@@ -20,65 +20,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from modelc.database import Conditions, Record, code_version, default_place, records
-from modelc.database.compare import comparable
-from modelc.errors import InvalidIR, ModelcError
+from modelc.errors import ModelcError
 from modelc.ir.block import Task
 from modelc.policy import Policy
-from modelc.search.learned import MISSING, Example, analytic, available, example, fit, groups_of, held_out, scales
+from modelc.search.learned import MISSING, Example, analytic, available, groups_of, held_out, scales
 from modelc.search.learned import throughputs as measured
 from modelc.search.population import Space
-from modelc.search.ranking import Floats, Ranking, ranked
-from modelc.search.resume import individual_of
+from modelc.search.ranking import Ranking, ranked
+from modelc.search.resume import COMPARED, examples_of
 from modelc.target import Target, load_target
 
-LEAST = 8  # records of a Task, below which nothing is ranked
 
-
-def examples_of(task: Task, found: Sequence[Record], target: Target) -> list[Example]:
-    """Those of the records of one Task that lie on points of Sketches."""
-    result: list[Example] = []
-    for number, (conditions, group) in enumerate(by_conditions(found)):
+def examples_of_task(task: Task, found: Sequence[Record], target: Target) -> Iterator[Example]:
+    """Those of the records of one Task, condition by condition."""
+    groups: dict[Conditions, list[Record]] = {}
+    for record in found:
+        groups.setdefault(record.conditions, []).append(record)
+    for number, (conditions, group) in enumerate(groups.items()):
         allowed = conditions.policy.split()
         policy = Policy(winograd="winograd" in allowed, tensorize="tensorize" in allowed)
         space = Space(task, target, policy, conditions.threads)
-        anchors = [one.key for one in group if one.untuned] or [one.measurement.reference for one in group]
-        here = []
-        for record, measurement in comparable(group, anchors[-1]).values():
-            one = individual_of(space, record)
-            if one is None:
-                continue
-            try:
-                known = example(space, one, measurement.relative)
-            except InvalidIR:
-                continue
-            if len(known.statements):
-                here.append(replace(known, task=f"{task.hash} {number}"))
-        result += here if len(here) >= LEAST else []
-    return result
-
-
-def by_conditions(found: Sequence[Record]) -> Iterator[tuple[Conditions, list[Record]]]:
-    groups: dict[Conditions, list[Record]] = {}
-    for record in found:
-        if record.measurement.ok:
-            groups.setdefault(record.conditions, []).append(record)
-    yield from groups.items()
-
-
-def other_tasks(examples: Sequence[Example], folds: int, seed: int) -> Floats:
-    """Each example's score by a model that has seen nothing of its Task [P]."""
-    groups = groups_of(examples)
-    part = (np.random.default_rng(seed).permutation(int(groups.max()) + 1) % folds)[groups]
-    found = np.zeros(len(examples))
-    for k in range(folds):
-        own = np.flatnonzero(part == k)
-        others = [one for one, place in zip(examples, part, strict=True) if place != k]
-        if len(own) and others:
-            found[own] = fit(others, seed).scores([examples[int(i)] for i in own])
-    return found
+        yield from (replace(one, task=f"{task.hash} {number}") for one in examples_of(space, group))
 
 
 def table(rows: dict[str, Ranking]) -> str:
@@ -103,10 +66,10 @@ def main() -> None:
         raise SystemExit(MISSING)
     target = load_target(given.target)
     examples: list[Example] = []
-    start, started = time.process_time(), time.process_time()
+    start = time.process_time()
     try:
         for task, found in records(given.database, target.key, given.version):
-            examples += examples_of(task, found, target)
+            examples += examples_of_task(task, found, target)
             if len(examples) >= given.most:
                 break
     except ModelcError as error:
@@ -115,7 +78,7 @@ def main() -> None:
     tasks = len({one.task for one in examples})
     if tasks < 2:
         raise SystemExit(
-            f"{given.database} has {len(examples)} records of {tasks} Tasks with at least {LEAST} for the target "
+            f"{given.database} has {len(examples)} records of {tasks} Tasks with at least {COMPARED} for the target "
             f"{target.name} and version {given.version}; expected two Tasks: run modelc tune"
         )
     known, groups = scales(examples), groups_of(examples)
@@ -124,7 +87,7 @@ def main() -> None:
     scores = {
         "analytic cost": analytic(examples, known),
         "learned cost": held_out(examples, given.folds, given.seed),
-        "learned, other Tasks": other_tasks(examples, min(given.folds, tasks), given.seed),
+        "learned, other Tasks": held_out(examples, min(given.folds, tasks), given.seed, by_task=True),
     }
     trained = time.process_time() - started
     rows = {name: ranked(found, wanted, groups) for name, found in scores.items()}

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from test_search import measured, seconds_of, space_of
-from three_ways import task_of
+from three_ways import host_target, task_of
 
+from modelc.database import Conditions, Database
+from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
+from modelc.policy import Policy
 from modelc.search import learned
 from modelc.search.evolve import Evolve
 from modelc.search.learned import Example, LearnedCost, analytic, fit, held_out, judged, scales, throughputs
+from modelc.search.population import Individual, Space
 from modelc.search.ranking import pairs_of, ranked
+from modelc.search.resume import Memory, record_of
+from modelc.search.tune import Subject
+from modelc.space.choose import chosen
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
 needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
@@ -101,6 +110,34 @@ def test_what_failed_teaches_nothing() -> None:
     explorer = Evolve(space, 1, cost)
     explorer.learn([(one, Measurement("crashed", "it did")) for one in explorer.propose(4)])
     assert not cost.examples
+
+
+@needs_xgboost
+def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> None:
+    def conditions(task: Task) -> Conditions:
+        return Conditions.of(task, host_target(), "v1", 1, 0, Policy())
+
+    others = [task_of("MatMul", {}, [(m, 24), (24, 32)], consts=(1,)).canonical() for m in (24, 36, 40)]
+    with Database(tmp_path / "records.sqlite") as database:
+        memory = Memory(database, conditions)
+        for task in (PRODUCT, *others):
+            space = space_of(task)
+            for k, (one, measurement) in enumerate(measured(space, explored(space, 24))):
+                database.add(task, record_of(task, conditions(task), one.candidate, one, measurement, k == 0))
+        subject = Subject(PRODUCT.hash, PRODUCT, chosen(PRODUCT, host_target()).candidate, Evolve(space_of(PRODUCT)))
+        found = memory.elsewhere([subject], space_of)
+    assert {one.task for one in found} == {task.hash for task in others}
+    assert 60 < len(found) <= 72 and all(one.seconds > 0 and one.estimated > 0 for one in found)
+    cost = LearnedCost()
+    cost.begin(found)
+    assert "% of held-out pairs right" in cost.says
+    again = LearnedCost()
+    again.begin(found[:24])
+    assert again.fitted is None and "little is measured" in again.says
+
+
+def explored(space: Space, count: int) -> list[Individual]:
+    return [space.individual(row) for row in space.random(count, np.random.default_rng(1))]
 
 
 def test_rankings() -> None:

@@ -87,7 +87,9 @@ def tune(
         return
     search = found.search
     say(f"{found.path}")
-    rate = f"{search.trials / search.seconds:.1f} a second, {100 * search.searching / search.seconds:.0f} % of it search"
+    rate = (
+        f"{search.trials / search.seconds:.1f} a second, {100 * search.searching / search.seconds:.0f} % of it search"
+    )
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
     if found.database is not None:
         say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")

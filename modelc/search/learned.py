@@ -194,14 +194,20 @@ class LearnedCost:
         if len(self.examples) >= max(LEAST, GROWN * self._learned):
             self.learn()
 
-    def learn(self) -> None:
+    def begin(self, examples: Sequence[Example]) -> None:
+        """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
+        self.examples += examples
+        if len(self.examples) >= LEAST:
+            self.learn(by_task=True)
+
+    def learn(self, by_task: bool = False) -> None:
         """Fits the model to the latest examples, if it is better on those that are held out."""
         self._learned = len(self.examples)
         if not available():
             self.says = MISSING
             return
         latest = self.examples[-MOST:]
-        better, self.says = judged(latest[-JUDGED:], self.seed)
+        better, self.says = judged(latest[-JUDGED:], self.seed, by_task)
         self.fitted = fit(latest, self.seed) if better else None
 
     def scores(self, space: Space, individuals: Sequence[Individual]) -> Floats | None:
@@ -230,27 +236,31 @@ def available() -> bool:
     return importlib.util.find_spec("xgboost") is not None
 
 
-def judged(examples: Sequence[Example], seed: int = 0) -> tuple[bool, str]:
+def judged(examples: Sequence[Example], seed: int = 0, by_task: bool = False) -> tuple[bool, str]:
     """(whether models that have not seen what they rank rank `examples` better than the analytic cost does, a sentence
-    that says so)."""
+    that says so); `by_task`: that have seen nothing of its Task."""
     known = scales(examples)
     wanted, groups, base = throughputs(examples, known), groups_of(examples), analytic(examples, known)
     right, pairs = pairs_of(base, wanted, groups)
-    if pairs < PAIRS:
+    if pairs < PAIRS or (by_task and len(known) < FOLDS):
         return False, "the analytic cost is used: too little is measured to compare it with the learned one"
-    learned, _ = pairs_of(held_out(examples, FOLDS, seed), wanted, groups)
+    learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups)
     shares = f"{100 * learned / pairs:.1f} % of held-out pairs right, the analytic one {100 * right / pairs:.1f} %"
     if learned > right:
         return True, f"the learned cost is used: it ranks {shares}"
     return False, f"the analytic cost is used: the learned one ranks {shares}"
 
 
-def held_out(examples: Sequence[Example], folds: int, seed: int = 0) -> Floats:
-    """The score of each example by a model of the other parts [P]; parts are drawn by chance."""
-    part = np.random.default_rng(seed).permutation(len(examples)) % folds
+def held_out(examples: Sequence[Example], folds: int, seed: int = 0, by_task: bool = False) -> Floats:
+    """The score of each example by a model of the other parts [P]; examples fall into parts by chance, or (`by_task`)
+    Tasks do."""
+    groups = groups_of(examples) if by_task else np.arange(len(examples))
+    part = (np.random.default_rng(seed).permutation(int(groups.max(initial=0)) + 1) % folds)[groups]
     found = np.zeros(len(examples))
     for k in range(folds):
-        own = np.flatnonzero(part == k)
-        others = [one for one, place in zip(examples, part, strict=True) if place != k]
-        found[own] = fit(others, seed).scores([one for one, place in zip(examples, part, strict=True) if place == k])
+        parts: tuple[list[Example], list[Example]] = ([], [])
+        for one, place in zip(examples, part, strict=True):
+            parts[int(place == k)].append(one)
+        if all(parts):
+            found[part == k] = fit(parts[0], seed).scores(parts[1])
     return found

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from modelc.database import Conditions, Database, Record
 from modelc.database.compare import apart, comparable
+from modelc.errors import InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
+from modelc.search.learned import Example, example
 from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler
 from modelc.search.tune import BATCH, Subject
 
+ELSEWHERE, EACH = 256, 24  # records of other Tasks that a cost is learned from at first, of one Task at most
+COMPARED = 8  # records of a Task, below which they say little about which is faster
 AGAIN = 2  # Candidates of a Task that are measured again, because nothing compares them with the untuned one
 
 
@@ -42,6 +46,18 @@ class Memory:
             count += len(found)
         return count
 
+    def elsewhere(self, subjects: Sequence[Subject], space_of: Callable[[Task], Space]) -> list[Example]:
+        """What is known of other Tasks under the same conditions, as far as it can be compared."""
+        own, found = {subject.key for subject in subjects}, list[Example]()
+        for key in self.database.tasks():
+            if key in own or len(found) >= ELSEWHERE:
+                continue
+            task = self.database.task(key)
+            records = list(self.database.records(key, self.conditions(task)))
+            if len(records) >= COMPARED:
+                found += examples_of(space_of(task), records, EACH)
+        return found[:ELSEWHERE]
+
     def _recalled(self, subject: Subject, found: Sequence[Record]) -> list[float]:
         """Tells a Subject what is known of its Task; the best seconds after each round of that."""
         space = subject.explorer.space
@@ -61,6 +77,25 @@ class Memory:
         subject.again = [(candidates[key], individuals[key]) for key in better[:AGAIN]]
         seconds = [measurement.seconds for _, measurement in scaled]
         return [min(seconds[: at + BATCH]) for at in range(0, len(seconds), BATCH)]
+
+
+def examples_of(space: Space, found: Sequence[Record], most: int | None = None) -> list[Example]:
+    """Records of one Task under equal conditions as a cost is learned from them: the good ones that lie on points of
+    Sketches and were measured by turns with the untuned Candidate; at most so many, evenly over their times; none where
+    there are fewer than COMPARED."""
+    anchors = [one.key for one in found if one.untuned] or [one.key for one in found if one.measurement.ok]
+    scaled = list(comparable(found, anchors[-1]).values()) if anchors else []
+    scaled.sort(key=lambda one: one[1].relative)
+    result = []
+    for record, measurement in scaled[:: -(-len(scaled) // most) if most else 1]:
+        one = individual_of(space, record)
+        try:
+            known = None if one is None else example(space, one, measurement.relative)
+        except InvalidIR:
+            continue
+        if known is not None and len(known.statements):
+            result.append(known)
+    return result if len(result) >= COMPARED else []
 
 
 def record_of(

@@ -134,8 +134,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". Of `seconds`, `searching` went
-    into proposing Candidates and learning from them, while nothing was measured."""
+    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". Of `seconds`, `searching`
+    went into proposing Candidates and learning from them, while nothing was measured."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
