@@ -9,6 +9,7 @@ import click
 
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
 from modelc.cli.output import complain, database_of, database_options, print_event, say
+from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
 
@@ -45,8 +46,9 @@ def tune(
     """Compiles a model with schedules that were measured to be fast on this machine.
 
     Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package and the untuned one
-    by turns, and writes the faster. Every measurement is kept as it comes, and none is made again: whatever ended a
-    run, the same command goes on from there, and --budget is what this run may take."""
+    by turns, and writes the faster; OUT.tuning.svg shows what each round was predicted to gain. Every measurement is
+    kept as it comes, and none is made again: whatever ended a run, the same command goes on from there, and --budget is
+    what this run may take."""
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tune_model
 
@@ -82,11 +84,14 @@ def tune(
             progress=follow,
             watch=watch,
         )
+    drawn = write_curve(found.search.log, found.path)
     if as_json:
-        print_event("result", found.to_json())
+        print_event("result", {**found.to_json(), "curve": None if drawn is None else str(drawn)})
         return
     search = found.search
     say(f"{found.path}")
+    if drawn is not None:
+        say(f"  curve         {drawn}")
     rate = (
         f"{search.trials / search.seconds:.1f} a second, {100 * search.searching / search.seconds:.0f} % of it search"
     )
