@@ -3,6 +3,8 @@ was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -23,7 +25,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.measure import Measurement, Measurer
-from modelc.package import FixedInput, check_place, find_toolchain, machine_of, read_package, write_package
+from modelc.package import FixedInput, check_place, emulator, find_toolchain, machine_of, read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
@@ -106,6 +108,7 @@ def tune(
     constants: Mapping[str, Given] | None = None,
     config: str | Path | Config | None = None,
     watch: Callable[[Standing], None] | None = None,
+    runner: str = "local",
 ) -> TuneResult:
     """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads.
@@ -114,14 +117,17 @@ def tune(
     the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
     faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
-    target and version of modelc on so many threads is not measured again: the same call again goes on. Raises
-    ModelcError."""
+    target and version of modelc on so many threads is not measured again: the same call again goes on.
+    `runner` is `local`, or a command that runs programs of the target, to which the path of one is appended: kernels
+    are measured through it, and packages are not timed as wholes. Raises ModelcError."""
     spend = budget if isinstance(budget, Budget) else Budget.parse(budget)
     explorer_class(explorer)
     path = Path(model)
     digest = digest_of(path)
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
-    _check_here(found)
+    through = runner_command(runner)
+    if not through:
+        _check_here(found)
     say = progress or (lambda stage, text: None)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
     with blaming(f"model {path}"):
@@ -132,73 +138,98 @@ def tune(
     place = Path(output) if output is not None else Path(f"{path.stem}.modelc")
     check_place(place)
     find_toolchain(found.triple)
+    emulator(found.triple)  # for verification
     known, note = database_for(database, write=True)
     with known or nullcontext(), blaming(f"model {path}"):
-        result = _tuned(run, place, spend, explorer, seed, threads, known, watch)
+        result = _tuned(run, _Asked(place, spend, explorer, seed, threads, through, known, watch))
     return replace(result, notes=(note, *result.notes)) if note else result
+
+
+def runner_command(text: str) -> tuple[str, ...]:
+    """What comes before a program that is to be measured: nothing for `local`. Raises ConfigError."""
+    if text == "local":
+        return ()
+    try:
+        words = shlex.split(text)
+    except ValueError as wrong:
+        raise ConfigError(f"the runner {text[:200]!r} cannot be read: {wrong}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(
+            f"the runner is {text[:200]!r}, and there is no such program; expected local, or a command that runs "
+            "programs of the target, such as 'qemu-aarch64-static -L /usr/aarch64-linux-gnu'"
+        )
+    return tuple(words)
 
 
 def _check_here(target: Target) -> None:
     """Raises TargetError where this machine cannot run code for `target`."""
     if machine_of(target.triple) != native_machine():
-        raise TargetError(f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot")
+        raise TargetError(
+            f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot; say through "
+            "which --runner"
+        )
     lacking = sorted(set(target.features) - set(load_target("native").features))
     if lacking:
         raise TargetError(
             f"the target {target.name} has features that this machine lacks ({', '.join(lacking[:5])}): tuning "
-            "measures, so it needs a target that this machine runs, such as native"
+            "measures, so it needs a target that this machine runs, such as native, or a --runner"
         )
 
 
-def _tuned(
-    run: Run,
-    output: Path,
-    budget: Budget,
-    explorer: str,
-    seed: int,
-    threads: int,
-    database: Database | None,
-    watch: Callable[[Standing], None] | None,
-) -> TuneResult:
+@dataclass(frozen=True)
+class _Asked:
+    output: Path
+    budget: Budget
+    explorer: str
+    seed: int
+    threads: int
+    through: tuple[str, ...]
+    database: Database | None
+    watch: Callable[[Standing], None] | None
+
+
+def _tuned(run: Run, asked: _Asked) -> TuneResult:
     _, programs = run.programs()
     compiled = run.kernels(programs)
     spec = run.spec(programs, compiled, run.kept)
+    threads, seed = asked.threads, asked.seed
     learned = LearnedCost(seed)
-    subjects, scheduler = _subjects(run, programs, compiled, explorer, seed, threads, learned)
-
-    memory, known, cold = None, 0, run.parameter_bytes
-    if database is not None:
-        made_for = run.target, code_version(), threads, cold, run.config.policy
-        memory = Memory(database, lambda task: Conditions.of(task, *made_for))
-        policy = run.config.policy
-        learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))
-        known = memory.recall(subjects, scheduler)
-    run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
+    subjects, scheduler = _subjects(run, programs, compiled, asked.explorer, seed, threads, learned)
     names = {bound.task.hash: bound.task.name for program in programs for bound in program.tasks}
-    watched = Watch(subjects, names, scheduler, budget)
+    watched = Watch(subjects, names, scheduler, asked.budget)
 
     def follow(moment: Moment, subject: Subject) -> None:
         run.stages.progress(
             "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
         )
-        if watch is not None:
-            watch(watched.after(moment, subject))
+        if asked.watch is not None:
+            asked.watch(watched.after(moment, subject))
 
-    with Measurer(run.target, threads=threads, flush=run.config.flush_denormals, seed=seed) as measurer:
-        search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), budget, memory, follow)
+    memory, known, cold = None, 0, run.parameter_bytes
+    if asked.database is not None:
+        made_for = run.target, code_version(), threads, cold, run.config.policy, asked.through
+        memory = Memory(asked.database, lambda task: Conditions.of(task, *made_for))
+        policy = run.config.policy
+        learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))
+        known = memory.recall(subjects, scheduler)
+    run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
+    flush = run.config.flush_denormals
+    with Measurer(run.target, threads=threads, flush=flush, seed=seed, through=asked.through) as measurer:
+        search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), asked.budget, memory, follow)
     changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
     untuned_ms = tuned_ms = 0.0
-    taken, taken_run = spec, run
+    taken = run
     if changed:
-        tuned_run = _locked(run, programs, compiled, changed)
-        tuned_spec = tuned_run.spec(programs, tuned_run.kernels(programs), run.kept)
-        untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
-        if tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
-            taken, taken_run = tuned_spec, tuned_run
-    *_, report = taken_run.made(programs, run.kept, output, verify=True, keep_unverified=False)
-    better = taken is not spec
+        tuned = _locked(run, programs, compiled, changed)
+        tuned_spec = tuned.spec(programs, tuned.kernels(programs), run.kept)
+        if not asked.through:
+            untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
+        if asked.through or tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
+            taken = tuned
+    *_, report = taken.made(programs, run.kept, asked.output, verify=True, keep_unverified=False)
+    better = taken is not run
     return TuneResult(
-        path=output,
+        path=asked.output,
         tuned=better,
         changed=len(changed) if better else 0,
         tasks=len(compiled),
@@ -206,9 +237,9 @@ def _tuned(
         untuned_ms=untuned_ms,
         tuned_ms=tuned_ms,
         report=report,
-        database=None if database is None else database.path,
+        database=None if asked.database is None else asked.database.path,
         known=known,
-        notes=(*([learned.says] if explorer == "evolve" else []), *taken_run.notes),
+        notes=(*([learned.says] if asked.explorer == "evolve" else []), *taken.notes),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,9 +26,13 @@ from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
 from modelc.config import load_config
 from modelc.database import Conditions, Database, Record, code_version
+from modelc.database.recorded import Recorded
+from modelc.errors import ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure import Measurement
+from modelc.package import emulator, find_toolchain
 from modelc.pipeline import Run
+from modelc.policy import Policy
 from modelc.search.population import Space, key_of
 from modelc.search.tune import Subject
 from modelc.target import load_target
@@ -51,6 +56,10 @@ def network(folder: Path) -> Path:
         (["--budget", "0"], "the budget is '0'"),
         (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, random, construct"),
         (["--target", "raspberry-pi-4"], "tuning measures"),
+        (["--runner", "no-such-program -x"], "there is no such program; expected local"),
+        (["--runner", "dask://here:8786"], "there is no such program; expected local"),
+        (["--runner", "'"], "cannot be read: No closing quotation"),
+        (["--runner", ""], "there is no such program"),
         (["--target", "nothing"], "nothing"),
         (["--threads", "0"], "--threads"),
         (["-o", "/proc/none/p"], "cannot write in /proc/none"),
@@ -88,6 +97,34 @@ def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) ->
     modelc.compile(path, output=tmp_path / "u.modelc", verify=False)
     tuned, untuned = (read_choices_file(tmp_path / name / "choices.json").tasks for name in ("t.modelc", "u.modelc"))
     assert tuned.keys() == untuned.keys() and all(key_of(tuned[k]) != key_of(untuned[k]) for k in tuned)
+
+
+def test_a_runner_measures_for_another_machine(tmp_path, capsys) -> None:
+    target = load_target("cortex-a72")
+    try:
+        command = shlex.join(emulator(target.triple))
+        find_toolchain(target.triple)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    path, database = network(tmp_path), tmp_path / "d"
+    said = ["--target", "cortex-a72", "--runner", command, "--explorer", "random", "--database", str(database)]
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", str(path), "--budget", "3", *said, "--json", "-o", str(tmp_path / "t.modelc")])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not stop.value.code and found["verification"]["passed"] and found["tuned_ms"] == 0
+    records = stored(tmp_path)
+    assert [one.measurement.outcome for one in records] == ["ok"] * 3
+    assert {one.conditions.target for one in records} == {f"{target.key} through {command}"}
+    with Database(database, write=False) as opened:  # what an emulator takes says nothing of the machine
+        (task,) = [opened.task(key) for key in opened.tasks()]
+        assert Recorded(opened, target, 1).candidate(task, Policy(), 6144) is None
+
+
+def test_a_runner_that_runs_nothing_is_a_sentence(tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", str(network(tmp_path)), "--no-database", "--runner", "true", "-o", str(tmp_path / "t.modelc")])
+    assert stop.value.code == 2 and "the runner has ended" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["m.onnx"]
 
 
 # --- the database: whatever ends a tuner, what it measured is there ---------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -27,8 +28,8 @@ DEEP, NO_CONSTANTS = "memory", "none"
 @dataclass(frozen=True)
 class Conditions:
     """What a time holds for: records are compared with records of the same conditions alone. `target` is a Target's
-    key and `version` the code's; kernels ran on `threads`; `constants` says where a network's parameters lie
-    (constants_in); `policy` what schedules were allowed."""
+    key, and the command through which kernels ran, if there was one; `version` is the code's; kernels ran on `threads`;
+    `constants` says where a network's parameters lie (constants_in); `policy` what schedules were allowed."""
 
     target: str
     version: str
@@ -37,11 +38,20 @@ class Conditions:
     policy: str
 
     @staticmethod
-    def of(task: Task, target: Target, version: str, threads: int, cold_bytes: int, policy: Policy) -> Conditions:
-        """Those of `task` in a network whose parameters take `cold_bytes`."""
+    def of(
+        task: Task,
+        target: Target,
+        version: str,
+        threads: int,
+        cold_bytes: int,
+        policy: Policy,
+        through: Sequence[str] = (),
+    ) -> Conditions:
+        """Those of `task` in a network whose parameters take `cold_bytes`, where kernels run `through` a command."""
+        key = f"{target.key} through {shlex.join(through)}" if through else target.key
         where = constants_in(target, cold_bytes) if task.constants else NO_CONSTANTS
         allowed = " ".join(name for name in ("winograd", "tensorize") if getattr(policy, name))
-        return Conditions(target.key, version, threads, where, allowed)
+        return Conditions(key, version, threads, where, allowed)
 
 
 def constants_in(target: Target, cold_bytes: int) -> str:

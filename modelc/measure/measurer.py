@@ -48,7 +48,8 @@ class Measurer:
 
     `threads` run each kernel; `builders` processes build (one for each processor by default; those on the processors
     that measure stand still meanwhile). `flush` is whether subnormals are zero. Where the target is not this machine,
-    kernels run under its emulator, and times mean nothing.
+    kernels run under its emulator, and times mean nothing; or through the command `through`, and they mean what that
+    makes of them.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Measurer:
         effort: Effort = Effort(),  # noqa: B008 (frozen)
         flush: bool = False,
         seed: int = 0,
+        through: Sequence[str] = (),
     ) -> None:
         self.target, self.threads, self.limits, self.effort = target, threads, limits, effort
-        self._flush, self._seed = flush, seed
+        self._flush, self._seed, self._through = flush, seed, through
         cpus = sorted(os.sched_getaffinity(0))
         self._measuring = cpus[-threads:]
         self._cpus = [cpus[k % len(cpus)] for k in range(builders or len(cpus))]
@@ -124,7 +126,7 @@ class Measurer:
         self._temporary = TemporaryFolder("measure")
         try:
             self._folder = Path(self._temporary.name)
-            self._runner = Runner(self.target, self._folder, self._measuring)
+            self._runner = Runner(self.target, self._folder, self._measuring, self._through)
             try:
                 self._zygote = Zygote(self._folder, self.target)
             except BaseException:

@@ -8,7 +8,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -29,11 +29,15 @@ PATIENCE = 60.0  # seconds over a job's own limit
 
 class Runner:
     """A runner for `target`, working in `folder`, on the processors `cpus`: on this machine, or under the emulator that
-    the target needs. Raises TargetError where it lacks one of the target's features."""
+    the target needs, or behind the command `through`, which shares the folder. Raises TargetError where it lacks one
+    of the target's features."""
 
-    def __init__(self, target: Target, folder: Path, cpus: Collection[int] | None = None) -> None:
+    def __init__(
+        self, target: Target, folder: Path, cpus: Collection[int] | None = None, through: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
-        self._command = [*emulator(target.triple), str(program(machine_of(target.triple).gnu_triple)), str(folder)]
+        before = through or emulator(target.triple)
+        self._command = [*before, str(program(machine_of(target.triple).gnu_triple)), str(folder)]
         self._features, self._cpus = target.features, cpus
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = bytearray()  # read and not yet used
