@@ -86,6 +86,10 @@ class Uses:
         return tuple(_every_node(self.graph))
 
     @cached_property
+    def by_name(self) -> dict[str, onnx.NodeProto]:
+        return dict(self.nodes)
+
+    @cached_property
     def producers(self) -> dict[str, onnx.NodeProto]:
         return {out: node for _, node in self.nodes for out in node.output if out}
 
@@ -97,19 +101,26 @@ class Uses:
     def types(self) -> dict[str, str]:
         return {i.name: ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "unknown") for i in self.graph.input}
 
-    def reached(self, value: str) -> tuple[str, ...]:
+    @cached_property
+    def _known(self) -> dict[str, frozenset[str]]:
+        return {name: frozenset((name,)) for name in self.inputs}
+
+    def reached(self, value: str) -> frozenset[str]:
         """The model's inputs whose data the value depends on."""
-        seen, waiting, found = {value}, [value], []
+        known, waiting, begun = self._known, [value], set[str]()
         while waiting:
-            name = waiting.pop()
-            if name in self.inputs:
-                found.append(name)
-                continue
+            name = waiting[-1]
             node = self.producers.get(name)
-            new = [x for x in reads(node) if x not in seen] if node is not None and node.op_type not in STATIC else []
-            seen.update(new)
-            waiting += new
-        return tuple(sorted(set(found)))
+            before = list(reads(node)) if node is not None and node.op_type not in STATIC else []
+            new = [x for x in before if x not in known and x not in begun]
+            if name not in known and new and name not in begun:
+                begun.add(name)
+                waiting += new
+                continue
+            waiting.pop()
+            if name not in known:
+                known[name] = frozenset[str]().union(*(known.get(x, frozenset()) for x in before))
+        return known[value]
 
     def is_small(self, name: str) -> bool:
         """Whether an input has few numbers, whatever its free dimensions."""
@@ -132,7 +143,7 @@ class Uses:
 
     def advice(self, value: str) -> str:
         """How a value becomes known when compiling, as the end of a sentence; empty where there is nothing to say."""
-        found = self.reached(value)
+        found = sorted(self.reached(value))
         if found and all(map(self.is_small, found)):
             return "; it would be with " + " ".join(f"--constant {name}=VALUE" for name in found)
         return f"; it depends on the data of {', '.join(map(repr, found))}" if found else ""
@@ -140,9 +151,9 @@ class Uses:
 
 def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
     """What is unsupported for steering that is not known, with the flags that would make it known."""
-    nodes = dict(uses.nodes)
-    result = []
+    result: list[Unsupported] = []
     for one in found:
+        nodes = uses.by_name
         node = nodes.get(one.node)
         if node is not None and node.op_type == one.op and not one.domain:
             values = [node.input[k] for k in STEERS.get(one.op, {}) if k < len(node.input) and node.input[k]]
