@@ -13,7 +13,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.expr import DTYPES
 from modelc.ir.nest import INTRINSIC
 from modelc.partition.precision import in_bfloat16
-from modelc.space.sketches.maps import inlined
+from modelc.space.sketches.clean import inlined
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
 from modelc.space.sketches.tiled import Tiled

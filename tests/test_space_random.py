@@ -16,10 +16,10 @@ from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
+from modelc.space.analysis.access import reads_plainly
 from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.maps import reads_plainly
 from modelc.target import Target, VectorUnit
 
 T = TypeVar("T")

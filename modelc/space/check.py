@@ -16,7 +16,7 @@ from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Loop, Nest, Stmt
-from modelc.space.analysis.loops import loop_parts
+from modelc.space.analysis.loops import loop_of
 from modelc.space.rules.derivation import derived, rules
 from modelc.space.rules.rule import DoesNotApply, Rule
 
@@ -108,9 +108,9 @@ def _check_schedule(task: Task, block: Block, schedule: BlockSchedule) -> None:
             if size >= ranges[name] + WIDEST:
                 raise wrong("tiles", f"{size} is more than iterator {name} has, {ranges[name]}")
     for place, loop in enumerate(order):
-        if len(loop) < 2 or not loop[-1].isdecimal() or loop_parts(loop)[0] not in ranges:
+        if len(loop) < 2 or not loop[-1].isdecimal() or loop_of(loop).iterator not in ranges:
             raise wrong("order", f"it has no iterator for its loop {loop!r}; it has {', '.join(ranges)}")
-        if loop_parts(loop)[1] > len(tiles.get(loop_parts(loop)[0], ())):
+        if loop_of(loop).level > len(tiles.get(loop_of(loop).iterator, ())):
             raise wrong("order", f"loop {loop!r} is of a level that has no tile")
         if loop in order[:place]:
             raise wrong("order", f"loop {loop!r} is there twice")

@@ -32,12 +32,13 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import chunks, knobs_at, legal
 from modelc.space.cost.register_tile import loads, registers
 from modelc.space.sketch import Points, Sketch
 from modelc.space.sketches.contraction import Contraction
-from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.tiled import MAX_VECTORS
 from modelc.target import Target
 
@@ -296,7 +297,7 @@ def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
     found = np.ones(len(parallel), np.int64)
     for k, loop in enumerate(model.parallel):
         if loop is not None:
-            name = loop[:-1]
+            name = loop_of(loop).iterator
             size = np.ones(len(parallel), np.int64)
             if name == tiled.vector:
                 size = tiles[:, 1] * tiled.lanes

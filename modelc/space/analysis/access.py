@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Buffer, Task
-from modelc.ir.expr import Expr, Load, Op, Var, op, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, variables
 from modelc.ir.layout import Layout
 from modelc.target import Target
 
@@ -110,3 +110,48 @@ def _linear_strides(buffer: Buffer, load: Load, block: Block) -> dict[str, int |
             if atom.name in long:
                 result[atom.name] = (result[atom.name] or 0) + c * step
     return result
+
+
+def vector_iterator(block: Block, writes: tuple[Access, ...]) -> str | None:
+    """The spatial iterator that walks through what the Block writes one element at a time."""
+    found = [i for i in block.spatial if i.extent > 1 and writes[0].strides[i.name] == 1]
+    return found[0].name if found else None
+
+
+def by_stride(block: Block, writes: tuple[Access, ...]) -> list[str]:
+    """Spatial iterators of extent above 1, those that step farthest through the output first."""
+    names = [i.name for i in block.spatial if i.extent > 1]
+    return sorted(names, key=lambda n: -abs(writes[0].strides[n] or 0))
+
+
+def moves(value: Expr) -> bool:
+    """Whether a value is moved as it is or in another dtype, or a constant where a condition on iterators says so
+    (padding)."""
+    if isinstance(value, Op) and value.name == "cast":
+        return moves(value.args[0])
+    if isinstance(value, Op) and value.name == "select":
+        condition, *sides = value.args
+        return not loads(condition) and all(map(moves, sides))
+    return isinstance(value, (Load, Const))
+
+
+def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:
+    """The iterator that some operand is contiguous along while the output is contiguous along `vector`. Not where lanes
+    lie three apart: transposed in registers are rectangles with sides of powers of two."""
+    for read in reads:
+        step = read.strides[vector]
+        if step not in (0, 1) and not (near(step) and (step or 0).bit_count() > 1):
+            for i in block.spatial:
+                if i.name != vector and i.extent > 1 and read.strides[i.name] == 1:
+                    return i.name
+    return None
+
+
+def reads_plainly(block: Block, buffer: str) -> dict[int, str] | None:
+    """Dimension -> iterator for the one way in which `block` reads `buffer`; None if it reads it otherwise."""
+    reads = {r for r in block.reads if r.buffer == buffer}
+    if len(reads) != 1:
+        return None
+    (read,) = reads
+    found = {d: i.name for d, i in enumerate(read.indices) if isinstance(i, Var)}
+    return found if len(found) == len(read.indices) and len(set(found.values())) == len(found) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from modelc.ir.affine import bounds
 from modelc.ir.expr import Load
@@ -14,14 +15,24 @@ from modelc.ir.expr import Load
 Tiles = Mapping[str, Sequence[int]]
 
 
-def loop_parts(name: str) -> tuple[str, int]:
-    """A loop's iterator and level: "o1" -> ("o", 1)."""
-    return name[:-1], int(name[-1])
+class Loop(NamedTuple):
+    """The loop over tiles of one level of an iterator."""
+
+    iterator: str
+    level: int  # 0: over the largest tiles
+
+    def __str__(self) -> str:
+        return f"{self.iterator}{self.level}"
+
+
+def loop_of(name: str) -> Loop:
+    """The loop that a Candidate names: "o1" is level 1 of iterator o."""
+    return Loop(name[:-1], int(name[-1]))
 
 
 def trips(loop: str, ranges: Mapping[str, int], tiles: Tiles) -> int:
     """How often a loop of whole tiles runs; the last time it may be less than whole."""
-    name, level = loop_parts(loop)
+    name, level = loop_of(loop)
     sizes = (ranges[name], *tiles.get(name, ()), 1)
     return -(-min(sizes[level], ranges[name]) // min(sizes[level + 1], ranges[name]))
 
@@ -30,7 +41,7 @@ def covered(ranges: Mapping[str, int], loops: Sequence[str], tiles: Tiles) -> di
     """How many values of each iterator one iteration of all `loops` covers."""
     result = dict(ranges)
     for loop in loops:
-        name, level = loop_parts(loop)
+        name, level = loop_of(loop)
         result[name] = min(result[name], (*tiles.get(name, ()), 1)[level])
     return result
 

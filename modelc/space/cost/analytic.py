@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.apart import crowding, waiting_cycles
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
-from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
 
 
@@ -164,7 +165,7 @@ def _loops(model: Model, population: Population) -> list[str]:
 
 def _tile(model: Model, population: Population, loop: str) -> Ints:
     """The tile of a loop: how many values of its iterator one iteration covers."""
-    tiled, name, level = model.tiled, loop[:-1], int(loop[-1])
+    tiled, (name, level) = model.tiled, loop_of(loop)
     one = np.ones(len(population), np.int64)
     if name == tiled.vector:
         return np.minimum(population.vectors * tiled.lanes, tiled.ranges[name])
@@ -180,7 +181,7 @@ def _share(model: Model, population: Population, cores: int) -> Floats:
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is None or cores == 1:
         return np.ones(len(population))
-    trips = -(-model.tiled.ranges[parallel[:-1]] // _tile(model, population, parallel))
+    trips = -(-model.tiled.ranges[loop_of(parallel).iterator] // _tile(model, population, parallel))
     pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
     return np.asarray(-(-pieces // cores) / pieces, np.float64)
 
@@ -191,11 +192,11 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
     box = np.array([[ranges[n] for n in model.iters]] * len(population), np.int64)
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is not None:
-        k = model.iters.index(parallel[:-1])
+        k = model.iters.index(loop_of(parallel).iterator)
         box[:, k] = np.ceil(box[:, k] * share)
     boxes, trips = [box], []
     for loop in loops:
-        k = model.iters.index(loop[:-1])
+        k = model.iters.index(loop_of(loop).iterator)
         inner = box.copy()
         inner[:, k] = np.minimum(box[:, k], _tile(model, population, loop))
         trips.append(box[:, k] / inner[:, k])

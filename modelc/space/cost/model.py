@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import variables
-from modelc.space.analysis.access import Access, accesses
+from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
 from modelc.space.analysis.footprint import Ints, Reach, reach
+from modelc.space.analysis.loops import loop_of
 from modelc.space.nest.ahead import far_computed, far_results
 from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.maps import SERIAL_POINTS, crossed_iterator, vector_iterator
+from modelc.space.sketches.parallel import SERIAL_POINTS
 from modelc.space.sketches.prepare import afterwards
 from modelc.space.sketches.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
@@ -138,14 +139,14 @@ def model_of(tiled: Tiled) -> Model:
 def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
     """Loops over whole iterators; none where there is too little work, or one core."""
     knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
-    found = [m for m in tiled.macro_loops(knobs) if m.endswith("0") and tiled.ranges[m[:-1]] > 1]
+    found = [m for m in tiled.macro_loops(knobs) if not loop_of(m).level and tiled.ranges[loop_of(m).iterator] > 1]
     serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
     return (None,) if serial or not found else tuple(found)
 
 
 def _moves(access: Reach, parallel: str | None) -> bool:
     """Whether iterations of the parallel loop touch elements of their own."""
-    return parallel is None or any(parallel[:-1] in variables(d.index) for d in access.dims)
+    return parallel is None or any(loop_of(parallel).iterator in variables(d.index) for d in access.dims)
 
 
 def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> float:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
-from modelc.space.analysis.access import Access, accesses, near, pieces, stored_lanes
-from modelc.space.analysis.loops import copies, trips
+from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
+from modelc.space.analysis.loops import copies, loop_of, trips
 from modelc.space.cost.overlap import overlapped
 from modelc.space.cost.step import step_cycles
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, moves
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import CostParameters, Target
 
 Floats = NDArray[np.float64]
@@ -160,7 +160,7 @@ def _register_tile(block: Block, schedule: BlockSchedule) -> tuple[dict[str, int
         tag = schedule.tags.get(loop)
         if tag not in ("unroll", "vector"):
             break
-        name, level = loop[:-1], int(loop[-1])
+        name, level = loop_of(loop)
         sizes = (ranges[name], *schedule.tiles.get(name, ()), 1)
         size = min(sizes[level], ranges[name])
         if tag == "vector":

@@ -21,7 +21,7 @@ from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
-from modelc.space.analysis.loops import loop_parts, trips
+from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
 
@@ -163,7 +163,7 @@ class Ahead:
         serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
         spatial = {i.name for i in block.spatial}
         self.step = max(serial, default=-1)
-        self.tile = max((k for k in serial if loop_parts(self.order[k])[0] in spatial), default=-1)
+        self.tile = max((k for k in serial if loop_of(self.order[k]).iterator in spatial), default=-1)
         self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
         self.panels: dict[str, Panel] = {}  # the next one of each operand

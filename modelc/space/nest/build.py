@@ -29,7 +29,7 @@ from modelc.space.analysis.conditions import (
     settled,
     simplified,
 )
-from modelc.space.analysis.loops import loop_parts
+from modelc.space.analysis.loops import loop_of
 from modelc.space.nest.ahead import Ahead
 from modelc.space.rules.derivation import derive
 
@@ -128,7 +128,7 @@ class _Builder:
         if site.k == len(schedule.order):
             return self.leaf(site)
         loop = schedule.order[site.k]
-        name = loop_parts(loop)[0]
+        name = loop_of(loop).iterator
         if name not in site.domain:
             raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop {loop!r}")
         if part == "init" and is_reduction(block, name):
@@ -163,8 +163,8 @@ class _Builder:
             if known is not None:
                 return then if known else otherwise
             return [Branch(condition, tuple(then), tuple(otherwise))]
-        name, level = loop_parts(schedule.order[site.k])
-        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_parts(x)[0] == name]
+        name, level = loop_of(schedule.order[site.k])
+        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_of(x).iterator == name]
         if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
             return self.loop(site)
         parts = segments(name, span, value, "unroll" in tags)
@@ -184,7 +184,7 @@ class _Builder:
         """Iterations of whole tiles, those that a condition cuts, and what is left of a tile."""
         schedule = self.schedule(site.block.name)
         loop = schedule.order[site.k]
-        name, level = loop_parts(loop)
+        name, level = loop_of(loop)
         tag = schedule.tags.get(loop, "for")
         tiles = schedule.tiles.get(name, ())
         tile = tiles[level] if level < len(tiles) else 1
@@ -230,7 +230,7 @@ class _Builder:
             return []
         loop = ahead.order[site.k]
         ahead.index[loop] = index
-        name = loop_parts(loop)[0]
+        name = loop_of(loop).iterator
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}
         ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
@@ -385,7 +385,7 @@ def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...
 
 def _vectors(schedule: BlockSchedule) -> set[str]:
     """The iterators along which registers hold vectors: all of one width, though the last one may use less of it."""
-    vectors = (loop_parts(loop)[0] for loop, tag in schedule.tags.items() if tag == "vector")
+    vectors = (loop_of(loop).iterator for loop, tag in schedule.tags.items() if tag == "vector")
     return {n for n in vectors if schedule.scope == "register" and n in schedule.tiles}
 
 
@@ -394,7 +394,7 @@ def is_reduction(block: Block, name: str) -> bool:
 
 
 def _unused(name: str, ranges: Mapping[str, int]) -> str:
-    stem, level = loop_parts(name)
+    stem, level = loop_of(name)
     while name in ranges:
         stem += "_"
         name = f"{stem}{level}"

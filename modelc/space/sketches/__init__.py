@@ -18,5 +18,7 @@ rows.py             several reductions over common rows: softmax, normalisations
 phases.py           reductions of whole tensors, of few long rows, of columns
 lanes.py            reductions of contiguous elements, split over vector lanes
 elementwise.py      maps alone: vectors, chunks, the parallel loop and the tile of a transposition
-maps.py             loops of a map, and the clean-up that every Task gets first
+maps.py             loops of a map
+clean.py            the clean-up that every Task gets first
+parallel.py         which loop goes to threads
 """

@@ -26,13 +26,15 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_parts import Parts, parts_of, prepared, width_of
 from modelc.space.sketches.attention_units import Unit, pack_schedule
 from modelc.space.sketches.lanes import inside_rows
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, SERIAL_POINTS, map_schedule, parallel_first
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tensorized import drain_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
 from modelc.target import Target
@@ -194,7 +196,7 @@ class Attention(Sketch):
             order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
             tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
             if (unit := self.units.get(root.name)) is not None and unit.drained:  # maps run beside what comes next
-                macro = [loop for loop in order if loop not in tags and loop[:-1] not in reduced]
+                macro = [loop for loop in order if loop not in tags and loop_of(loop).iterator not in reduced]
                 tags |= dict.fromkeys(macro, "pipeline")
             schedules |= found
             schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags, own.padded)
@@ -231,8 +233,8 @@ class Attention(Sketch):
 
     def trips(self, loop: str, tile: int) -> int:
         """Iterations of one of these loops."""
-        whole = loop[:-1] != self.iterator(self.parts.root, self.parts.query)
-        return -(-self.parts.root.ranges[loop[:-1]] // (1 if whole else tile))
+        whole = loop_of(loop).iterator != self.iterator(self.parts.root, self.parts.query)
+        return -(-self.parts.root.ranges[loop_of(loop).iterator] // (1 if whole else tile))
 
     def first_loop(self, tile: int) -> str:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
@@ -255,7 +257,7 @@ class Attention(Sketch):
         (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
         inside = None
         for loop in lead:
-            dim = parts.iters[parts.root.name].index(loop[:-1])
+            dim = parts.iters[parts.root.name].index(loop_of(loop).iterator)
             if self.iterator(reader, dim) not in variables(read):
                 break
             inside = loop
@@ -471,5 +473,5 @@ def _followed(block: Block, copy: Block) -> dict[str, str]:
 
 def _deeper(loop: str, iterator: str) -> str:
     """The loop's name when `iterator` has been tiled once more around it: "m1" for "m0"."""
-    stem, level = loop[:-1], int(loop[-1])
+    stem, level = loop_of(loop)
     return f"{stem}{level + 1}" if stem.rpartition(".")[2] == iterator else loop

@@ -11,11 +11,11 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, Op, Var, variables, walk
 from modelc.ir.program import is_contraction
-from modelc.space.analysis.access import Access, accesses
+from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.attention_units import Unit, unit_of
+from modelc.space.sketches.clean import applied, inlined
 from modelc.space.sketches.lanes import lanes_split
-from modelc.space.sketches.maps import applied, inlined, reads_plainly
 from modelc.space.sketches.prepare import consumers_of
 from modelc.target import Target
 

@@ -22,10 +22,11 @@ from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses
+from modelc.space.analysis.loops import loop_of
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
 from modelc.space.rules.extend import extendable
-from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
+from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tensorized import (
     LEAST_EFFICIENCY,
     even_tiles,
@@ -210,7 +211,7 @@ def pack_schedule(task: Task, pack: Block, unit: Unit, target: Target, at: str, 
         order = [*others, f"{step}0", f"{column}0", f"{column}1", f"{step}1"]
     tags = {order[-2]: "unroll", order[-1]: "vector"}
     if at == "root" and pack.points() >= SERIAL_POINTS:
-        counts = {n: pack.ranges[n[:-1]] // tiles.get(n[:-1], (1,))[0] for n in order[:-2]}
+        counts = {n: pack.ranges[loop_of(n).iterator] // tiles.get(loop_of(n).iterator, (1,))[0] for n in order[:-2]}
         order = [*parallel_first(order[:-2], counts, target), *order[-2:]]
         tags[order[0]] = "parallel"
     return BlockSchedule(at, scope, tiles, tuple(order), tags)

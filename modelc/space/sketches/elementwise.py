@@ -16,9 +16,11 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import block_cycles, seconds_of
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, ruled_where_equal
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, Map, MapKnobs
+from modelc.space.sketches.maps import Map, MapKnobs
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
 
 VECTORS = (1, 2, 4)  # in one iteration
@@ -99,7 +101,7 @@ def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:
     elif facts.crossed is not None:
         tiles |= {"", "line", *(("square",) if facts.squares else ())}
     inner = tuple(facts.others[:-1]) if len(facts.others) > 1 else ()
-    loops = [n for n in facts.outer(rules) if n.endswith("0")] if rules.parallel else []
+    loops = [n for n in facts.outer(rules) if not loop_of(n).level] if rules.parallel else []
     return {
         "vectors": tuple(sorted(vectors)),
         "chunk": tuple(sorted(chunks)),

@@ -12,9 +12,8 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Load, Var
-from modelc.space.analysis.access import accesses
+from modelc.space.analysis.access import accesses, reads_plainly, vector_iterator
 from modelc.space.analysis.loops import covered
-from modelc.space.sketches.maps import reads_plainly, vector_iterator
 
 LEAST_RUN = 256  # bytes that are written one after the other
 CACHE_SHARE = 4  # of the second-level cache, for what is written and read back

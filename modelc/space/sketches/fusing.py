@@ -14,7 +14,7 @@ from modelc.ir.candidate import Stage
 from modelc.ir.expr import Var, variables
 from modelc.space.analysis.access import accesses
 from modelc.space.rules.fuse import factors, fusible
-from modelc.space.sketches.maps import applied, inlined
+from modelc.space.sketches.clean import applied, inlined
 from modelc.space.sketches.prepare import padded, reduction_of
 from modelc.target import Intrinsic, Target
 from modelc.target.binding import bindings

@@ -10,7 +10,8 @@ from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import variables
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.maps import applied, map_schedule
+from modelc.space.sketches.clean import applied
+from modelc.space.sketches.maps import map_schedule
 from modelc.target import Target
 
 LANE_GROUPS = 4  # partial results per lane-split reduction, in vectors: covers the latency of the combining operation

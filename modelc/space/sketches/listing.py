@@ -18,10 +18,10 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.policy import Policy
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.attention import attention_sketches
+from modelc.space.sketches.clean import collapsed, exposed, inlined
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
 from modelc.space.sketches.fusing import fused
-from modelc.space.sketches.maps import collapsed, exposed, inlined
 from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged

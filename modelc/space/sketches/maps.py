@@ -1,113 +1,28 @@
-"""Schedules of maps (assign Blocks), and the clean-ups that every Task gets first: inlining and collapsing."""
+"""The loops of maps (assign Blocks): vectors, chunks, the tile of a transposition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
 from modelc.ir.block import Block, Task
-from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads, variables, walk
-from modelc.space.analysis.access import MOST_STEP, Access, accesses, near, stored_lanes
-from modelc.space.analysis.loops import trips
-from modelc.space.rules.derivation import derived
-from modelc.space.rules.rule import DoesNotApply
+from modelc.ir.candidate import BlockSchedule
+from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.space.analysis.access import (
+    MOST_STEP,
+    accesses,
+    by_stride,
+    crossed_iterator,
+    moves,
+    stored_lanes,
+    vector_iterator,
+)
+from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
-SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
 MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers
-CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
-
-
-def applied(task: Task, stages: list[Stage], rule: str, **args: str | int) -> Task:
-    """`task` after one more stage, which is noted. Raises DoesNotApply."""
-    stage = Stage(rule, args)
-    task = derived(task, stage)
-    stages.append(stage)
-    return task
-
-
-def inlined(task: Task, stages: list[Stage]) -> Task:
-    """Maps whose result one other Block reads, once per element, are substituted into it."""
-    for name in [b.name for b in task.blocks]:
-        block = task.block(name)
-        if not isinstance(block, Block) or block.aggregation != "assign" or name == task.anchor:
-            continue
-        if not _read_once(task, block):
-            continue
-        try:
-            task = applied(task, stages, "inline", block=name)
-        except DoesNotApply:
-            continue
-    return task
-
-
-def exposed(task: Task, stages: list[Stage]) -> Task:
-    """Buffers that are stored with a dimension split have it as two: iterators follow the storage (ALT, section 6)."""
-    for name in [b.name for b in task.buffers if b.layout.primitives and b.layout.permutation is None]:
-        if name not in task.constants:
-            with suppress(DoesNotApply):
-                task = applied(task, stages, "expose", buffer=name)
-    return task
-
-
-def _reorders(task: Task, copy: Block) -> bool:
-    """Whether a copy's operand is a local that is stored in another order than what it is copied to."""
-    source, target = (task.buffer(x.buffer) for x in (copy.body[0], copy.writes[0]) if isinstance(x, Load))
-    return source in task.locals and source.layout != target.layout
-
-
-def _read_once(task: Task, producer: Block) -> bool:
-    """Whether inlining `producer` computes each of its elements no more often than now (up to one extra read)."""
-    written = {w.buffer for w in producer.writes}
-    readers = [b for b in task.blocks if not isinstance(b, Block) or written & {r.buffer for r in b.reads}]
-    if len(readers) != 1 or not isinstance(readers[0], Block):
-        return False
-    reader = readers[0]
-    reads = [r for r in reader.reads if r.buffer in written]
-    if isinstance(reader.body[0], Load) and _reorders(task, reader):
-        return False  # it is there to leave its operand in an order of its own
-    if producer.body and isinstance(producer.body[0], Load) and not reader.reduction:
-        return True  # moving data costs nothing but its index
-    if len(reads) > 1 and len(loads(producer.body[0])) > 1:
-        return False
-    return reader.points() <= 2 * producer.points()
-
-
-def collapsed(task: Task, name: str, stages: list[Stage]) -> Task:
-    """Iterators of block `name` that are stored one inside the other, everywhere, become one."""
-    again = True
-    while again:
-        again = False
-        block = task.block(name)
-        assert isinstance(block, Block)
-        for kind in (False, True):
-            iters = [i for i in block.iters if i.reduce == kind and i.extent > 1]
-            pairs = [(a.name, b.name) for a in iters for b in iters if a is not b]
-            for outer, inner in pairs:
-                try:
-                    task = applied(task, stages, "collapse", block=name, outer=outer, inner=inner)
-                except DoesNotApply:
-                    continue
-                again = True
-                break
-            if again:
-                break
-    return task
-
-
-def vector_iterator(block: Block, writes: tuple[Access, ...]) -> str | None:
-    """The spatial iterator that walks through what the Block writes one element at a time."""
-    found = [i for i in block.spatial if i.extent > 1 and writes[0].strides[i.name] == 1]
-    return found[0].name if found else None
-
-
-def by_stride(block: Block, writes: tuple[Access, ...]) -> list[str]:
-    """Spatial iterators of extent above 1, those that step farthest through the output first."""
-    names = [i.name for i in block.spatial if i.extent > 1]
-    return sorted(names, key=lambda n: -abs(writes[0].strides[n] or 0))
 
 
 @dataclass(frozen=True)
@@ -152,7 +67,7 @@ class Map:
             knobs = MapKnobs(chunk=self.chunk(target.cores * CHUNKS_PER_CORE))
         names, tiles = self.outer(knobs), self.tiles(knobs)
         if parallel and names:
-            counts = {n: trips(n, self.ranges, tiles) for n in names if n.endswith("0")}
+            counts = {n: trips(n, self.ranges, tiles) for n in names if not loop_of(n).level}
             knobs = replace(knobs, parallel=parallel_first(names, counts, target)[0])
         return knobs
 
@@ -210,43 +125,3 @@ def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> 
     together = set[str]().union(*(variables(c) for c in conditions if vector in variables(c)))
     few = (i.name for i in block.spatial if i.name in together - {vector} and 1 < i.extent <= MOST_STEP)
     return [f"{n}0" for n in few if n not in tiles]
-
-
-def parallel_first(loops: list[str], trips: Mapping[str, int], target: Target) -> list[str]:
-    """`loops` with the one in front whose iterations go to threads: of those in `trips` the outermost with enough for
-    all, else the longest."""
-    first = next((n for n in trips if trips[n] >= 2 * target.cores), None) or max(trips, key=trips.__getitem__)
-    return [first, *(n for n in loops if n != first)]
-
-
-def moves(value: Expr) -> bool:
-    """Whether a value is moved as it is or in another dtype, or a constant where a condition on iterators says so
-    (padding)."""
-    if isinstance(value, Op) and value.name == "cast":
-        return moves(value.args[0])
-    if isinstance(value, Op) and value.name == "select":
-        condition, *sides = value.args
-        return not loads(condition) and all(map(moves, sides))
-    return isinstance(value, (Load, Const))
-
-
-def crossed_iterator(block: Block, vector: str, reads: tuple[Access, ...]) -> str | None:
-    """The iterator that some operand is contiguous along while the output is contiguous along `vector`. Not where lanes
-    lie three apart: transposed in registers are rectangles with sides of powers of two."""
-    for read in reads:
-        step = read.strides[vector]
-        if step not in (0, 1) and not (near(step) and (step or 0).bit_count() > 1):
-            for i in block.spatial:
-                if i.name != vector and i.extent > 1 and read.strides[i.name] == 1:
-                    return i.name
-    return None
-
-
-def reads_plainly(block: Block, buffer: str) -> dict[int, str] | None:
-    """Dimension -> iterator for the one way in which `block` reads `buffer`; None if it reads it otherwise."""
-    reads = {r for r in block.reads if r.buffer == buffer}
-    if len(reads) != 1:
-        return None
-    (read,) = reads
-    found = {d: i.name for d, i in enumerate(read.indices) if isinstance(i, Var)}
-    return found if len(found) == len(read.indices) and len(set(found.values())) == len(found) else None

@@ -17,18 +17,12 @@ from math import prod
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Const, Var
-from modelc.space.analysis.access import Access, accesses, stored_lanes
+from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
 from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lane_split, partial_of
-from modelc.space.sketches.maps import (
-    CHUNKS_PER_CORE,
-    applied,
-    by_stride,
-    collapsed,
-    map_schedule,
-    parallel_first,
-    reads_plainly,
-)
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, parallel_first
 from modelc.space.sketches.prepare import afterwards, consumers_of, reduction_of
 from modelc.target import Target
 

@@ -13,10 +13,10 @@ from modelc.ir.affine import bounds, linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
-from modelc.space.analysis.access import Access, accesses, near
+from modelc.space.analysis.access import Access, accesses, near, vector_iterator
 from modelc.space.rules.dimensions import factorable
 from modelc.space.rules.rule import DoesNotApply, plain_block
-from modelc.space.sketches.maps import applied, vector_iterator
+from modelc.space.sketches.clean import applied
 
 FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay

@@ -22,10 +22,11 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one, ruled_where_equal
 from modelc.space.sketches.lanes import LANE_GROUPS
-from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.phases import (
     CACHE_SHARE,
     ROWS_AT_ONCE,
@@ -164,7 +165,7 @@ class InRows(Reductions):
         """No more rows together than the innermost loop over rows has."""
         loops = [knob for knob in self.knobs if knob.name == "parallel"]
         names = loops[0].values if loops else (self.fixed["parallel"],)
-        most = [self.facts.owner.ranges[self.facts.order(str(n))[-1][:-1]] for n in names]
+        most = [self.facts.owner.ranges[loop_of(self.facts.order(str(n))[-1]).iterator] for n in names]
         fitting = self.column(points, "together") <= np.array(most)[self.index(points, "parallel")]
         return np.asarray(fitting & super().legal(points))
 

@@ -16,9 +16,12 @@ from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
-from modelc.space.analysis.access import accesses, stored_lanes
+from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.loops import loop_of
+from modelc.space.sketches.clean import collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lanes_split
-from modelc.space.sketches.maps import SERIAL_POINTS, collapsed, map_schedule, parallel_first, vector_iterator
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.phases import PARALLEL_POINTS
 from modelc.target import Target
 
@@ -61,8 +64,10 @@ class Rows:
         """Rows in the outermost loop that has enough for all threads; a few at once."""
         owner, parallel = self.owner, ""
         if self.long:
-            parallel = parallel_first(self.outer, {n: owner.ranges[n[:-1]] for n in self.outer}, self.target)[0]
-        last = owner.ranges[self.order(parallel)[-1][:-1]]
+            parallel = parallel_first(
+                self.outer, {n: owner.ranges[loop_of(n).iterator] for n in self.outer}, self.target
+            )[0]
+        last = owner.ranges[loop_of(self.order(parallel)[-1]).iterator]
         whole = self.vector is not None and owner.ranges[self.vector] % self.lanes == 0  # else rows begin amid lines
         together = group(last, self.count, self.target) if whole and not self.across else 1
         return RowKnobs(together, LANE_GROUPS, parallel)
@@ -77,9 +82,9 @@ class Rows:
         task = self.task if self.across else lanes_split(self.task, target, stages, groups=knobs.groups)
         order = self.order(knobs.parallel)
         base = map_schedule(task, owner, target, "inside")
-        inner = [n for n in base.order if n[:-1] not in self.rows]
+        inner = [n for n in base.order if loop_of(n).iterator not in self.rows]
         tiles = {k: v for k, v in base.tiles.items() if k not in self.rows}
-        tags = {k: v for k, v in base.tags.items() if k[:-1] not in self.rows}
+        tags = {k: v for k, v in base.tags.items() if loop_of(k).iterator not in self.rows}
         if self.across:
             assert vector is not None
             tiles[vector] = (self.lanes,)
@@ -87,7 +92,7 @@ class Rows:
             tags[f"{vector}1"] = "vector"
         if knobs.parallel:
             tags[knobs.parallel] = "parallel"
-        attach, last = f"{owner.name}.{order[-1]}", order[-1][:-1]
+        attach, last = f"{owner.name}.{order[-1]}", loop_of(order[-1]).iterator
         if not self.across:
             tiles[last] = (knobs.together,)
             inner.insert(0, f"{last}1")

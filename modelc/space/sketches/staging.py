@@ -14,7 +14,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Op, Var
 from modelc.space.analysis.access import Access, accesses, stored_lanes
-from modelc.space.sketches.maps import applied
+from modelc.space.sketches.clean import applied
 from modelc.target import Target
 
 LEAST_REUSE = 32  # operations per element moved that make a transposition worth it

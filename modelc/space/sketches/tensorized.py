@@ -22,13 +22,13 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access
 from modelc.space.analysis.footprint import Floats, Ints
-from modelc.space.analysis.loops import trips
+from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.analysis.match import CannotPack, Match, matches
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
-from modelc.space.cost.step import around_cycles, exposed, step_cycles, tile_step_cycles
+from modelc.space.cost.step import around_cycles, step_cycles, tile_step_cycles
 from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.maps import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.space.sketches.vectorized import (
     tile_epilogue,
@@ -233,7 +233,7 @@ class IntrinsicUnit(Unit):
         lead = macro[: macro.index(panels)]
         if knobs.by_rows or not lead or tiled.batch or self.plain:
             return macro
-        passes = prod(tiled.ranges[m[:-1]] for m in lead), trips(panels, tiled.ranges, tiled.tiles(knobs))
+        passes = prod(tiled.ranges[loop_of(m).iterator] for m in lead), trips(panels, tiled.ranges, tiled.tiles(knobs))
         near = tiled.target.second.bytes // 2
         constants, rows = (tiled.bytes_read(tiled.vector, moving) for moving in (True, False))
         again = constants * (1 if constants <= near else passes[0]), rows * (1 if rows <= near else passes[1])
@@ -248,7 +248,7 @@ class IntrinsicUnit(Unit):
             return vector_fetches(tiled, macro, tiles)
         panels = f"{tiled.vector}0"
         outside = macro[: macro.index(panels)]
-        again = prod(trips(m, tiled.ranges, tiles) for m in outside if m[:-1] in tiled.rows)
+        again = prod(trips(m, tiled.ranges, tiles) for m in outside if loop_of(m).iterator in tiled.rows)
         return trips(panels, tiled.ranges, tiles) > 1 and again < FETCHING_ROWS
 
     # --- the micro-kernel -----------------------------------------------------------------------------------------
@@ -317,16 +317,14 @@ class IntrinsicUnit(Unit):
         return np.asarray((lines * stays).sum(axis=0)), np.asarray((lines * ~stays).sum(axis=0))
 
     def around(self, tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-        """Vectors go through the epilogue while the next register tile begins; tile registers are drained, and
-        the rest goes beside the next ones."""
+        """Vectors go through the epilogue, and nothing is known to go beside it; tile registers are drained, and the
+        rest goes beside the next ones."""
         if self.plain:
             return around_vectors(tiled, rows, vectors)
         cost, units = tiled.target.cost, self._units(tiled, rows)
         if self.row is None:
-            depth = 1 if self.depth is None else self.depth.tile
-            applied = tiled.steps / depth * (units * vectors + sum(self._lines(tiled, rows, vectors)))
-            around = around_cycles(cost, (units * vectors).astype(np.float64), tiled.epilogue_operations)
-            return np.asarray(exposed(cost, applied) * around, np.float64)
+            accumulators = (units * vectors).astype(np.float64)
+            return np.asarray(around_cycles(cost, accumulators, tiled.epilogue_operations), np.float64)
         drained = cost.drain_cycles * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result
         return np.asarray(np.where(parts, 2.0, 1.0) * drained, np.float64)

@@ -24,10 +24,9 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import Op, walk
 from modelc.ir.layout import Layout
-from modelc.space.analysis.access import Access, accesses
+from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
-from modelc.space.analysis.loops import trips
-from modelc.space.sketches.maps import reads_plainly
+from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.sketches.prepare import consumers_of, output_strides
 from modelc.target import Intrinsic, Target
 
@@ -252,8 +251,8 @@ class Tiled:
 
     def moving(self, read: Access, macro: Sequence[str]) -> list[str]:
         """The outer loops over whole iterators that all move through what is read, from the outermost."""
-        outer = list(takewhile(lambda loop: read.strides[loop[:-1]] != 0, macro))
-        return [loop for loop in outer if loop.endswith("0")]
+        outer = list(takewhile(lambda loop: read.strides[loop_of(loop).iterator] != 0, macro))
+        return [loop for loop in outer if not loop_of(loop).level]
 
     def bytes_read(self, name: str, moving: bool) -> int:
         """Bytes of the operands that do (or do not) depend on iterator `name`."""

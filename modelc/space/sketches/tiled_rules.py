@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 
 from modelc.space.analysis.footprint import Ints
-from modelc.space.analysis.loops import trips
+from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.cost.overlap import overlapped
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.sketches.maps import SERIAL_POINTS, parallel_first
+from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
 
 Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first
@@ -66,6 +66,6 @@ def parallel_loop(tiled: Tiled, macro: Sequence[str], tiles: Mapping[str, tuple[
     """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
     if prod(tiled.ranges.values()) < SERIAL_POINTS:
         return None
-    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if m.endswith("0")}
+    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if not loop_of(m).level}
     best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None
     return best if best is not None and counts[best] > 1 else None

@@ -9,11 +9,12 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
-from modelc.space.analysis.access import Access, stored_lanes
+from modelc.space.analysis.access import Access, reads_plainly, stored_lanes
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, collapsed, inlined, reads_plainly
+from modelc.space.sketches.clean import applied, collapsed, inlined
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.prepare import (
     consumers_of,
     factored,

@@ -36,13 +36,16 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
+from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import overlapped
 from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
-from modelc.space.sketches.maps import CHUNKS_PER_CORE, applied, map_schedule, parallel_first
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
@@ -272,7 +275,9 @@ class Winograd(Sketch):
         tiled = (self.parts.vector, *self.gemm.inside)
         loops = [f"{i.name}0" for i in self.parts.product.spatial if i.extent > 1 and i.name not in tiled]
         kernel = self.parts.kernel(self.gemm)
-        moving, still = ([n for n in loops if (kernel.strides[n[:-1]] != 0) == moves] for moves in (True, False))
+        moving, still = (
+            [n for n in loops if (kernel.strides[loop_of(n).iterator] != 0) == moves] for moves in (True, False)
+        )
         return moving, still
 
     def product_schedule(self, knobs: TiledKnobs, at: str, parallel: str) -> tuple[BlockSchedule, list[str]]:
@@ -300,9 +305,9 @@ class Winograd(Sketch):
         enough rows go over each."""
         v, ranges = self.parts.vector, self.product_ranges(knobs.chunk)
         here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
-        loops = [loop for loop in macro if loop[:-1] != v or here > tiles[v][0]]
+        loops = [loop for loop in macro if loop_of(loop).iterator != v or here > tiles[v][0]]
         kernel = self.parts.kernel(self.gemm)
-        moving = [loop for loop in loops if kernel.strides[loop[:-1]]]
+        moving = [loop for loop in loops if kernel.strides[loop_of(loop).iterator]]
         passing = prod(ranges[n] for n in (self.parts.th, self.parts.tw))
         if knobs.by_rows:
             passing = prod(c for _, c in knobs.rows)
@@ -390,9 +395,10 @@ class Winograd(Sketch):
 
     def trips(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""
-        parts, name, one = self.parts, loop[:-1], np.ones(len(chunk), np.int64)
-        if not name:
+        parts, one = self.parts, np.ones(len(chunk), np.int64)
+        if not loop:
             return one
+        name = loop_of(loop).iterator
         block = parts.owner if knob == "parallel" else parts.product
         if name in (self.v, parts.vector):
             return -(-block.ranges[name] // (vectors * self.lanes))

@@ -12,9 +12,8 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.space.analysis.access import Access, accesses, stored_lanes
+from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.maps import vector_iterator
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import VectorUnit
