@@ -135,6 +135,16 @@ def test_each_costs_one_candidate(measurer: Measurer) -> None:
     assert measurer._builders[0].replaced == 0
 
 
+def test_what_is_stored_once_is_drawn_once(measurer: Measurer) -> None:
+    """A row that is read 30 times has one value for each of its elements."""
+    repeated = Buffer("x0", "int64", (30, 77), strides=(0, 1))
+    task = task_of("Cast", {"to": "float32"}, [(30, 77)], dtypes=["int64"])
+    task = replace(task, buffers=tuple(repeated if b.name == "x0" else b for b in task.buffers))
+    rows = draw(task)["x0"]
+    assert rows.shape == (30, 77) and (rows == rows[0]).all() and len(set(rows[0])) > 1
+    assert measurer.measure(measurer.subject(task), [chosen(task, host_target()).candidate])[0].ok
+
+
 # --- processes that die ---------------------------------------------------------------------------------------------
 
 

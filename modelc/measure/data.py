@@ -30,11 +30,13 @@ FILTERED = 5e-4  # of the largest element: what minimal filtering may be off
 
 def draw(task: Task, seed: int = 0) -> Arrays:
     """The inputs of `task`, logical shapes by buffer name: standard normal floats, small whole numbers, and where a
-    number is an index, one that there is."""
+    number is an index, one that there is. Elements that a buffer stores in one place (what is repeated) are equal."""
     rng = np.random.default_rng(seed)
     bounds = bounds_of(task)
     buffers = [task.buffer(name) for name in task.inputs]
-    return {b.name: draw_array(rng, b.dtype, b.shape, bounds.get(b.name)) for b in buffers}
+    drawn = {b.name: draw_array(rng, b.dtype, b.shape, bounds.get(b.name)) for b in buffers}
+    repeated = [b for b in buffers if stored_bytes(b) < drawn[b.name].nbytes]
+    return drawn | {b.name: from_storage(to_storage(drawn[b.name], b), b) for b in repeated}
 
 
 def draw_array(rng: np.random.Generator, dtype: str, shape: Sequence[int], bound: int | None = None) -> Array:
