@@ -12,7 +12,7 @@ from modelc.ir.interpret import evaluate
 from modelc.ir.nest import Leaf, Nest
 from modelc.ir.steps import Step, steps_of
 from modelc.search.features import NAMES, Statement, boxes, features, operations, statements, touched
-from modelc.search.learned import COLUMNS, example
+from modelc.search.learned import COLUMNS, described
 from modelc.search.population import Individual, Space
 from modelc.space.nest.build import nest_of
 from modelc.space.rules.derivation import derive
@@ -113,7 +113,8 @@ def test_features_are_finite_and_equal_for_equal_schedules(name: str) -> None:
     for one, same in zip(individuals(space, 4), individuals(other, 4), strict=True):
         rows = features(nest_of_one(space, one), frozenset(space.task.constants))
         assert rows.shape[1] == len(NAMES) and len(rows) and np.isfinite(rows).all() and (rows >= 0).all()
-        given, again = example(space, one), example(other, same)
+        (given,), (again,) = described(space, [one]), described(other, [same])
+        assert given is not None and again is not None
         assert given.statements.shape[1] == len(COLUMNS) and np.isfinite(given.statements).all()
         assert (given.statements == again.statements).all() and given.estimated == again.estimated > 0
         found.add(rows.tobytes())

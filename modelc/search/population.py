@@ -18,7 +18,7 @@ from modelc.space.choose import DEFAULT, KEPT
 from modelc.space.construct import constructed
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.rules.derivation import proposals
-from modelc.space.sketch import Bools, Floats, Points, Sketch
+from modelc.space.sketch import TERMS, Bools, Floats, Points, Sketch
 from modelc.space.sketches.listing import sketches
 from modelc.target import Target
 
@@ -82,6 +82,14 @@ class Space:
             at = rows[:, 0] == number
             seconds = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
             found[at] = seconds * self.scales[number]
+        return found
+
+    def terms(self, rows: Points) -> Floats:
+        """What the estimates are made of [P x len(TERMS)]."""
+        found = np.zeros((len(rows), len(TERMS)))
+        for number in np.unique(rows[:, 0]):
+            at = rows[:, 0] == number
+            found[at] = self.sketches[number].terms(self.points(number, rows[at]), self.cores)
         return found
 
     def random(self, count: int, rng: np.random.Generator) -> Points:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modelc.database import Conditions, Database, Record
 from modelc.database.compare import apart, comparable
-from modelc.errors import InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.search.learned import Example, example
+from modelc.search.learned import Example, described
 from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler
 from modelc.search.tune import BATCH, Subject
@@ -86,15 +85,11 @@ def examples_of(space: Space, found: Sequence[Record], most: int | None = None) 
     anchors = [one.key for one in found if one.untuned] or [one.key for one in found if one.measurement.ok]
     scaled = list(comparable(found, anchors[-1]).values()) if anchors else []
     scaled.sort(key=lambda one: one[1].relative)
-    result = []
-    for record, measurement in scaled[:: -(-len(scaled) // most) if most else 1]:
-        one = individual_of(space, record)
-        try:
-            known = None if one is None else example(space, one, measurement.relative)
-        except InvalidIR:
-            continue
-        if known is not None and len(known.statements):
-            result.append(known)
+    taken = [(individual_of(space, r), m.relative) for r, m in scaled[:: -(-len(scaled) // most) if most else 1]]
+    points = [(one, seconds) for one, seconds in taken if one is not None]
+    known = described(space, [one for one, _ in points])
+    pairs = zip(known, points, strict=True)
+    result = [replace(one, seconds=seconds) for one, (_, seconds) in pairs if one is not None]
     return result if len(result) >= COMPARED else []
 
 
