@@ -212,7 +212,7 @@ def cut(path: Path) -> None:
 def huge(path: Path) -> None:
     filled(path)
     with path.open("r+b") as stream:
-        stream.truncate(1 << 40)
+        stream.truncate(file.LARGEST + 1)
 
 
 NESTED = "'" + "[" * 200_000 + "'"

@@ -20,7 +20,6 @@ from modelc.errors import DatabaseError
 
 FORMAT = 1
 LONGEST_LINE = 4 * LONGEST  # bytes
-AT_ONCE = 1000  # records that go into the database together
 
 
 @dataclass(frozen=True)
@@ -44,26 +43,22 @@ def exported(database: Database, target: str | None = None, version: str | None 
 
 
 def imported(database: Database, lines: Iterable[str | bytes], source: str) -> Taken:
-    """Adds what exported() gave. Raises DatabaseError, which names the line, and then nothing was added."""
+    """Adds what exported() gave. Raises DatabaseError, which names the line, and then nothing was added. Everything is
+    checked before the database is locked: others write there meanwhile."""
     tasks: dict[str, str] = {}
-    batch: list[Record] = []
-    read = new = 0
+    records: list[Record] = []
     stream = enumerate(lines, 1)
     _check_first(next(stream, (1, ""))[1], source)
+    for number, line in stream:
+        place = f"{source}, line {number}"
+        found = _read(line, place)
+        if "record" in found:
+            records.append(_record(found, tasks, place))
+        else:
+            tasks[str(found["task"])] = str(checked_task(found["task"], found["text"], place))
+    used = {record.task: tasks[record.task] for record in records}
     with database.changing():
-        for number, line in stream:
-            place = f"{source}, line {number}"
-            found = _read(line, place)
-            if set(found) == {"task", "text"}:
-                tasks[str(found["task"])] = str(checked_task(found["task"], found["text"], place))
-                continue
-            batch.append(_record(found, tasks, place))
-            read += 1
-            if len(batch) == AT_ONCE:
-                new += database.put(_of(batch, tasks), batch)
-                batch.clear()
-        new += database.put(_of(batch, tasks), batch)
-    return Taken(read, new)
+        return Taken(len(records), database.put(used, records))
 
 
 def merged(database: Database, other: Path) -> Taken:
@@ -80,10 +75,6 @@ def lines_of(file: BinaryIO, source: str) -> Iterator[bytes]:
         if len(line) > LONGEST_LINE:
             raise DatabaseError(f"{source}, line {number} has more than {LONGEST_LINE} bytes: it holds no record")
         yield line
-
-
-def _of(batch: list[Record], tasks: dict[str, str]) -> dict[str, str]:
-    return {record.task: tasks[record.task] for record in batch}
 
 
 def _check_first(line: str | bytes, source: str) -> None:
