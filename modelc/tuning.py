@@ -31,12 +31,13 @@ from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
+from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
 from modelc.search.resume import Memory
 from modelc.search.scheduler import Scheduler, Work, total
 from modelc.search.standing import Standing, Watch
-from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, explorer_class, tune_tasks
+from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, tune_tasks
 from modelc.space.cost.seconds import task_seconds
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target

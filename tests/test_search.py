@@ -10,7 +10,8 @@ from three_ways import host_target, task_of
 
 from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
-from modelc.search.evolve import EXPLORERS, Evolve, Explorer, crossed, moved, redrawn, stepped
+from modelc.search.evolve import Evolve, Explorer, crossed, moved, redrawn, stepped
+from modelc.search.explorers import EXPLORERS
 from modelc.search.population import Individual, Space, key_of
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketch import Points

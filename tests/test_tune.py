@@ -13,9 +13,10 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
 from modelc.search.evolve import Random
+from modelc.search.explorers import explorer_class
 from modelc.search.population import Individual, Space, key_of
 from modelc.search.scheduler import Scheduler, Work, total
-from modelc.search.tune import Budget, Subject, Tuned, explorer_class, tune_tasks
+from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
 
 MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]

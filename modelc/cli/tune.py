@@ -18,7 +18,11 @@ from modelc.cli.tuning_view import viewing
 @click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(
-    "--explorer", metavar="NAME", default="evolve", show_default=True, help="What proposes: evolve, random, construct."
+    "--explorer",
+    metavar="NAME",
+    default="evolve",
+    show_default=True,
+    help="evolve, ppo, random or construct.",
 )
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options

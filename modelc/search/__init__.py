@@ -6,6 +6,8 @@ features.py    what the innermost statements of a Nest do, as numbers
 learned.py     the learned cost: trees on these features correct the estimates, of all Tasks at once
 ranking.py     how well scores say what was measured
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
+ppo.py         an explorer of actors that learn (ALT, section 5.2)
+explorers.py   explorers by name
 scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
 tune.py        the loop: rounds of one Task's batch within a budget, and what it found
 standing.py    how tuning stands after a round

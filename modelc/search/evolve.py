@@ -10,7 +10,7 @@ and a share of random and of constructed individuals.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -121,7 +121,7 @@ class Evolve(Explorer):
 
     def propose(self, count: int) -> list[Individual]:
         found = self.take(self.built, max(1, round(GUIDED * count)))
-        best = self.sorted(self.evolved())
+        best = self.sorted(self.explored())
         found += self.take(best, count - len(found) - round(CHANCE * count))
         found += self.drawn(count - len(found))
         return found + self.take(best, count - len(found))
@@ -147,7 +147,7 @@ class Evolve(Explorer):
         order = np.argsort(-scores, kind="stable")
         return np.concatenate([first[order[np.isfinite(scores[order])]], rows[SCORED:]])
 
-    def evolved(self) -> Points:
+    def explored(self) -> Points:
         """What some generations find that was not tried yet, the fastest predicted first."""
         ancestors = self.rows[np.argsort(self.seconds, kind="stable")[:ANCESTORS]]
         rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])[:POPULATION]
@@ -218,6 +218,3 @@ def moved(space: Space, row: Points, rng: np.random.Generator) -> Points:
         elif isinstance(value, int) and all(isinstance(v, int) for v in knob.values):
             point[place] = int(np.argmin([abs(int(v) - value) for v in knob.values]))
     return np.asarray(space.rows(number, point[None, :])[0])
-
-
-EXPLORERS: Mapping[str, type[Explorer]] = {"evolve": Evolve, "random": Random, "construct": Construct}

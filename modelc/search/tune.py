@@ -17,7 +17,7 @@ from modelc.errors import ConfigError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.search.evolve import EXPLORERS, Explorer
+from modelc.search.evolve import Explorer
 from modelc.search.population import Individual, key_of
 from modelc.search.scheduler import Scheduler
 
@@ -226,10 +226,3 @@ def _measured(
         before = time.monotonic()
         subject.explorer.learn(learnt)
     return time.monotonic() - before
-
-
-def explorer_class(name: str) -> type[Explorer]:
-    """The explorer of that name. Raises ConfigError."""
-    if name not in EXPLORERS:
-        raise ConfigError(f"there is no explorer {name[:80]!r}; the explorers are {', '.join(EXPLORERS)}")
-    return EXPLORERS[name]
