@@ -54,7 +54,7 @@ def network(folder: Path) -> Path:
     [
         (["--budget", "soon"], "the budget is 'soon'; expected a time above 0"),
         (["--budget", "0"], "the budget is '0'"),
-        (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, random, construct"),
+        (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, ppo, random, construct"),
         (["--target", "raspberry-pi-4"], "tuning measures"),
         (["--runner", "no-such-program -x"], "there is no such program; expected local"),
         (["--runner", "dask://here:8786"], "there is no such program; expected local"),

@@ -108,7 +108,7 @@ def test_budgets(text: str) -> None:
 
 
 def test_an_unknown_explorer_is_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="the explorers are evolve, random, construct"):
+    with pytest.raises(ConfigError, match="the explorers are evolve, ppo, random, construct"):
         explorer_class("grid")
 
 
