@@ -168,11 +168,11 @@ def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -
         assert ("x" in chosen(task, target).candidate.blocks["s0"].prefetch) == beyond
 
 
-@pytest.mark.parametrize(("n", "k", "straight"), [(3136, 64, True), (4096, 1024, False)], ids=str)
-def test_rows_far_apart_are_copied_where_they_would_crowd_in_caches(n: int, k: int, straight: bool) -> None:
+@pytest.mark.parametrize(("n", "k", "unpacked"), [(3136, 64, True), (4096, 1024, False)], ids=str)
+def test_rows_far_apart_are_copied_where_they_would_crowd_in_caches(n: int, k: int, unpacked: bool) -> None:
     """Rows of 4096 floats lie in few sets of a cache: without a copy, each register tile would bring them again."""
     found = chosen(transposed(64, n, k), load_target("x86-64-v4")).candidate
-    assert any(stage.rule == "cache_read" for stage in found.stages) != straight
+    assert any(stage.rule == "cache_read" for stage in found.stages) != unpacked
 
 
 @pytest.mark.parametrize("bandwidth", [5.0, 20.0])
@@ -188,7 +188,7 @@ def test_register_tiles_are_large_where_what_they_would_wait_for_is_fetched(band
 def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
     """Vectors at lines and across them; the next panel is fetched ahead, the one after the last as well."""
     task, target = transposed(70, n, 9), load_target("x86-64-v4")
-    (found,) = (s for s in contractions(task, target) if s.tiled.straight)
+    (found,) = (s for s in contractions(task, target) if s.tiled.unpacked)
     candidate = found.candidate(found.start())
     assert not any(stage.rule == "cache_read" for stage in candidate.stages)
     ahead = replace(candidate.blocks["s0"], prefetch={"x": "n0"})

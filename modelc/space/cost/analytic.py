@@ -52,7 +52,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     line = target.caches[0].line
     found = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
     inside = np.stack([np.maximum(f.bytes, f.lines * line) for f in found])  # [operands x loops x P]
-    straight, nothing = [k for k, o in enumerate(operands) if o.straight], np.zeros(members)
+    unpacked, nothing = [k for k, o in enumerate(operands) if o.unpacked], np.zeros(members)
     each, packed = np.arange(members), np.array([o.packed for o in operands])[:, None]
     around = (loops[:-1] >= inner) & (loops[:-1] < depth)  # loops between the reduction and the one over panels
     passes = np.prod(np.where(around, trips, 1.0), axis=0)
@@ -64,7 +64,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     for cache in target.caches:
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
-            held = held + reduce_sum([nothing + 0 * loops, *(crowding(found[s], cache) for s in straight)])
+            held = held + reduce_sum([nothing + 0 * loops, *(crowding(found[s], cache) for s in unpacked)])
         if cache is not target.caches[0]:  # what is fetched ahead goes past the first
             held = held + np.where(loops >= depth, ahead, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
@@ -84,7 +84,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
     waiting = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near] * cost.demanded_share)
     tiles = np.prod(trips[inner:], axis=0)
-    near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in straight]
+    near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     prologue = _copies(model, walk, found, asked) / hertz

@@ -57,7 +57,7 @@ class Operand:
     reach: Reach
     times: float
     packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
-    straight: bool = False  # computed, and its vectors are read where they lie
+    unpacked: bool = False  # computed, and its vectors are read where they lie
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def model_of(tiled: Tiled) -> Model:
     operands = []
     for read in tiled.reads:
         wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
-        straight = wide and tiled.straight and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
+        unpacked = wide and tiled.unpacked and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
         found = reach(tiled.task, read.load, iters, dense=wide and constant)
-        operands.append(Operand(found, 1.0, wide and constant, straight and not constant))
+        operands.append(Operand(found, 1.0, wide and constant, unpacked and not constant))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     later = afterwards(tiled.task, tiled.result)
     names = iterators(anchor, [*tiled.consumers, *later])

@@ -34,7 +34,7 @@ class Contraction(Sketch):
 
     def __init__(self, tiled: Tiled):
         unit = "vectors" if tiled.unit.intrinsic is None else tiled.unit.intrinsic.name
-        name = f"{unit} along {tiled.vector}{', unpacked' if tiled.straight else ''}"
+        name = f"{unit} along {tiled.vector}{', unpacked' if tiled.unpacked else ''}"
         super().__init__("contraction", name, tiled.task, tiled.target, tiled.stages)
         self.tiled = tiled
         self.known = tiled.unit.plain and tiled.dtype == "float32"

@@ -71,19 +71,19 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     if direct is None:
         return task
     units = [unit for tiled in (*taken, direct) if tiled is not None and policy.tensorize for unit in tensorized(tiled)]
-    others = read_straight(uncopied, target, before, direct)
+    others = read_unpacked(uncopied, target, before, direct)
     if orders:
         _, other = tiled_space(plain, target, [*unstaged])
-        others += [] if other is None else [other, *read_straight(plain, target, unstaged, other)]
+        others += [] if other is None else [other, *read_unpacked(plain, target, unstaged, other)]
     return [*(Contraction(tiled) for tiled in unlike([*units, direct, *others])), *filtering]
 
 
-def read_straight(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
+def read_unpacked(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:
     """The choices of a Task that reads vectors where they lie; none where `copying`, its choices otherwise, copies only
     what has to be."""
     if not any(s.rule == "cache_read" for s in copying.stages[len(stages) :]):
         return []
-    _, way = tiled_space(task, target, [*stages], straight=True)
+    _, way = tiled_space(task, target, [*stages], unpacked=True)
     return [way] if way is not None and way.stages != copying.stages else []
 
 
@@ -92,7 +92,7 @@ def unlike(ways: Sequence[Tiled]) -> list[Tiled]:
     choices, or slower ones."""
     kept: list[Tiled] = []
     for way in ways:
-        like = [w for w in kept if w.unit.plain and way.unit.plain and w.straight == way.straight]
+        like = [w for w in kept if w.unit.plain and way.unit.plain and w.unpacked == way.unpacked]
         if not any((w.vector, w.rows) == (way.vector, way.rows) and w.lanes >= way.lanes for w in like):
             kept.append(way)
     return kept

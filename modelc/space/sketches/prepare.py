@@ -125,17 +125,17 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
 
 
 def packed_operands(
-    task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], straight: bool = False
+    task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], unpacked: bool = False
 ) -> Task:
     """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads a line far from the last, where many rows read them (`straight`: not
+    those of which every reduction step reads a line far from the last, where many rows read them (`unpacked`: not
     these). Copies end where the last vector does, if it is read whole."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         if buffer in task.constants:
             continue
         apart = read.strides[vector] not in (0, 1) and packable(task, anchor, read, vector)
-        if apart or (not straight and scattered(task, anchor, read, vector)):
+        if apart or (not unpacked and scattered(task, anchor, read, vector)):
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer)
         elif near(read.strides[vector]) and readers(anchor, read) >= LEAST_SHUFFLES:
             task = deinterleaved(task, anchor, read, vector, stages)

@@ -124,12 +124,12 @@ class Tiled:
         anchor: Block,
         vector: str,
         unit: Unit,
-        straight: bool = False,
+        unpacked: bool = False,
         ranges: Mapping[str, int] | None = None,
     ):
         """`ranges`: extents of iterators of which Blocks around the anchor ask for less than all."""
         self.task, self.target, self.stages = task, target, tuple(stages)
-        self.anchor, self.vector, self.unit, self.straight = anchor, vector, unit, straight
+        self.anchor, self.vector, self.unit, self.unpacked = anchor, vector, unit, unpacked
         self.reads, _ = accesses(task, anchor)
         self.lanes = unit.lanes
         self.ranges = {**anchor.ranges, **(ranges or {})}

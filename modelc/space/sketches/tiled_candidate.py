@@ -50,7 +50,7 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
         end = vectors_end(tiled.task, anchor, read, v, tiled.lanes)
         room = end is not None and end[1] <= tiled.task.buffer(read.load.buffer).shape[end[0]]
         free = free and (v not in variables(read.load) or room)  # what is repeated along it has an end, too
-        moving = tiled.moving(read, macro) if tiled.straight and read.strides[v] != 0 else []
+        moving = tiled.moving(read, macro) if tiled.unpacked and read.strides[v] != 0 else []
         if moving and fetches_rows(tiled, read.load.buffer, moving[-1], macro, tiles):
             ahead[read.load.buffer] = moving[-1]
     pad = (v,) if free else ()

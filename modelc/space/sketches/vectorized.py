@@ -28,9 +28,9 @@ from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs,
 from modelc.target import Target
 
 
-def tiled_space(task: Task, target: Target, stages: list[Stage], straight: bool = False) -> tuple[Task, Tiled | None]:
+def tiled_space(task: Task, target: Target, stages: list[Stage], unpacked: bool = False) -> tuple[Task, Tiled | None]:
     """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
-    `straight`: vectors are read where they lie, though each lies far from the last."""
+    `unpacked`: vectors are read where they lie, though each lies far from the last."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)
@@ -52,9 +52,9 @@ def tiled_space(task: Task, target: Target, stages: list[Stage], straight: bool 
     ):
         return task, None
     lanes = stored_lanes(target, task.buffer(anchor.writes[0].buffer).dtype)
-    task = packed_operands(task, anchor, vector, lanes, stages, straight)
+    task = packed_operands(task, anchor, vector, lanes, stages, unpacked)
     anchor = reduction_of(task)
-    return task, Tiled(task, target, stages, anchor, vector, VectorUnit(lanes), straight)
+    return task, Tiled(task, target, stages, anchor, vector, VectorUnit(lanes), unpacked)
 
 
 class VectorUnit(Unit):
