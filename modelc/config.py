@@ -16,7 +16,7 @@ from modelc.passes import Spec, make_pass
 from modelc.policy import Policy
 from modelc.target import strict_yaml
 from modelc.target.section import shown
-from modelc.verify.compare import Rounded
+from modelc.verify.compare import Tolerance
 
 MAX_FILE = 1 << 20
 
@@ -34,11 +34,11 @@ class Verification:
     atol: float
     samples: int
     seed: int
-    bf16: Rounded
+    bf16: Tolerance
 
 
 @dataclass(frozen=True)
-class Layouts:
+class LayoutSettings:
     """`search`: whether values are stored as costs least, or row-major, as in the model; `propagate`: whether layouts
     spread through maps, or hold for complex operators alone, with conversions around each; `blocked`: whether channels
     split by the vector's lanes, N C/c H W c, are among the layouts to choose from."""
@@ -67,7 +67,7 @@ class Config:
     inputs: Inputs
     simplify: tuple[Spec, ...]
     policy: Policy
-    layout: Layouts
+    layout: LayoutSettings
     flush_denormals: bool
     check_addresses: bool
     verify: Verification
@@ -146,7 +146,7 @@ def parse_config(tree: Any, source: str) -> Config:
             attention=_flag(parts, source, "partition.attention"),
             precision=check_precision(top["precision"], f"{source}: precision"),
         ),
-        layout=Layouts(
+        layout=LayoutSettings(
             search=_flag(layout, source, "layout.search"),
             propagate=_flag(layout, source, "layout.propagate"),
             blocked=_flag(layout, source, "layout.blocked"),
@@ -158,7 +158,9 @@ def parse_config(tree: Any, source: str) -> Config:
             atol=_number(check, source, "verify.atol"),
             samples=_whole(check, source, "verify.samples", 1),
             seed=_whole(check, source, "verify.seed", 0),
-            bf16=Rounded(_number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")),
+            bf16=Tolerance(
+                _number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")
+            ),
         ),
     )
 

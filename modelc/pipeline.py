@@ -59,8 +59,7 @@ from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import Report
-from modelc.verify.check import drawn
-from modelc.verify.check import verify as verify_outputs
+from modelc.verify.check import drawn, verify_outputs
 from modelc.verify.engine import EngineError
 from modelc.verify.precision import Arrays, Kept
 

@@ -19,9 +19,17 @@ from modelc.partition.precision import rounded_values
 from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
 from modelc.verify import Probe, Report, compare_layers
-from modelc.verify.check import ATOL, RTOL, drawn, fixed_inputs, other_model, variant_of, without_constants
-from modelc.verify.check import verify as verify_outputs
-from modelc.verify.compare import BF16, Rounded
+from modelc.verify.check import (
+    ATOL,
+    RTOL,
+    drawn,
+    fixed_inputs,
+    other_model,
+    variant_of,
+    verify_outputs,
+    without_constants,
+)
+from modelc.verify.compare import BF16, Tolerance
 
 
 def verify(
@@ -33,7 +41,7 @@ def verify(
     rtol: float = RTOL,
     atol: float = ATOL,
     per_layer: bool = False,
-    bf16: Rounded = BF16,
+    bf16: Tolerance = BF16,
 ) -> Report:
     """Compares a package with ONNX Runtime on `inputs`, or on `samples` drawn ones for each variant; what is computed
     through bfloat16 has to be as near as `bf16` says, everything else as `rtol` and `atol` say. `per_layer` also builds
@@ -51,7 +59,7 @@ def _verify(
     rtol: float,
     atol: float,
     per_layer: bool,
-    bf16: Rounded,
+    bf16: Tolerance,
 ) -> Report:
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not 0 <= value < inf:

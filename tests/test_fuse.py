@@ -23,7 +23,7 @@ from modelc.space.choose import chosen
 from modelc.space.rules.derivation import constant_data, derive
 from modelc.space.rules.fuse import fuse_rule
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.fusing import fused, taps_of
+from modelc.space.sketches.fusing import fused_taps, taps_of
 from modelc.space.sketches.tensorized import IntrinsicUnit
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
@@ -155,7 +155,7 @@ def test_the_last_dimension_slides() -> None:
     ids=["dilated", "groups", "matmul", "pool", "computed"],
 )
 def test_what_has_no_taps_and_channels(task: Task) -> None:
-    assert taps_of(task, anchor_of(task)) is None and not list(fused(task, SERVER, []))
+    assert taps_of(task, anchor_of(task)) is None and not list(fused_taps(task, SERVER, []))
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_what_has_no_taps_and_channels(task: Task) -> None:
     ],
 )
 def test_how_deep_units_are(shape, kernel, depths: set[int]) -> None:
-    found = [task for task, _ in fused(conv(shape, kernel), SERVER, [])]
+    found = [task for task, _ in fused_taps(conv(shape, kernel), SERVER, [])]
     assert {max(i.extent for i in anchor_of(task).reduction) for task in found} == depths
 
 
 def test_bytes_are_taken_by_fours() -> None:
-    (task, stages), *_ = fused(conv((1, 3, 9, 9), (8, 3, 3), kinds=("uint8", "int8")), SERVER, [])
+    (task, stages), *_ = fused_taps(conv((1, 3, 9, 9), (8, 3, 3), kinds=("uint8", "int8")), SERVER, [])
     assert max(i.extent for i in anchor_of(task).reduction) == 12 and stages[-1].rule == "cache_read"
 
 

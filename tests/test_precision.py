@@ -44,7 +44,7 @@ from modelc.space.nest.build import build_nest
 from modelc.space.rules.winograd import windows
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
-from modelc.verify.compare import Rounded, rounded_distance
+from modelc.verify.compare import Tolerance, rounded_distance
 from modelc.verify.precision import kept_in_turn
 from modelc.verify.report import Report
 
@@ -68,7 +68,7 @@ def near(program: Program, rounded: Program) -> None:
     wanted, found = run_program(program, feeds, MEANINGS), run_program(rounded, feeds, MEANINGS)
     for name, value in wanted.items():
         assert found[name].dtype == value.dtype
-        assert rounded_distance(found[name], value, Rounded(2e-2, 1e-1)).passed
+        assert rounded_distance(found[name], value, Tolerance(2e-2, 1e-1)).passed
 
 
 def stored(program: Program, narrow: str = "bfloat16") -> set[str]:
@@ -330,7 +330,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def strict(rms: float, largest: float = 1e-1) -> Any:
-    return replace(DEFAULT, verify=replace(DEFAULT.verify, bf16=Rounded(rms, largest)))
+    return replace(DEFAULT, verify=replace(DEFAULT.verify, bf16=Tolerance(rms, largest)))
 
 
 @native
@@ -423,7 +423,7 @@ def test_what_auto_tries_in_turn() -> None:
 
 
 def test_the_policy_for_rounded_outputs() -> None:
-    policy = Rounded(2e-2, 1e-1)
+    policy = Tolerance(2e-2, 1e-1)
     reference = np.linspace(-1, 1, 1001)
     assert rounded_distance(reference * 1.01, reference, policy).passed
     assert not rounded_distance(reference * 1.03, reference, policy).passed

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from modelc.verify.bench import bench
-from modelc.verify.check import check_inputs, verify
+from modelc.verify.check import check_inputs, verify_outputs
 from modelc.verify.compare import Conditioning, Distance, distance
 from modelc.verify.layers import Probe, compare_layers
 from modelc.verify.profile import profile
@@ -23,7 +23,7 @@ __all__ = [
     "compare_layers",
     "distance",
     "profile",
-    "verify",
+    "verify_outputs",
 ]
 
 

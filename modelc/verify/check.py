@@ -22,7 +22,7 @@ from modelc.package.toolchain import native_machine
 from modelc.verify.compare import (
     BF16,
     Conditioning,
-    Rounded,
+    Tolerance,
     conditioning,
     distance,
     filtered_distance,
@@ -37,7 +37,7 @@ RTOL, ATOL = 1e-3, 1e-4
 SUSPICIOUS = 0.01  # relative RMS error that float64 has to explain, even where every element is within `atol`
 
 
-def verify(
+def verify_outputs(
     package: str | Path,
     model: str | Path,
     inputs: Mapping[str, NDArray[Any]] | None = None,
@@ -45,7 +45,7 @@ def verify(
     samples: int = 1,
     rtol: float = RTOL,
     atol: float = ATOL,
-    bf16: Rounded = BF16,
+    bf16: Tolerance = BF16,
     every_variant: bool = False,
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
@@ -197,7 +197,7 @@ def _compare(
     feed: Arrays,
     rtol: float,
     atol: float,
-    bf16: Rounded,
+    bf16: Tolerance,
     collected: dict[str, OutputReport],
     package: Package,
 ) -> None:
@@ -228,7 +228,7 @@ def _against_float64(
     reference: Arrays,
     model: str | Path,
     feed: Arrays,
-    rounded: Mapping[str, Rounded],
+    rounded: Mapping[str, Tolerance],
 ) -> dict[str, tuple[Conditioning, bool]]:
     """The float64 verdict for outputs that are not near; nothing where there is no truth to be had. What was rounded to
     bfloat16 has to be as near to the truth as it should have been to the reference."""

@@ -13,7 +13,7 @@ TINY = 1e-30
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Tolerance:
     """How near outputs have to be as a whole: `rms`, the relative root mean square error, and `largest`, the largest
     error over the largest element."""
 
@@ -21,8 +21,10 @@ class Rounded:
     largest: float
 
 
-BF16 = Rounded(2e-2, 1e-1)  # of what is computed through bfloat16
-FILTERED = Rounded(1e-4, 1e-4)  # by minimal filtering, whose errors are those of sums that cancel, however small these
+BF16 = Tolerance(2e-2, 1e-1)  # of what is computed through bfloat16
+FILTERED = Tolerance(
+    1e-4, 1e-4
+)  # by minimal filtering, whose errors are those of sums that cancel, however small these
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: flo
         )
 
 
-def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Rounded) -> Distance:
+def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Tolerance) -> Distance:
     """Passed: near as a whole, as `policy` says; whole numbers and truth values must be equal, for a policy of
     rounding says nothing of them; NaNs and infinities have to be in the same places."""
     found = distance(ours, reference, 0, 0)

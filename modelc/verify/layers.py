@@ -22,7 +22,7 @@ from modelc.ir.layout import Layout
 from modelc.package import read_package
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import as_numbers, for_the_model, runner
-from modelc.verify.compare import Rounded, distance, filtered_distance, rounded_distance
+from modelc.verify.compare import Tolerance, distance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.report import LayerReport
 
@@ -80,7 +80,7 @@ def compare_layers(
     feed: Mapping[str, NDArray[Any]],
     rtol: float,
     atol: float,
-    bf16: Rounded,
+    bf16: Tolerance,
 ) -> tuple[LayerReport, ...]:
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""

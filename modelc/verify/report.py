@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from modelc.verify.compare import FILTERED, Conditioning, Distance, Rounded
+from modelc.verify.compare import FILTERED, Conditioning, Distance, Tolerance
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Report:
     reference: str
     rtol: float
     atol: float
-    bf16: Rounded
+    bf16: Tolerance
     seed: int
     samples: int
     outputs: tuple[OutputReport, ...]

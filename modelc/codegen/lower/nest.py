@@ -43,7 +43,7 @@ from modelc.codegen.lower.leaves import (
     slot_width,
     vector_guards,
 )
-from modelc.codegen.lower.overlap import overlapped
+from modelc.codegen.lower.pipelining import pipelined
 from modelc.codegen.lower.places import (
     Memory,
     Registers,
@@ -243,7 +243,7 @@ class _Lowering(Expressions):
             vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
         if loop.tag == "pipeline":
-            return self.block(overlapped(loop), scope)
+            return self.block(pipelined(loop), scope)
         bound = bind(scope, loop.var, Var(loop.var), loop.extent)
         return [self.serial(loop.var, loop.extent, lambda: self.block(loop.body, bound))]
 

@@ -31,7 +31,7 @@ class Taps:
     channels: int
 
 
-def fused(task: Task, target: Target, stages: list[Stage]) -> Iterator[tuple[Task, list[Stage]]]:
+def fused_taps(task: Task, target: Target, stages: list[Stage]) -> Iterator[tuple[Task, list[Stage]]]:
     """`task`, after more stages each time, as the target's intrinsics can take taps and channels together."""
     anchor = reduction_of(task)
     taps = taps_of(task, anchor)

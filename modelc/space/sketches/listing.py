@@ -21,7 +21,7 @@ from modelc.space.sketches.attention import attention_sketches
 from modelc.space.sketches.clean import collapsed, exposed, inlined
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
-from modelc.space.sketches.fusing import fused
+from modelc.space.sketches.fusing import fused_taps
 from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
@@ -65,7 +65,7 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     task = staged(task, target, stages)
     orders = len(stages) > len(unstaged)
     filtering = winograd_sketches(task, target, stages) if policy.winograd else []
-    taken = [tiled_space(t, target, s)[1] for t, s in fused(task, target, stages)] if policy.tensorize else []
+    taken = [tiled_space(t, target, s)[1] for t, s in fused_taps(task, target, stages)] if policy.tensorize else []
     uncopied, before = task, tuple(stages)
     task, direct = tiled_space(task, target, stages)
     if direct is None:

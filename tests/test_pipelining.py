@@ -12,7 +12,7 @@ from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, kinds_of, w
 from test_tensorized import SERVER, SHIPPED
 from three_ways import check, tensor_target
 
-from modelc.codegen.lower.overlap import overlapped
+from modelc.codegen.lower.pipelining import pipelined
 from modelc.ir.interpret import run_nest
 from modelc.ir.nest import Loop, Nest, Stmt
 from modelc.ir.text import parse_nest
@@ -56,7 +56,7 @@ def plainly(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     result: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop) and s.tag == "pipeline":
-            result += overlapped(s)
+            result += pipelined(s)
         else:
             result.append(replace(s, body=plainly(s.body)) if isinstance(s, Loop) else s)
     return tuple(result)
@@ -146,7 +146,7 @@ def test_what_depends_on_the_iteration_before_stays(new: str) -> None:
     text = str(pipelined(2, 1, (1, 2))).replace("y[t0, m0, k0] = sum[m0, k0] + sum[m0, k0]", new)
     (loop,) = parse_nest(text).phases[0]
     assert isinstance(loop, Loop)
-    assert overlapped(loop) == (replace(loop, tag="for"),)
+    assert pipelined(loop) == (replace(loop, tag="for"),)
 
 
 @pytest.mark.parametrize("case", [*EVEN, *RAGGED])

@@ -27,7 +27,7 @@ from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Prefetch, Stmt, walk
 Body = tuple[Stmt, ...]
 
 
-def overlapped(loop: Loop) -> Body:
+def pipelined(loop: Loop) -> Body:
     """The statements that a loop tagged `pipeline` becomes; itself as a plain loop, where iterations depend on one
     another, or nothing follows the reduction."""
     one = _flat(loop)
