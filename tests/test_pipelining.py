@@ -22,7 +22,7 @@ from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import kernels
 
 
-def pipelined(rows: int, columns: int, steps: tuple[int, int]) -> Nest:
+def piped(rows: int, columns: int, steps: tuple[int, int]) -> Nest:
     """Sums over `steps` of three tiles of `rows` x `columns`, then twice the sum of each."""
     first, second = steps
     return parse_nest(f"""\
@@ -68,7 +68,7 @@ def plain(nest: Nest) -> Nest:
 
 def test_maps_run_beside_the_next_reduction() -> None:
     """Three rows over two steps: two in the first, the third when the reduction is done."""
-    assert str(plain(pipelined(3, 1, (1, 2)))) == (
+    assert str(plain(piped(3, 1, (1, 2)))) == (
         """\
 nest sums(x: int32[3, 3, 1, 1, 2]; y: int32[3, 3, 1]) -> (y)
   phase
@@ -124,7 +124,7 @@ nest sums(x: int32[3, 3, 1, 1, 2]; y: int32[3, 3, 1]) -> (y)
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 7), st.integers(1, 5), st.tuples(st.integers(1, 4), st.integers(1, 5)))
 def test_it_computes_the_same(rows: int, columns: int, steps: tuple[int, int]) -> None:
-    nest = pipelined(rows, columns, steps)
+    nest = piped(rows, columns, steps)
     x = np.random.default_rng(0).integers(-9, 9, (3, rows, columns, *steps)).astype(np.int32)
     found = []
     for one in (nest, plain(nest)):
@@ -143,7 +143,7 @@ def test_it_computes_the_same(rows: int, columns: int, steps: tuple[int, int]) -
     ],
 )
 def test_what_depends_on_the_iteration_before_stays(new: str) -> None:
-    text = str(pipelined(2, 1, (1, 2))).replace("y[t0, m0, k0] = sum[m0, k0] + sum[m0, k0]", new)
+    text = str(piped(2, 1, (1, 2))).replace("y[t0, m0, k0] = sum[m0, k0] + sum[m0, k0]", new)
     (loop,) = parse_nest(text).phases[0]
     assert isinstance(loop, Loop)
     assert pipelined(loop) == (replace(loop, tag="for"),)

@@ -124,9 +124,7 @@ def _check_schedule(task: Task, block: Block, schedule: BlockSchedule) -> None:
             raise wrong("padded", f"iterator {name!r} has no tile")
     for buffer, loop in schedule.prefetch.items():
         if buffer not in task.dtypes or loop not in order:
-            raise wrong(
-                "prefetch", f"it cannot fetch {buffer!r} ahead for loop {loop!r}: there is no such buffer or loop"
-            )
+            raise wrong("prefetch", f"it cannot prefetch {buffer!r} for loop {loop!r}: there is no such buffer or loop")
 
 
 def _check_place(candidate: Candidate, blocks: Iterable[str], name: str) -> None:

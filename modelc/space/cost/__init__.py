@@ -6,7 +6,7 @@ register_tile.py  register tiles of a contraction over its whole iteration space
 model.py          what the analytic cost needs to know of a tiled Task, once for all points
 population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
-overlap.py        what goes on at once: computing, and fetching constants ahead
+overlap.py        what goes on at once: computing, and prefetching constants
 seconds.py        any Candidate, from its loops and accesses
 
 What is fitted in them stands in the Target: CostParameters (target/cost.py).

@@ -56,8 +56,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     each, packed = np.arange(members), np.array([o.packed for o in operands])[:, None]
     around = (loops[:-1] >= inner) & (loops[:-1] < depth)  # loops between the reduction and the one over panels
     passes = np.prod(np.where(around, trips, 1.0), axis=0)
-    fetched = (passes > 1) & (trips[depth, each] > 1)  # panels, ahead: see ahead.py
-    ahead = reduce_sum(packed * fetched * inside[:, depth, each])
+    fetched = (passes > 1) & (trips[depth, each] > 1)  # panels: see nest/prefetch.py
+    prefetched = reduce_sum(packed * fetched * inside[:, depth, each])
     own = np.where(model.moving[:, population.parallel], cores, 1)  # copies of what is held [operands x P]
     times = np.array([o.times for o in operands])[:, None]
     moved: list[Floats] = []  # of each level, [operands x P]
@@ -65,8 +65,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
             held = held + reduce_sum([nothing + 0 * loops, *(crowding(found[s], cache) for s in unpacked)])
-        if cache is not target.caches[0]:  # what is fetched ahead goes past the first
-            held = held + np.where(loops >= depth, ahead, 0.0)
+        if cache is not target.caches[0]:  # what is prefetched goes past the first
+            held = held + np.where(loops >= depth, prefetched, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
         moved.append(times * traffic(inside.swapaxes(0, 1), trips, held, room, cost.blur_share))
     if (

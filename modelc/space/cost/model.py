@@ -16,7 +16,7 @@ from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
 from modelc.space.analysis.footprint import Ints, Reach, reach
 from modelc.space.analysis.loops import loop_of
-from modelc.space.nest.ahead import far_computed, far_results
+from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.parallel import SERIAL_POINTS
 from modelc.space.sketches.prepare import afterwards
@@ -81,7 +81,7 @@ class Model:
 
     @cached_property
     def fetched(self) -> bool:
-        """Whether all that lies far is fetched ahead."""
+        """Whether all that lies far is prefetched."""
         return all_fetched(self.tiled)
 
     @cached_property
@@ -158,7 +158,7 @@ def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> f
 
 
 def all_fetched(tiled: Tiled) -> bool:
-    """Whether what lies beyond the second-level cache is fetched ahead (ahead.py): rows that are read, or copied, and
+    """Whether what lies beyond the second-level cache is prefetched: rows that are read, or copied, and
     results, while registers are left over."""
     extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
     around = extents | {i.name: i.extent for i in tiled.anchor.reduction}

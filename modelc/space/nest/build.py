@@ -30,7 +30,7 @@ from modelc.space.analysis.conditions import (
     simplified,
 )
 from modelc.space.analysis.loops import loop_of
-from modelc.space.nest.ahead import Ahead
+from modelc.space.nest.prefetch import Prefetches
 from modelc.space.rules.derivation import derive
 
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
@@ -76,8 +76,8 @@ class _Builder:
         self.schedules = candidate.blocks
         self.positions = {b.name: k for k, b in enumerate(task.blocks)}
         self.writer = {w.buffer: b for b in task.blocks if isinstance(b, Block) for w in b.writes}
-        self.ahead = {
-            b.name: Ahead(task, b, s, line)
+        self.prefetches = {
+            b.name: Prefetches(task, b, s, line)
             for b in task.blocks
             if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
         }
@@ -224,39 +224,39 @@ class _Builder:
         return result
 
     def hints(self, site: Site, index: Expr, tile: int) -> list[Stmt]:
-        """What iteration `index` of the site's loop fetches ahead, the site being inside it; see ahead.py."""
-        ahead = self.ahead.get(site.block.name)
-        if ahead is None:
+        """What iteration `index` of the site's loop prefetches, the site being inside it; see prefetch.py."""
+        prefetches = self.prefetches.get(site.block.name)
+        if prefetches is None:
             return []
-        loop = ahead.order[site.k]
-        ahead.index[loop] = index
+        loop = prefetches.order[site.k]
+        prefetches.index[loop] = index
         name = loop_of(loop).iterator
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}
         ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
-        for read in ahead.begins(loop, ahead.packed):
+        for read in prefetches.begins(loop, prefetches.packed):
             now, then = (self.physical(substitute(read, v), site.storage, ranges) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
             elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
-            ahead.panel(now, then, site.storage[read.buffer].region, elements)
-        for access in (*ahead.begins(loop, ahead.computed), *ahead.begins(loop, ahead.written)):
-            place, bases = site.storage[access.buffer], later if access.buffer in ahead.computed else here
+            prefetches.panel(now, then, site.storage[read.buffer].region, elements)
+        for access in (*prefetches.begins(loop, prefetches.computed), *prefetches.begins(loop, prefetches.written)):
+            place, bases = site.storage[access.buffer], later if access.buffer in prefetches.computed else here
             spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
             start = self.physical(Load(access.buffer, tuple(s.base for s in spans)), site.storage, ranges)
             order = place.layout.permutation
             if order is None and place.layout.primitives:
-                raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be fetched ahead")
+                raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be prefetched")
             assert isinstance(start, Load)
-            ahead.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
+            prefetches.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
         result: list[Stmt] = []
-        if site.k == ahead.tile:
+        if site.k == prefetches.tile:
             var = _unused("row0", site.ranges)
-            for count, accesses in ahead.rows(var):
+            for count, accesses in prefetches.rows(var):
                 row = tuple(map(Prefetch, accesses))
                 result += row if count == 1 else [Loop(var, count, row)]
-        if site.k == ahead.step:
-            result += map(Prefetch, ahead.lines(ahead.panels))
-            result += (Prefetch(access, write=True) for access in ahead.lines(ahead.results))
+        if site.k == prefetches.step:
+            result += map(Prefetch, prefetches.lines(prefetches.panels))
+            result += (Prefetch(access, write=True) for access in prefetches.lines(prefetches.results))
         return result
 
     def place(self, site: Site) -> list[Stmt]:

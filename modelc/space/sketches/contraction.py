@@ -6,7 +6,7 @@ chunk      rows of the first row iterator that a panel of vectors goes over befo
 order      "rows": chunks of rows outside, panels of vectors inside; "panels": the other way round
 parallel   the macro loop whose iterations go to threads; "" where it is none
 steps      reduction steps in one iteration of the innermost loop, as far as registers hold what they load
-prefetch   software prefetch (nest/ahead.py): "far", of what comes from beyond the second-level cache; or "none"
+prefetch   software prefetch (nest/prefetch.py): "far", of what comes from beyond the second-level cache; or "none"
 """
 
 from __future__ import annotations

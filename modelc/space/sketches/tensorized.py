@@ -34,7 +34,7 @@ from modelc.space.sketches.vectorized import (
     tile_epilogue,
     vector_chunk,
     vector_epilogue,
-    vector_fetches,
+    vector_prefetches,
 )
 from modelc.target import CostParameters, Intrinsic
 
@@ -241,11 +241,11 @@ class IntrinsicUnit(Unit):
             return macro
         return [panels, *(m for m in macro if m != panels)]
 
-    def fetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """In a single pass too: the arithmetic is faster than the CPU's own prefetcher. Not where chunks of rows
         outside find the panels near, again and again."""
         if self.plain:
-            return vector_fetches(tiled, macro, tiles)
+            return vector_prefetches(tiled, macro, tiles)
         panels = f"{tiled.vector}0"
         outside = macro[: macro.index(panels)]
         again = prod(trips(m, tiled.ranges, tiles) for m in outside if loop_of(m).iterator in tiled.rows)

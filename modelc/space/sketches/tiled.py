@@ -35,7 +35,7 @@ Bools = NDArray[np.bool_]
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
 UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 CLUSTERED = 4  # vectors at most that LLVM loads together
-FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is fetched ahead
+FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is prefetched
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
 FAR = "far"  # what comes from beyond the second-level cache
 
@@ -104,7 +104,7 @@ class Unit(ABC):
         """The loops around the micro-kernel, of which `macro` is the usual order."""
 
     @abstractmethod
-    def fetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the next panel of constants is prefetched while one is worked on."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.space.analysis.loops import copies, covered, trips
 from modelc.space.cost.register_tile import registers
-from modelc.space.nest.ahead import far_computed, far_results
+from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.sketches.follow import followed
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import afterwards, vectors_end
@@ -38,21 +38,21 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     if tiled.sliding and prod(i.extent for i in tiled.anchor.reduction) <= MAX_TAPS:
         tags |= dict.fromkeys(reduction, "unroll")
     layouts = {w.buffer: x for w in (*anchor.writes, *tiled.result.writes) if (x := tile_layout(tiled, w)) is not None}
-    free, ahead = True, {}
+    free, prefetch = True, {}
     for read in tiled.reads:
         if read.strides[v] != 0 and read.load.buffer in tiled.task.constants:
             layout = tiled.unit.packing(tiled, read, knobs)
             if layout is not None:
                 layouts[read.load.buffer] = layout
-                if tiled.unit.fetches(tiled, macro, tiles):
-                    ahead[read.load.buffer] = f"{v}0"
+                if tiled.unit.prefetches(tiled, macro, tiles):
+                    prefetch[read.load.buffer] = f"{v}0"
                 continue
         end = vectors_end(tiled.task, anchor, read, v, tiled.lanes)
         room = end is not None and end[1] <= tiled.task.buffer(read.load.buffer).shape[end[0]]
         free = free and (v not in variables(read.load) or room)  # what is repeated along it has an end, too
         moving = tiled.moving(read, macro) if tiled.unpacked and read.strides[v] != 0 else []
-        if moving and fetches_rows(tiled, read.load.buffer, moving[-1], macro, tiles):
-            ahead[read.load.buffer] = moving[-1]
+        if moving and prefetches_rows(tiled, read.load.buffer, moving[-1], macro, tiles):
+            prefetch[read.load.buffer] = moving[-1]
     pad = (v,) if free else ()
     order = (*macro, *reduction, *steps, *micro, *unit)
     schedules: dict[str, BlockSchedule] = {}
@@ -72,14 +72,14 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
         if layout is not None:
             layouts[producer.writes[0].buffer] = layout
         _, placed, loop = schedules[producer.name].at.partition(".")
-        if placed and fetches_rows(tiled, producer.reads[0].buffer, loop, macro, tiles):
-            ahead[producer.reads[0].buffer] = loop
-    ahead |= {name: macro[-1] for name in fetched_results(tiled, knobs, tags)}
+        if placed and prefetches_rows(tiled, producer.reads[0].buffer, loop, macro, tiles):
+            prefetch[producer.reads[0].buffer] = loop
+    prefetch |= {name: macro[-1] for name in prefetched_results(tiled, knobs, tags)}
     if knobs.prefetch != FAR:
-        ahead = {}
+        prefetch = {}
     if tiled.unit.pipelined:
         tags |= dict.fromkeys((m for m in macro if m != parallel), "pipeline")
-    schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, ahead)
+    schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, prefetch)
     return Candidate({b.name: schedules[b.name] for b in tiled.task.blocks}, tiled.stages, layouts)
 
 
@@ -108,10 +108,10 @@ def prologue(
     return schedule, layout
 
 
-def fetches_rows(
+def prefetches_rows(
     tiled: Tiled, buffer: str, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether what is read, or copied, of `buffer` in the next iteration of `loop` is fetched in this one."""
+    """Whether what is read, or copied, of `buffer` in the next iteration of `loop` is prefetched in this one."""
     if tiled.sliding or not tiled.unit.plain or trips(loop, tiled.ranges, tiles) == 1:
         return False
     extents = covered(tiled.ranges, macro[: macro.index(loop) + 1], tiles)
@@ -119,8 +119,8 @@ def fetches_rows(
     return buffer in far and tiled.passes(loop, macro, tiles) >= FETCHING_ROWS
 
 
-def fetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
-    """Results whose lines are fetched while register tiles are summed up, or each tile would wait for them when it
+def prefetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
+    """Results whose lines are prefetched while register tiles are summed up, or each tile would wait for them when it
     is done. Not where accumulators leave no register over: LLVM spills them beside these hints."""
     rows, vectors = np.array([[c for _, c in knobs.rows]], np.int64), np.array([knobs.vectors], np.int64)
     full = registers(tiled, rows.reshape(1, -1), vectors)[0] >= tiled.target.vector.registers

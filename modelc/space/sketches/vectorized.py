@@ -108,8 +108,8 @@ class VectorUnit(Unit):
     def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[str]) -> list[str]:
         return macro
 
-    def fetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
-        return vector_fetches(tiled, macro, tiles)
+    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+        return vector_prefetches(tiled, macro, tiles)
 
     def chunk(self, tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
         return vector_chunk(tiled, name, count, vectors)
@@ -121,7 +121,7 @@ def vector_epilogue(tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -
     return tile_epilogue(tiled.result, consumer, [n for n, _ in knobs.rows], tiled.vector, tiled.lanes, at, scope)
 
 
-def vector_fetches(tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+def vector_prefetches(tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether panels are prefetched: there is a next one, and enough rows go over each that memory is
     not what everything waits for anyway."""
     panels = f"{tiled.vector}0"

@@ -297,10 +297,10 @@ class Winograd(Sketch):
         steps = self.gemm.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
         order = (*macro, *reduction, *steps, *micro)
-        ahead = self.fetched(knobs, macro, tiles)
-        return BlockSchedule(at, "register", tiles, order, tags, (v,), ahead), macro
+        prefetch = self.prefetched(knobs, macro, tiles)
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
-    def fetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    def prefetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
         """The kernel, and the loop over parts of it that lie one after the other in the order they are read: where
         enough rows go over each."""
         v, ranges = self.parts.vector, self.product_ranges(knobs.chunk)

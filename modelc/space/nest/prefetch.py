@@ -1,5 +1,5 @@
-"""Fetching ahead: while a Block works on one part of an operand, the part that comes next is brought near; and while it
-sums up, what its results will be written to.
+"""Software prefetch: while a Block works on one part of an operand, the part that comes next is fetched into a cache;
+and while it sums up, what its results will be written to.
 
 A part is what one iteration of a loop reads: of a packed operand a panel, whose elements lie one after the other; of a
 computed buffer that is read as it lies, or through a copy placed in that loop, a box, whose rows lie apart. The first
@@ -155,7 +155,7 @@ def _within(number: Expr, count: int, limit: int) -> Expr:
     return op("min", number, limit - 1) if count > limit else number
 
 
-class Ahead:
+class Prefetches:
     """Where the loops of one Block are while its Nest is built, and what it fetches there."""
 
     def __init__(self, task: Task, block: Block, schedule: BlockSchedule, line: int):
@@ -178,7 +178,7 @@ class Ahead:
             last = self.tile if buffer in self.computed else self.step
             if buffer not in operands or loop not in self.order[:last]:
                 raise InvalidIR(
-                    f"block {block.name} cannot fetch {buffer!r} ahead for loop {loop!r}: it has no such operand, or "
+                    f"block {block.name} cannot prefetch {buffer!r} for loop {loop!r}: it has no such operand, or "
                     "no such loop around the innermost one that is not unrolled"
                 )
 
@@ -194,7 +194,7 @@ class Ahead:
             total = op("add", total, op("mul", op("sub", y, x), stride))
         form = linear(simplify(total, {}))
         if form is None or form.terms or form.constant < 1:
-            raise InvalidIR(f"the parts of {now.buffer} that are fetched ahead do not lie one after the other")
+            raise InvalidIR(f"the parts of {now.buffer} that are prefetched do not lie one after the other")
         self.panels[now.buffer] = Panel(then, min(elements, form.constant))
 
     def box(self, start: Load, extents: Sequence[int]) -> None:

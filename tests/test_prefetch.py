@@ -1,4 +1,4 @@
-"""Fetching ahead: what a Nest asks for while it works on the panel before."""
+"""Software prefetch: what a Nest asks for while it works on the panel before."""
 
 from __future__ import annotations
 
@@ -186,13 +186,13 @@ def test_register_tiles_are_large_where_what_they_would_wait_for_is_fetched(band
 
 @pytest.mark.parametrize("n", [528, 530])
 def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
-    """Vectors at lines and across them; the next panel is fetched ahead, the one after the last as well."""
+    """Vectors at lines and across them; the next panel is prefetched, the one after the last as well."""
     task, target = transposed(70, n, 9), load_target("x86-64-v4")
     (found,) = (s for s in contractions(task, target) if s.tiled.unpacked)
     candidate = found.candidate(found.start())
     assert not any(stage.rule == "cache_read" for stage in candidate.stages)
-    ahead = replace(candidate.blocks["s0"], prefetch={"x": "n0"})
-    built = check(task, replace(candidate, blocks={**candidate.blocks, "s0": ahead}))
+    prefetching = replace(candidate.blocks["s0"], prefetch={"x": "n0"})
+    built = check(task, replace(candidate, blocks={**candidate.blocks, "s0": prefetching}))
     assert any(isinstance(s, Prefetch) for s in built.nest.statements())
 
 
@@ -206,7 +206,7 @@ def test_hints_change_nothing_that_is_computed() -> None:
 
 @pytest.mark.parametrize("panel", ["m1", "k0", "z0"])
 def test_a_loop_that_has_no_steps_inside_is_refused(panel: str) -> None:
-    with pytest.raises(InvalidIR, match="cannot fetch 'w' ahead"):
+    with pytest.raises(InvalidIR, match="cannot prefetch 'w'"):
         build_nest(matmul(7, 70, 13), candidate(70, 3, 2, 4, panel))
 
 
