@@ -17,7 +17,7 @@ from three_ways import random_inputs, run_task, run_tree, task_of
 from modelc.ir.block import Task
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.cost.analytic import best_of, estimate
-from modelc.space.cost.apart import conflicting_lines
+from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.model import Model, model_of
 from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
 from modelc.space.cost.register_tile import kernel_cycles, registers

@@ -14,7 +14,7 @@ from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op
 from modelc.ir.layout import Layout, reordered
 from modelc.space.analysis.footprint import footprint, reach, reaches, traffic
-from modelc.space.cost.apart import crowding
+from modelc.space.cost.conflicts import conflicting_bytes
 from modelc.target import Cache
 
 ITERS = ("i", "j", "k")
@@ -84,7 +84,7 @@ def test_rows_apart_take_the_sets_that_they_fall_into(times: int, lines: int, st
     found = footprint(read, np.array([(rows, 16 * lines, 1)]), 64)
     used = len({(row * step + line) % 8 for row in range(rows) for line in range(lines)})
     wanted = rows * lines * (8 / used - 1)  # if all sets had as many lines as those have
-    assert crowding(found, Cache("L2", 2048, 64, 4, 100.0, False))[0] == pytest.approx(64 * wanted)
+    assert conflicting_bytes(found, Cache("L2", 2048, 64, 4, 100.0, False))[0] == pytest.approx(64 * wanted)
 
 
 def test_lines_of_aligned_rows_are_exact() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.apart import crowding, waiting_cycles
+from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
@@ -64,7 +64,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     for cache in target.caches:
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
-            held = held + reduce_sum([nothing + 0 * loops, *(crowding(found[s], cache) for s in unpacked)])
+            held = held + reduce_sum([nothing + 0 * loops, *(conflicting_bytes(found[s], cache) for s in unpacked)])
         if cache is not target.caches[0]:  # what is prefetched goes past the first
             held = held + np.where(loops >= depth, prefetched, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)

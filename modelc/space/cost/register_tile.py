@@ -10,7 +10,7 @@ import numpy as np
 from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import pieces
 from modelc.space.analysis.footprint import Floats, Ints
-from modelc.space.cost.apart import conflicting_lines
+from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.sketches.tiled import Bools, Tiled
 

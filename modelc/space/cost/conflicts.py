@@ -1,5 +1,5 @@
-"""Rows that lie apart, as caches take them: a large power of two apart they fall into few sets; and many rows lie in
-more pages than a core knows the addresses of at once."""
+"""Cache-set conflicts: rows a large power of two apart fall into few sets of a cache; many rows lie in more pages than
+a core knows the addresses of at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _conflicting(strides: tuple[int, ...], tile: tuple[int, ...], cache: Cache) 
     return int(held[held > cache.ways + 1].sum())
 
 
-def crowding(found: Footprint, cache: Cache) -> Floats:
+def conflicting_bytes(found: Footprint, cache: Cache) -> Floats:
     """Bytes of a cache that a footprint takes beyond its own lines: as if all sets had as many of them as those that it
     falls into, by what divides all distances between its runs."""
     way = sets(cache) * cache.line
