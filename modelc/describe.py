@@ -61,7 +61,7 @@ def _package(path: Path) -> dict[str, Any]:
         "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
         "intrinsics": dict(Counter(step.intrinsic for step in first.steps if step.intrinsic)),
-        "gflops": sum(step.flops for step in first.steps) * 1e-9,
+        "gflops": sum(step.flops * calls for step, calls in zip(first.steps, first.calls, strict=True)) * 1e-9,
         "arena_bytes": max(plan.arena_bytes for plan in m.variants),
         "files": {name: info.bytes for name, info in m.files.items()},
         "versions": dict(m.versions),

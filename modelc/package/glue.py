@@ -70,6 +70,8 @@ def _variant(number: int, plan: Plan) -> str:
     thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
     rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
+    loops = "".join(f"{{{loop.first}, {loop.length}, {loop.count}}}, " for loop in plan.loops)
+    tables += f"static const mc_loop loops_{number}[] = {{{loops}{{0}}}};\n"
     return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
 
 
@@ -83,7 +85,8 @@ def _thunk(name: str, step: Step) -> str:
 
 
 def _pointer(argument: Argument) -> str:
-    return f"{POINTERS[argument.space].format(index=argument.index)} + {argument.offset}u"
+    pointer = f"{POINTERS[argument.space].format(index=argument.index)} + {argument.offset}u"
+    return f"{pointer} + frame->iteration * INT64_C({argument.stride})" if argument.stride else pointer
 
 
 def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
@@ -130,8 +133,8 @@ def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
 
 
 def _variant_row(number: int, plan: Plan) -> str:
-    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}"
-    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, {counts}}},\n"
+    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.loops)}"
+    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, loops_{number}, {counts}}},\n"
 
 
 def _c_string(text: str) -> str:

@@ -15,6 +15,7 @@ from modelc.package.spec import (
     ArenaTensor,
     Argument,
     FixedInput,
+    Loop,
     PackageTarget,
     Plan,
     RangeCheck,
@@ -58,7 +59,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
-        data = json.loads(json.dumps(asdict(self)))
+        data = json.loads(json.dumps(asdict(self, dict_factory=_without_zeros)))
         _validate(data, NAME)
         text = json.dumps(data, indent=1) + "\n"
         if len(text) > MOST_MANIFEST_BYTES:
@@ -66,6 +67,11 @@ class Manifest:
                 f"{NAME} would have {len(text)} bytes, and {MOST_MANIFEST_BYTES} are possible: compile fewer shapes"
             )
         return text
+
+
+def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What hardly any step and plan has is left out."""
+    return {name: value for name, value in fields if value or name not in ("stride", "loops")}
 
 
 def parsed(data: Mapping[str, Any], where: str) -> Manifest:
@@ -143,6 +149,7 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         arena_bytes=data["arena_bytes"],
         memory=tuple(ArenaTensor(**t) for t in data["memory"]),
         rounded=tuple(data["rounded"]),
+        loops=tuple(Loop(**loop) for loop in data.get("loops", ())),
     )
 
 

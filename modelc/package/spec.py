@@ -87,11 +87,13 @@ class FixedInput:
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, or input or output `index`."""
+    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, or input or output `index`; in a
+    loop it moves by `stride` bytes with every iteration."""
 
     space: Space
     index: int = 0
     offset: int = 0
+    stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,16 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """Steps of a plan, `length` of them from `first` on, that run `count` times in this order. What an iteration hands
+    to the next lies where the arguments of both say."""
+
+    first: int
+    length: int
+    count: int
+
+
+@dataclass(frozen=True)
 class ArenaTensor:
     """Where a tensor lives in the arena while it lives."""
 
@@ -155,7 +167,7 @@ class ArenaTensor:
 class Plan:
     """A variant, the model for one set of input shapes: its steps in order. All variants of a package have the same
     inputs and outputs but for the shapes, and share the parameters. `rounded` are the outputs that are computed through
-    values in bfloat16."""
+    values in bfloat16; `loops` are apart and in order."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -163,6 +175,15 @@ class Plan:
     arena_bytes: int = 0
     memory: tuple[ArenaTensor, ...] = ()
     rounded: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
+
+    @property
+    def calls(self) -> tuple[int, ...]:
+        """How often each step is called in a run."""
+        found = [1] * len(self.steps)
+        for loop in self.loops:
+            found[loop.first : loop.first + loop.length] = [loop.count] * loop.length
+        return tuple(found)
 
     @property
     def filters(self) -> bool:
@@ -224,8 +245,15 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
             _check_tensors(tensors, f"variant {number} of {where}")
             if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
                 raise PackageError(f"variant {number} of {where} differs from variant 0 in more than shapes")
-        for step in plan.steps:
-            _check_step(step, plan, params_bytes)
+        end = 0
+        for loop in plan.loops:
+            if loop.first < end or loop.length < 1 or loop.count < 1 or loop.first + loop.length > len(plan.steps):
+                raise PackageError(
+                    f"variant {number} of {where} has a loop over steps that are not there, or another's"
+                )
+            end = loop.first + loop.length
+        for step, calls in zip(plan.steps, plan.calls, strict=True):
+            _check_step(step, calls, plan, params_bytes)
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
     if len(set(shapes)) != len(shapes):
         raise PackageError(f"two variants of {where} have equal input shapes")
@@ -251,7 +279,7 @@ def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
             raise PackageError(f"{tensor.name!r} of {where} has a null character in its name, where C's strings end")
 
 
-def _check_step(step: Step, plan: Plan, params_bytes: int) -> None:
+def _check_step(step: Step, calls: int, plan: Plan, params_bytes: int) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.symbol) or step.symbol.startswith(("mc_", "modelc_", "step_")):
         raise PackageError(f"step '{step.name}' has the symbol '{step.symbol}', which cannot name a kernel")
     if not 0 <= step.extent < 2**31:
@@ -270,7 +298,8 @@ def _check_step(step: Step, plan: Plan, params_bytes: int) -> None:
         size = (
             tensors[argument.index].bytes if tensors else {"arena": plan.arena_bytes}.get(argument.space, params_bytes)
         )
-        if not 0 <= argument.offset <= size:
+        last = argument.offset + (calls - 1) * argument.stride
+        if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
             raise PackageError(
                 f"step '{step.name}' uses offset {argument.offset} of {argument.space}, which has {size} bytes"
             )

@@ -1,1 +1,2 @@
-"""The plan of a package: every buffer's place, constants packed once, kernels in order (program.py)."""
+"""The plan of a package: every buffer's place, constants packed once, kernels in order (program.py); steps that repeat
+become loops (roll.py)."""

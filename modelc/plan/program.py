@@ -26,6 +26,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
 from modelc.partition.precision import rounded_values
+from modelc.plan.roll import rolled
 from modelc.space.rules.derivation import constant_data, rounding_error
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def plan_program(
             outputs.append(_tensor(root))
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
     rounded = rounded_values(program)
-    return Plan(
+    plan = Plan(
         inputs=tuple(_tensor(program.values[name]) for name in program.inputs),
         outputs=tuple(outputs),
         steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
@@ -221,6 +222,7 @@ def plan_program(
         memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
         rounded=tuple(name for name in program.outputs if name in rounded),
     )
+    return rolled(plan)
 
 
 def _check_boundary(program: Program) -> None:

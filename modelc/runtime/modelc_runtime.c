@@ -278,6 +278,36 @@ static modelc_status run_step(const modelc_handle *handle, const mc_step *step, 
     return MODELC_OK;
 }
 
+/* Steps [first, end), in order; `counters` are of all steps, NULL where nobody profiles. */
+static modelc_status run_steps(const modelc_handle *handle, const mc_variant *v, int32_t first, int32_t end,
+                               const mc_frame *frame, step_counter *counters) {
+    modelc_status status = MODELC_OK;
+    for (int32_t i = first; i < end && !status; i++) {
+        uint64_t start = counters ? mc_now() : 0;
+        status = run_step(handle, &v->steps[i], frame);
+        if (!counters) continue;
+        counters[i].nanoseconds += mc_now() - start;
+        counters[i].calls++;
+    }
+    return status;
+}
+
+/* All steps of a variant, those of its loops as often as these say. */
+static modelc_status run_variant(const modelc_handle *handle, const mc_variant *v, mc_frame *frame,
+                                 step_counter *counters) {
+    modelc_status status = MODELC_OK;
+    int32_t done = 0;
+    for (int32_t l = 0; l < v->loop_count && !status; l++) {
+        const mc_loop *loop = &v->loops[l];
+        status = run_steps(handle, v, done, loop->first, frame, counters);
+        done = loop->first + loop->length;
+        for (; frame->iteration < loop->count && !status; frame->iteration++)
+            status = run_steps(handle, v, loop->first, done, frame, counters);
+        frame->iteration = 0;
+    }
+    return status ? status : run_steps(handle, v, done, v->step_count, frame, counters);
+}
+
 modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs) {
     const mc_variant *v = variant_of(handle, variant);
     modelc_status status;
@@ -290,17 +320,7 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     pthread_mutex_lock(&handle->lock);
     frame.arena = handle->arena;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
-    if (handle->profiling) {
-        step_counter *counters = handle->counters[variant];
-        for (int32_t i = 0; i < v->step_count && !status; i++) {
-            uint64_t start = mc_now();
-            status = run_step(handle, &v->steps[i], &frame);
-            counters[i].nanoseconds += mc_now() - start;
-            counters[i].calls++;
-        }
-    } else {
-        for (int32_t i = 0; i < v->step_count && !status; i++) status = run_step(handle, &v->steps[i], &frame);
-    }
+    status = run_variant(handle, v, &frame, handle->profiling ? handle->counters[variant] : NULL);
     mc_float_leave(saved);
     pthread_mutex_unlock(&handle->lock);
     return status;

@@ -10,6 +10,7 @@ typedef struct mc_frame {
     const uint8_t *params;
     const void *const *inputs;
     void *const *outputs;
+    int64_t iteration; /* of the loop that a step is in: its arguments move with it */
 } mc_frame;
 
 /* Runs iterations [begin, end) of a step's outermost loop. The result does not depend on how the loop is cut. */
@@ -41,13 +42,22 @@ typedef struct mc_step {
     double bytes;
 } mc_step;
 
+/* Steps that run `count` times, in this order: `length` of them from `first` on. */
+typedef struct mc_loop {
+    int32_t first;
+    int32_t length;
+    int32_t count;
+} mc_loop;
+
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
     const mc_step *steps;
+    const mc_loop *loops; /* apart, ascending */
     int32_t input_count;
     int32_t output_count;
     int32_t step_count;
+    int32_t loop_count;
 } mc_variant;
 
 typedef struct mc_model {

@@ -110,7 +110,8 @@ def _units(plan: Plan) -> dict[str, Unit]:
 
 def _least_ms(plan: Plan, gflops: Mapping[str, float]) -> float:
     """Milliseconds of the kernels' arithmetic at the peak of the dtype that each computes in."""
-    return sum(1e-6 * step.flops / gflops[step.dtype] for step in plan.steps if step.flops)
+    steps = zip(plan.steps, plan.calls, strict=True)
+    return sum(1e-6 * calls * step.flops / gflops[step.dtype] for step, calls in steps if step.flops)
 
 
 def alternating(

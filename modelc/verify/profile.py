@@ -14,8 +14,9 @@ from modelc.verify.check import drawn
 
 
 def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str, Any]:
-    """What every kernel of the package's first variant takes, in order. `peak_share` is against this machine's vector
-    peak for the dtype that the kernel computes in (float32's where that was not measured), measured in this run."""
+    """What every kernel of the package's first variant takes in a run, all its calls together, in order. `peak_share`
+    is against this machine's vector peak for the dtype that the kernel computes in (float32's where that was not
+    measured), measured in this run."""
     read = read_package(package)
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
@@ -26,9 +27,9 @@ def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     machine = probe(fresh=True)
-    total = sum(step.seconds / step.calls for step in steps)
+    total = sum(step.seconds / step.calls * calls for step, calls in zip(steps, plan.calls, strict=True))
     rows = []
-    for step, planned in zip(steps, plan.steps, strict=True):
+    for step, planned, calls in zip(steps, plan.steps, plan.calls, strict=True):
         seconds = step.seconds / step.calls
         gflops = step.flops / seconds * 1e-9 if seconds else 0.0
         peak = machine.peak.get(planned.dtype, machine.peak["float32"]) * (1 if planned.serial else threads)
@@ -36,10 +37,11 @@ def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str
             {
                 "kernel": step.name,
                 "nodes": list(planned.nodes),
-                "us": seconds * 1e6,
-                "share": seconds / total if total else 0.0,
-                "flops": step.flops,
-                "bytes": step.bytes,
+                "calls": calls,
+                "us": seconds * calls * 1e6,
+                "share": seconds * calls / total if total else 0.0,
+                "flops": step.flops * calls,
+                "bytes": step.bytes * calls,
                 "dtype": planned.dtype,
                 "intrinsic": planned.intrinsic,
                 "instruction": planned.instruction,
