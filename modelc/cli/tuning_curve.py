@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, floor, log10
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from modelc.errors import OutputError
 from modelc.scratch import beside
-from modelc.search.tune import Moment
+
+if TYPE_CHECKING:
+    from modelc.search.tune import Moment
 
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 32, 44  # around the plot
