@@ -240,7 +240,7 @@ def _tuned(run: Run, asked: _Asked) -> TuneResult:
         report=report,
         database=None if asked.database is None else asked.database.path,
         known=known,
-        notes=(*([learned.says] if asked.explorer == "evolve" else []), *taken.notes),
+        notes=(*([learned.says] if explorer_class(asked.explorer).learns else []), *taken.notes),
     )
 
 

@@ -33,7 +33,10 @@ GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constr
 
 
 class Explorer(ABC):
-    """What proposes individuals of `space`; equal seeds and equal measurements give equal proposals."""
+    """What proposes individuals of `space`; equal seeds and equal measurements give equal proposals. `learns`: by a
+    learned cost, if it is given one."""
+
+    learns = False
 
     def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
         self.space, self.rng, self.learned = space, np.random.default_rng(seed), learned
@@ -112,6 +115,8 @@ class Construct(Explorer):
 
 class Evolve(Explorer):
     """Evolution on all Sketches at once."""
+
+    learns = True
 
     def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
         super().__init__(space, seed, learned)

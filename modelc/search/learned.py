@@ -33,6 +33,7 @@ ROUNDS, DEPTH, RATE, BINS = 60, 6, 0.15, 64
 LEAST = 64  # examples, below which nothing is learned
 GROWN = 1.5  # times the examples of last time, before it is learned again
 MOST = 2000  # examples that are learned from: the latest
+REMEMBERED = 4096  # schedules whose features are, some 13 kB each
 JUDGED = 600  # of them that it is judged by
 FOLDS = 3  # parts of these: each is ranked by a model of the others
 PAIRS = 200  # of examples of one Task, below which nothing can be compared
@@ -190,7 +191,8 @@ class LearnedCost:
     is used, and why."""
 
     seed: int = 0
-    examples: list[Example] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)  # the latest
+    count: int = 0  # of all there were
     fitted: Fitted | None = None  # None: the analytic cost is used
     says: str = "the analytic cost is used: little is measured"
     _known: dict[tuple[str, str], Example | None] = field(default_factory=dict)  # by Task and Candidate
@@ -200,25 +202,28 @@ class LearnedCost:
         """Takes seconds that were measured; learns when there are enough more of them."""
         known = self.described(space, [one for one, _ in measured])
         pairs = zip(known, (seconds for _, seconds in measured), strict=True)
-        self.examples += [replace(one, seconds=seconds) for one, seconds in pairs if one is not None]
-        if len(self.examples) >= max(LEAST, GROWN * self._learned):
+        self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
+        if self.count >= max(LEAST, GROWN * self._learned):
             self.learn()
 
     def begin(self, examples: Sequence[Example]) -> None:
         """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
-        self.examples += examples
-        if len(self.examples) >= LEAST:
+        self._keep(examples)
+        if self.count >= LEAST:
             self.learn(by_task=True)
+
+    def _keep(self, examples: Sequence[Example]) -> None:
+        self.examples = [*self.examples, *examples][-MOST:]
+        self.count += len(examples)
 
     def learn(self, by_task: bool = False) -> None:
         """Fits the model to the latest examples, if it is better on those that are held out."""
-        self._learned = len(self.examples)
+        self._learned = self.count
         if not available():
             self.says = MISSING
             return
-        latest = self.examples[-MOST:]
-        better, self.says = judged(latest[-JUDGED:], self.seed, by_task)
-        self.fitted = fit(latest, self.seed) if better else None
+        better, self.says = judged(self.examples[-JUDGED:], self.seed, by_task)
+        self.fitted = fit(self.examples, self.seed) if better else None
 
     def scores(self, space: Space, individuals: Sequence[Individual]) -> Floats | None:
         """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
@@ -233,6 +238,8 @@ class LearnedCost:
     def described(self, space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
         """The same as of the module, remembered."""
         keys = [(space.task.hash, one.candidate.key) for one in individuals]
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
         new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in self._known}
         self._known.update(zip(new, described(space, list(new.values())), strict=True))
         return [self._known[key] for key in keys]
