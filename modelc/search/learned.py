@@ -29,7 +29,8 @@ from modelc.space.rules.derivation import derive
 from modelc.space.sketch import TERMS
 
 MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
-ROUNDS, DEPTH, RATE, BINS = 60, 6, 0.15, 64
+ROUNDS, DEPTH, RATE, BINS = 100, 4, 0.1, 64
+SHARE = 0.3  # of the columns, that each tree may ask: there are more of them than small sets of examples tell apart
 LEAST = 64  # examples, below which nothing is learned
 GROWN = 1.5  # times the examples of last time, before it is learned again
 MOST = 2000  # examples that are learned from: the latest
@@ -157,6 +158,7 @@ def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
         "max_depth": DEPTH,
         "eta": RATE,
         "max_bin": BINS,
+        "colsample_bytree": SHARE,
         "min_child_weight": 0.0,
         "base_score": 0.0,
         "nthread": 1,
