@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jsonschema
 
 from modelc.config import Config, parse_config
-from modelc.errors import ConfigError, ModelcError, ModelError
+from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
 from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
@@ -141,12 +141,12 @@ def _read(reader: Callable[[Any], T], data: Any, place: str) -> T:
 def blaming_choices(
     place: str, given: bool, who: str = "the choices say", instead: str = "without --choices"
 ) -> Iterator[None]:
-    """Where choices were given for `place`, whatever fails in applying them is their fault: what fits the schemas
-    need not fit the model."""
+    """Where choices were given for `place`, what does not fit there is their fault: what fits the schemas need not fit
+    the model."""
     try:
         yield
-    except Exception as error:
-        if not given or isinstance(error, ModelcError | MemoryError):
+    except (InvalidIR, *MISFIT) as error:
+        if not given:
             raise
         words = " ".join(str(error).split())[:300]
         raise ConfigError(

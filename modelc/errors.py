@@ -76,6 +76,10 @@ class InvalidCandidate(InvalidIR):
     """A Candidate that is no schedule of its Task: `str(error)` names the block and knob, the stage, or the layout."""
 
 
+# What Python raises where data that fit their schema do not fit what they are applied to.
+MISFIT = (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError)
+
+
 class Escaped(ModelcError):
     """Something that no stage foresaw. `places` are what it came through, the innermost first; its cause is the
     exception itself."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 import modelc.space.choose as choose
-from modelc.errors import InvalidCandidate
+from modelc.choices import blaming_choices
+from modelc.errors import ConfigError, InvalidCandidate
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.ir.text import parse_task
@@ -108,3 +109,20 @@ def test_what_unrolls_beyond_any_kernel_is_refused():
     )
     with pytest.raises(InvalidCandidate, match=r"it unrolls to \d+ statements; at most 32768"):
         accepted(large, knobs(tags={"k0": "unroll"}), TARGET)
+
+
+def test_what_keeps_more_than_any_machine_has_is_refused():
+    text = str(TASK).replace("8, 6]", "20000, 20000]").replace("[8, 4]", "[20000, 4]").replace("[4, 6]", "[4, 20000]")
+    large = parse_task(text.replace("m:8", "m:20000").replace("n:6", "n:20000"))
+    around = BlockSchedule(tiles={"m": (20000,)}, order=("m0", "m1", "n0"))
+    inside = BlockSchedule(at="s1.m0", scope="local", order=("m0", "n0", "k0"))
+    with pytest.raises(InvalidCandidate, match=r"it keeps 1600000000 bytes of its own for each thread; at most"):
+        accepted(large, Candidate({"s0": inside, "s1": around}), TARGET)
+
+
+def test_only_what_does_not_fit_is_blamed_on_choices():
+    for error, blamed in ((KeyError("b"), ConfigError), (InvalidCandidate("no"), ConfigError), (OSError(28), OSError)):
+        with pytest.raises(blamed), blaming_choices("a task", True):
+            raise error
+    with pytest.raises(KeyError), blaming_choices("a task", False):
+        raise KeyError("b")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelc.codegen.kernels import Kernel, compile_nest
-from modelc.errors import InvalidIR
+from modelc.errors import MISFIT, InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
@@ -51,7 +51,7 @@ def schedule(
         return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)
     except InvalidIR:
         raise
-    except Exception as wrong:  # a Candidate is data from elsewhere: rules meet it unprepared
+    except MISFIT as wrong:  # a Candidate is data from elsewhere: what builds loops meets it unprepared
         raise InvalidIR(f"it is no schedule of this task: {type(wrong).__name__}: {wrong}") from wrong
 
 

@@ -24,6 +24,7 @@ SCOPES = ("register", "local", "arena")
 TAGS = ("for", "parallel", "pipeline", "unroll", "vector")
 WIDEST = 64  # elements of a tile that may lie beyond what the iterator has: a vector's, or an intrinsic's
 LANES = 16  # of a vector loop, at most so many become one statement
+MOST_SCRATCH = 1 << 30  # bytes of a thread's own storage
 MOST_UNROLLED = 1 << 15  # statements of a phase; construction stays below a tenth of it
 
 
@@ -163,6 +164,13 @@ def check_unrolled(nest: Nest) -> None:
     count = max(map(unrolled, nest.phases), default=0)
     if count > MOST_UNROLLED:
         raise InvalidCandidate(f"it unrolls to {count} statements; at most {MOST_UNROLLED} are written out")
+
+
+def check_scratch(nest: Nest) -> None:
+    """Raises InvalidCandidate where a kernel would keep more for itself than any machine has for each thread."""
+    taken = sum(s.region.bytes for s in nest.statements() if isinstance(s, Alloc))
+    if taken > MOST_SCRATCH:
+        raise InvalidCandidate(f"it keeps {taken} bytes of its own for each thread; at most {MOST_SCRATCH} are kept")
 
 
 def unrolled(body: Iterable[Stmt]) -> int:

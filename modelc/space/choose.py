@@ -13,7 +13,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
-from modelc.space.check import check_knobs, check_unrolled, derived_by
+from modelc.space.check import check_knobs, check_scratch, check_unrolled, derived_by
 from modelc.space.construct import Constructed, constructed
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.nest.build import nest_of
@@ -44,6 +44,7 @@ def accepted(task: Task, candidate: Candidate, target: Target) -> Chosen:
     check_knobs(derived, candidate)
     nest = nest_of(derived, candidate, target.caches[0].line)
     check_unrolled(nest)
+    check_scratch(nest)
     verify_nest(nest, derived)
     return Chosen(candidate, derived, nest)
 
