@@ -26,6 +26,9 @@ class Kept(list[tuple[Subject, Candidate]]):
     def add(self, subject: Subject, candidate: Candidate, individual: Individual | None, found: Measurement) -> None:
         self.append((subject, candidate))
 
+    def refresh(self, subject: Subject) -> None:
+        """Nobody else adds anything."""
+
 
 class Machine:
     """Takes what `noise` and the Candidate's text say: the untuned one 1 ms, others from 0.5 to 1.5 ms; every fifth

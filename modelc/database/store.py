@@ -110,12 +110,15 @@ class Database:
             ):
                 yield self._record(number, row)
 
+    def count(self, task: str, conditions: Conditions) -> int:
+        """How many records of that Task were made under just these conditions."""
+        clause, values = _where({"task": task} | {name: getattr(conditions, name) for name in CONDITIONS})
+        return int(self._one(f"SELECT count(*) FROM records{clause}", values))
+
     def others(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under other conditions."""
-        clause, values = _where({name: getattr(conditions, name) for name in CONDITIONS})
         every = self._one("SELECT count(*) FROM records WHERE task = ?", [task])
-        same = self._one(f"SELECT count(*) FROM records{clause} AND task = ?", [*values, task])
-        return int(every - same)
+        return int(every) - self.count(task, conditions)
 
     def candidate(self, record: Record) -> Candidate:
         """What was measured. Raises DatabaseError where a record of this database does not say it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from modelc.database import Conditions, Database, Record
 from modelc.database.compare import apart, comparable
@@ -19,13 +19,18 @@ ELSEWHERE, EACH = 256, 24  # records of other Tasks that a cost is learned from 
 COMPARED = 8  # records of a Task, below which they say little about which is faster
 AGAIN = 2  # Candidates of a Task that are measured again, because nothing compares them with the untuned one
 
+Known = tuple[Candidate, Individual | None]  # a Candidate, and the point that it is
 
-@dataclass(frozen=True)
+
+@dataclass
 class Memory:
     """A database as tuning uses it: `conditions` says which records of a Task count."""
 
     database: Database
     conditions: Callable[[Task], Conditions]
+    known: dict[str, dict[str, Known]] = field(default_factory=dict)  # to each Subject, by the Candidate's key
+    learnt: dict[str, set[str]] = field(default_factory=dict)  # by each explorer, of what others measured
+    counts: dict[str, int] = field(default_factory=dict)  # of records that each Subject was told of
 
     def add(
         self, subject: Subject, candidate: Candidate, individual: Individual | None, measurement: Measurement
@@ -33,7 +38,14 @@ class Memory:
         """Writes one measurement down, before anything else is done with it."""
         task, untuned = subject.task, candidate is subject.untuned
         record = record_of(task, self.conditions(task), candidate, individual, measurement, untuned)
-        self.database.add(task, record)
+        self.counts[subject.key] = self.counts.get(subject.key, 0) + self.database.add(task, record)
+        self.known.setdefault(subject.key, {})[record.key] = candidate, individual
+
+    def refresh(self, subject: Subject) -> None:
+        """Tells a Subject what other tuners have added since."""
+        conditions = self.conditions(subject.task)
+        if self.database.count(subject.key, conditions) != self.counts.get(subject.key, 0):
+            self._recalled(subject, list(self.database.records(subject.key, conditions)))
 
     def recall(self, subjects: Sequence[Subject], scheduler: Scheduler) -> int:
         """Lets everything begin where the records of `subjects` end; returns how many records that are."""
@@ -59,21 +71,24 @@ class Memory:
 
     def _recalled(self, subject: Subject, found: Sequence[Record]) -> list[float]:
         """Tells a Subject what is known of its Task; the best seconds after each round of that."""
-        space = subject.explorer.space
-        individuals = {record.key: individual_of(space, record) for record in found}
-        candidates = {
-            record.key: self.database.candidate(record) if point is None else point.candidate
-            for record in found
-            for point in (individuals[record.key],)
-        }
-        for candidate in candidates.values():
-            subject.explorer.skip(candidate)
+        known, learnt = self.known.setdefault(subject.key, {}), self.learnt.setdefault(subject.key, set())
+        for record in found:
+            if record.key not in known:
+                point = individual_of(subject.explorer.space, record)
+                candidate = self.database.candidate(record) if point is None else point.candidate
+                known[record.key] = candidate, point
+                subject.explorer.skip(candidate)
+        self.counts[subject.key] = len(found)
+        own = {candidate.key for candidate, _ in subject.measured}
         scaled = sorted(comparable(found, subject.untuned.key).values(), key=lambda one: one[0].measured_at)
-        subject.earlier = [(candidates[record.key], measurement) for record, measurement in scaled]
-        points = [(individuals[record.key], measurement) for record, measurement in scaled]
-        subject.explorer.learn([(one, measurement) for one, measurement in points if one is not None])
-        better = [one.key for one in apart(found, subject.untuned.key) if one.key not in {r.key for r, _ in scaled}]
-        subject.again = [(candidates[key], individuals[key]) for key in better[:AGAIN]]
+        others = [(record.key, m) for record, m in scaled if record.untuned or record.key not in own]
+        subject.earlier = [(known[key][0], measurement) for key, measurement in others]
+        new = [(known[key][1], measurement) for key, measurement in others if key not in learnt | own]
+        subject.explorer.learn([(point, measurement) for point, measurement in new if point is not None])
+        learnt |= {key for key, _ in others}
+        apart_keys = {record.key: None for record in apart(found, subject.untuned.key)}
+        better = [key for key in apart_keys if key not in {record.key for record, _ in scaled}]
+        subject.again = [known[key] for key in better[:AGAIN]]
         seconds = [measurement.seconds for _, measurement in scaled]
         return [min(seconds[: at + BATCH]) for at in range(0, len(seconds), BATCH)]
 

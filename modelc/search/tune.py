@@ -113,7 +113,9 @@ class Subject:
 
 
 class Records(Protocol):
-    """What keeps measurements as they come."""
+    """What keeps measurements as they come, and knows what others have kept since."""
+
+    def refresh(self, subject: Subject) -> None: ...
 
     def add(
         self, subject: Subject, candidate: Candidate, individual: Individual | None, measurement: Measurement
@@ -168,6 +170,8 @@ def tune_tasks(
                 break
             subject = subjects[number]
             asked = int(min(batch, budget.trials - trials))
+            if records is not None:
+                records.refresh(subject)
             found = _batch(subject, asked)
             searching += time.monotonic() - before
             searching += _measured(subject, found, measure, deadline, records)
