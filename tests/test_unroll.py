@@ -145,3 +145,13 @@ def test_a_scan_along_any_axis_and_direction(tmp_path, backwards) -> None:
     shapes = {"s0": (3,), "A": (3, 5), "B": (5, 3)}
     found = agrees(path, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
     assert found["P"].shape == (3, 5) and found["S"].shape == (5, 3)
+
+
+def test_a_scan_of_more_outputs_than_its_body(tmp_path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "a"], ["s2"])], "body", [INFO("s", F, []), INFO("a", F, [])], [INFO("s2", F, [])]
+    )
+    nodes = [helper.make_node("Scan", ["s0", "A"], ["s", "P"], "scan", body=body, num_scan_inputs=1)]
+    path = saved(tmp_path / "m.onnx", nodes, [INFO("s0", F, []), INFO("A", F, [5])], ["s"], {})
+    with pytest.raises(ModelError, match="expected at most the 1 outputs of its body, found 2"):
+        import_model(path)

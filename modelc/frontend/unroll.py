@@ -97,6 +97,8 @@ def _scan(importer: Importer, body: Body, attrs: dict[str, Any]) -> str | None:
     scans = len(graph.output) - len(states)
     if not 0 < scanned <= len(node.inputs) or len(graph.input) != len(node.inputs) or scans < 0:
         raise node.fail(f"expected a body of {len(node.inputs)} inputs and num_scan_inputs within them")
+    if len(node.outputs) > len(graph.output):
+        raise node.fail(f"expected at most the {len(graph.output)} outputs of its body, found {len(node.outputs)}")
     axes = _listed(node, attrs, "scan_input_axes", [len(b.shape(x)) for x in inputs])
     back = _listed(node, attrs, "scan_input_directions", None, scanned)
     extents = {b.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
