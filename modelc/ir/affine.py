@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite
+from modelc.ir.expr import Const, Expr, Op, Var, rewrite
 
 Ranges = Mapping[str, int]  # iterator -> extent: it runs over [0, extent)
 
@@ -38,14 +38,19 @@ class Linear:
         result: Expr | None = None
         for atom, c in self.terms:
             if result is None:
-                result = op("mul", atom, c)
+                result = _times(atom, c)
             else:
-                result = op("add", result, op("mul", atom, c)) if c > 0 else op("sub", result, op("mul", atom, -c))
+                result = Op("add", (result, _times(atom, c))) if c > 0 else Op("sub", (result, _times(atom, -c)))
         if result is None:
             return Const(self.constant)
-        if self.constant < 0:
-            return op("sub", result, -self.constant)
-        return op("add", result, self.constant)
+        if self.constant == 0:
+            return result
+        name = "add" if self.constant > 0 else "sub"
+        return Op(name, (result, Const(abs(self.constant))))
+
+
+def _times(atom: Expr, c: int) -> Expr:
+    return atom if c == 1 else Op("mul", (atom, Const(c)))
 
 
 def linear(e: Expr) -> Linear | None:

@@ -199,7 +199,8 @@ OPERATIONS: dict[str, Operation] = {
 INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
 
 
-ZERO, ONE = Const(0), Const(1)
+KINDS = frozenset((Var, Const, Load, Op))
+ZERO = Const(0)
 FOLDS: dict[str, Callable[[int, int], int]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod")},
     **{"max": max, "min": min},
@@ -210,13 +211,16 @@ def op(name: str, *args: Any) -> Expr:
     """An Op with its numbers made constants and integer index arithmetic folded (`x + 0`, `2 * 3`, `x * 1`)."""
     exprs = args
     for a in args:
-        if not isinstance(a, (Var, Const, Load, Op)):
-            typed = next((x.dtype for x in args if isinstance(x, Const)), "int64")
-            exprs = tuple(x if isinstance(x, (Var, Const, Load, Op)) else Const(x, typed) for x in args)
+        if type(a) not in KINDS:
+            typed = next((x.dtype for x in args if type(x) is Const), "int64")
+            exprs = tuple([x if type(x) in KINDS else Const(x, typed) for x in args])
             break
     if len(exprs) == 2:
         a, b = exprs
-        left, right = _whole(a), _whole(b)
+        left: Any = a.value if type(a) is Const and a.dtype == "int64" else None
+        right: Any = b.value if type(b) is Const and b.dtype == "int64" else None
+        if left is None and right is None:
+            return Op(name, exprs)
         if left is not None and right is not None and name in FOLDS and (right or name not in ("floordiv", "mod")):
             return Const(FOLDS[name](left, right))
         if (name == "add" and left == 0) or (name == "mul" and left == 1):
@@ -226,11 +230,6 @@ def op(name: str, *args: Any) -> Expr:
         if (name == "mul" and (left == 0 or right == 0)) or (name == "mod" and right == 1):
             return ZERO
     return Op(name, exprs)
-
-
-def _whole(e: Expr) -> int | None:
-    """The number that an index constant is."""
-    return int(e.value) if isinstance(e, Const) and e.dtype == "int64" else None
 
 
 def cast(dtype: str, x: Expr) -> Expr:
