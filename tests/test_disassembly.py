@@ -20,6 +20,8 @@ from modelc.codegen.kernels import compile_nest
 from modelc.package import read_package
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
@@ -57,7 +59,7 @@ def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) 
     one = SHIPPED[name]
     target, task = machine(one.architecture), contraction(DEEP[case], kinds_of(one))
     way = ways_of(task, target)[name]
-    kernel = compile_nest(build_nest(task, way.candidate(way.default_knobs())), "kernel", target)
+    kernel = compile_nest(build_nest(task, tiled_candidate(way, default_knobs(way))), "kernel", target)
     used = {x.name: x.instruction for step in kernel.steps for x in step.intrinsics}
     assert used == {name: one.instruction}
     assert kernel.object is not None

@@ -9,6 +9,8 @@ from modelc.ir.block import Block
 from modelc.space.analysis.loops import covered
 from modelc.space.construct import constructed
 from modelc.space.sketches.follow import iterators
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -41,7 +43,7 @@ def test_every_way_computes_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["few channels", "window", "grouped"])
 def test_a_store_runs_inside_the_loops_of_its_tile(name: str) -> None:
     way = contractions(TASKS[name], TARGET)[0].tiled
-    candidate = way.candidate(way.default_knobs())
+    candidate = tiled_candidate(way, default_knobs(way))
     last = way.task.blocks[-1]
     assert last.name.startswith("store_") and candidate.blocks[last.name].at.startswith(f"{way.anchor.name}.")
     assert {candidate.blocks[c.name].scope for c in way.consumers} == {"local"}

@@ -42,7 +42,7 @@ FAR = "far"  # what comes from beyond the second-level cache
 
 @dataclass(frozen=True)
 class TiledKnobs:
-    """What is left open in the schedule of a tiled Task; Tiled.default_knobs() chooses by rules."""
+    """What is left open in the schedule of a tiled Task; tiled_rules.py chooses by rules."""
 
     rows: tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first (see Tiled.inside)
     vectors: int  # of the register tile along the vector iterator
