@@ -21,6 +21,7 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, substitute, varia
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Span = tuple[Ints, Ints]  # of an index: how many values it takes, and how far apart the first and the last are
 PREFETCHED_LINES = 4  # consecutive lines that arrive with one miss (ALT, section 5.1, table 2)
 _ENUMERATED = 1 << 16  # points of one tile that are looked at one by one where there is no closed form
 
@@ -99,18 +100,19 @@ def reaches(task: Task, block: Block) -> tuple[tuple[Reach, ...], tuple[Reach, .
 
 def footprint(access: Reach, tiles: Ints, line_bytes: int) -> Footprint:
     """What `access` touches over each of `tiles`."""
-    found = _elements(access, tiles)
+    spans = [distinct(d, tiles, access.columns) for d in access.dims]
+    found = _elements(access, tiles, spans)
     if access.dense:
         lines = np.maximum(1.0, found * access.itemsize / line_bytes)
         return Footprint(found, found * access.itemsize, lines, np.ones_like(lines), np.zeros(len(lines), np.int64))
-    lines, runs, step = _lines(access, tiles, line_bytes / access.itemsize)
+    lines, runs, step = _lines(access, spans, len(tiles), line_bytes / access.itemsize)
     return Footprint(found, found * access.itemsize, lines, runs, step * access.itemsize)
 
 
 # --- elements -----------------------------------------------------------------------------------------------------
 
 
-def distinct(dim: Dim, tiles: Ints, columns: Mapping[str, int]) -> tuple[Ints, Ints]:
+def distinct(dim: Dim, tiles: Ints, columns: Mapping[str, int]) -> Span:
     """(how many values an index takes over each tile, how far it is from the first to the last, both counted)."""
     if dim.terms is None:
         found = _bounds(dim.index, tiles, columns)
@@ -198,13 +200,14 @@ def _bounds(e: Expr, tiles: Ints, columns: Mapping[str, int]) -> tuple[Ints, Int
     return np.where(same, low % low2, 0), np.where(same, high % low2, low2 - 1)
 
 
-def _elements(access: Reach, tiles: Ints) -> Floats:
-    """Distinct elements. Dimensions that share no iterator multiply; those that do (diagonals) are enumerated."""
+def _elements(access: Reach, tiles: Ints, spans: Sequence[Span]) -> Floats:
+    """Distinct elements; the dimensions have `spans`. Those that share no iterator multiply; those that do (diagonals)
+    are enumerated."""
     total = np.ones(len(tiles), np.float64)
-    for group in _sharing(access):
-        counts = [distinct(d, tiles, access.columns)[0] for d in group]
-        product = reduce(np.multiply, (c.astype(np.float64) for c in counts))
-        if len(group) > 1:
+    for places in _sharing(access):
+        product = reduce(np.multiply, (spans[d][0].astype(np.float64) for d in places))
+        if len(places) > 1:
+            group = [access.dims[d] for d in places]
             used = sorted({k for d in group for k, _ in d.terms or ()})
             rows, where = np.unique(tiles[:, used], axis=0, return_inverse=True)
             found = np.array([_count_points(group, used, row) for row in rows])[where.reshape(-1)]
@@ -213,12 +216,12 @@ def _elements(access: Reach, tiles: Ints) -> Floats:
     return total
 
 
-def _sharing(access: Reach) -> list[list[Dim]]:
-    """The dimensions in groups that share iterators."""
-    groups: list[tuple[set[int], list[Dim]]] = []
-    for dim in access.dims:
+def _sharing(access: Reach) -> list[list[int]]:
+    """The dimensions, by their places, in groups that share iterators."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for place, dim in enumerate(access.dims):
         used = {k for k, _ in dim.terms or ()}
-        members = [dim]
+        members = [place]
         for other in [g for g in groups if g[0] & used]:
             groups.remove(other)
             used |= other[0]
@@ -241,16 +244,16 @@ def _count_points(dims: Sequence[Dim], used: Sequence[int], extents: Ints) -> fl
 # --- cache lines --------------------------------------------------------------------------------------------------
 
 
-def _lines(access: Reach, tiles: Ints, line: float) -> tuple[Floats, Floats, Ints]:
+def _lines(access: Reach, spans: Sequence[Span], p: int, line: float) -> tuple[Floats, Floats, Ints]:
     """(cache lines, runs of consecutive lines, what divides the distances between runs) for lines of `line` elements,
     from the innermost stride outwards.
 
     Exact where every run starts at a line; else the mean over where it may start, (n - 1) / line + 1."""
-    p = len(tiles)
     run, copies = np.ones(p), np.ones(p)  # elements from the first to the last of one run, and how many runs
     aligned, step = np.ones(p, np.bool_), np.zeros(p, np.int64)
-    for dim in sorted((d for d in access.dims if d.stride), key=lambda d: d.stride):
-        count, span = (x.astype(np.float64) for x in distinct(dim, tiles, access.columns))
+    pairs = [(d, s) for d, s in zip(access.dims, spans, strict=True) if d.stride]
+    for dim, found in sorted(pairs, key=lambda one: one[0].stride):
+        count, span = (x.astype(np.float64) for x in found)
         gap = dim.stride * np.where(count > 1, (span - 1) / np.maximum(count - 1, 1), 1.0)
         joins = (copies == 1) & ((gap - run < line) | (count == 1))
         copies = np.where(joins, copies, copies * count)
