@@ -208,7 +208,7 @@ def _tuned(run: Run, asked: _Asked) -> TuneResult:
 
     memory, known, cold = None, 0, run.parameter_bytes
     if asked.database is not None:
-        made_for = run.target, code_version(), threads, cold, run.config.policy, asked.through
+        made_for = run.target, code_version(run.target), threads, cold, run.config.policy, asked.through
         memory = Memory(asked.database, lambda task: Conditions.of(task, *made_for))
         policy = run.config.policy
         learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))

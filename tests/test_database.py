@@ -16,10 +16,11 @@ import pytest
 from test_tune import MATMULS, Machine, subjects_of
 from three_ways import host_target
 
+import modelc
 from modelc.database import Conditions, Database, Record, code_version, database_for, default_place, file, records
 from modelc.database.compare import apart, comparable, fastest
 from modelc.database.recorded import Recorded
-from modelc.database.version import DECIDING, HERE, deciding_files
+from modelc.database.version import DECIDING, HERE, _version, deciding_files
 from modelc.errors import DatabaseError
 from modelc.measure import Measurement
 from modelc.policy import Policy
@@ -27,6 +28,8 @@ from modelc.search.population import Space
 from modelc.search.resume import Memory, individual_of, record_of
 from modelc.search.scheduler import Scheduler, Work, total
 from modelc.search.tune import Budget, Tuned, tune_tasks
+from modelc.space.rules import derivation
+from modelc.target.intrinsics import shipped_intrinsics
 
 TASK = MATMULS[0]
 CONDITIONS = Conditions.of(TASK, host_target(), code_version(), 1, 1 << 16, Policy())
@@ -188,6 +191,19 @@ def test_records_of_other_conditions_are_left_alone(tmp_path: Path, name: str) -
             stale = replace(CONDITIONS, version=code_version() + "0")
             database.add(TASK, *(replace(one, conditions=stale) for one in made()))
         assert found.candidate(TASK, policy, cold) is None and (found.candidates, found.others) == ({}, {TASK.hash: 8})
+
+
+def test_what_users_bring_is_part_of_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = host_target()
+    assert code_version(target) == code_version()
+    own = replace(shipped_intrinsics()[0], architecture=target.architecture.name, features=(), file="mine.yaml")
+    slower = replace(own, latency=own.latency + 1)
+    monkeypatch.setattr(derivation, "_RULES", dict(derivation._RULES))
+    found = [code_version(replace(target, intrinsics=(one,))) for one in (own, replace(own, file="moved"), slower)]
+    modelc.register_rule(modelc.Rule("mine", lambda task: task))
+    found.append(code_version())
+    assert found[0] == found[1] and len({*found, code_version(), _version()}) == 4
+    assert all(one.startswith(f"{_version()}.") for one in found)
 
 
 def test_the_version_covers_what_decides_code() -> None:

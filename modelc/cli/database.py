@@ -45,7 +45,7 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
     ours = code_version()
     with Database(database or default_place(), write=False) as opened:
         counts = opened.counts()
-        listed = list(lines(opened, target, ours)) if tasks else []
+        listed = [one for one in lines(opened, target) if one.conditions.version.startswith(ours)] if tasks else []
         bytes_ = opened.path.stat().st_size
     if as_json:
         groups = [asdict(count) for count in counts]
@@ -56,7 +56,7 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
     rows = [
         (
             count.target,
-            count.version + (" (this)" if count.version == ours else ""),
+            count.version + (" (this)" if count.version.startswith(ours) else ""),
             str(count.threads),
             str(count.tasks),
             str(count.records),

@@ -28,7 +28,7 @@ class Recorded:
     def candidate(self, task: Task, policy: Policy, cold_bytes: int) -> Candidate | None:
         """The fastest that `policy` allows for a Task in a network whose parameters take `cold_bytes`, if it is known
         to be faster than what construction gave. Raises DatabaseError."""
-        conditions = Conditions.of(task, self.target, code_version(), self.threads, cold_bytes, policy)
+        conditions = Conditions.of(task, self.target, code_version(self.target), self.threads, cold_bytes, policy)
         self.others[task.hash] = self.database.others(task.hash, conditions)
         best = fastest(list(self.database.records(task.hash, conditions)))
         if best is None:

@@ -160,11 +160,12 @@ class Database:
     def prune(
         self, target: str | None = None, stale: str | None = None, before: float | None = None, failed: bool = False
     ) -> int:
-        """Removes the records of a `target`, of another version than `stale`, measured `before` then, that `failed`:
-        those for which all hold that are given, and one has to be. Tasks without records go too. Returns how many."""
+        """Removes the records of a `target`, whose version does not begin with `stale`, measured `before` then, that
+        `failed`: those for which all hold that are given, and one has to be. Tasks without records go too. Returns how
+        many."""
         conditions = {
             "target = ?": target,
-            "version <> ?": stale,
+            "instr(version, ?) <> 1": stale,
             "measured_at < ?": before,
             "outcome <> ?": "ok" if failed else None,
         }

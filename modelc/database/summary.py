@@ -24,11 +24,11 @@ class Line:
     best_seconds: float
 
 
-def lines(database: Database, target: str | None = None, version: str | None = None) -> Iterator[Line]:
-    """One for each Task and conditions, of a `target` or `version`."""
+def lines(database: Database, target: str | None = None) -> Iterator[Line]:
+    """One for each Task and conditions, of a `target`."""
     for key in database.tasks():
         groups: dict[Conditions, list[Record]] = {}
-        for record in database.records(key, target=target, version=version):
+        for record in database.records(key, target=target):
             groups.setdefault(record.conditions, []).append(record)
         if not groups:
             continue

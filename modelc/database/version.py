@@ -4,11 +4,16 @@ kernels."""
 from __future__ import annotations
 
 import hashlib
+import inspect
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from modelc import __version__
+from modelc.space.rules.derivation import rules
+from modelc.space.rules.rule import Rule
+from modelc.target import Target
 from modelc.target.section import targets_folder
 
 HERE = Path(__file__).resolve().parents[1]
@@ -30,13 +35,29 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
 SUFFIXES = (".py", ".c", ".h", ".yaml")
 
 
+def code_version(target: Target | None = None) -> str:
+    """modelc's version, and a digest of the sources that decide, of the shipped intrinsics and of TVM's version; behind
+    a dot, a digest of what the user brings: derivation rules, and the intrinsics of `target`."""
+    own = [_source(rule) for name, rule in sorted(rules().items()) if not rule.apply.__module__.startswith("modelc.")]
+    if target is not None:
+        own += [repr(replace(one, file=None)) for one in target.available_intrinsics if one.file is not None]
+    return _version() + (f".{hashlib.sha256(chr(0).join(own).encode()).hexdigest()[:8]}" if own else "")
+
+
 @cache
-def code_version() -> str:
-    """modelc's version, and a digest of the sources that decide, of the shipped intrinsics and of TVM's version."""
+def _version() -> str:
     digest = hashlib.sha256(f"apache-tvm {installed_version('apache-tvm')}".encode())
     for path in deciding_files():
         digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
     return f"{__version__}+{digest.hexdigest()[:12]}"
+
+
+def _source(rule: Rule) -> str:
+    """A rule's name and the module that it is from, as far as its source can be had."""
+    try:
+        return f"{rule.name}\0{Path(inspect.getsourcefile(rule.apply) or '').read_text()}"
+    except (OSError, TypeError):
+        return f"{rule.name}\0{rule.apply.__module__}"
 
 
 def deciding_files() -> list[Path]:
