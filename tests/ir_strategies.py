@@ -30,9 +30,9 @@ def _grown(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     plain = [
         st.builds(Op, st.just(name), st.tuples(*[inner] * operation.arity))
         for name, operation in OPERATIONS.items()
-        if name != "cast"
+        if name not in ("cast", "bits")
     ]
-    casts = st.builds(Op, st.just("cast"), st.tuples(inner), dtypes)
+    casts = st.builds(Op, st.sampled_from(["cast", "bits"]), st.tuples(inner), dtypes)
     loads = st.builds(Load, names, st.lists(inner, max_size=3).map(tuple))
     return st.one_of(*plain, casts, loads)
 

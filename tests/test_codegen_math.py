@@ -17,7 +17,7 @@ from tvm.target import codegen as llvm
 from modelc.codegen.math.llvm_text import importing
 from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.errors import InvalidIR
-from modelc.ir.expr import DTYPES, OPERATIONS
+from modelc.ir.expr import DTYPES, NARROW, OPERATIONS
 
 NATIVE = {"kind": "llvm", "mcpu": llvm.llvm_get_system_cpu()}
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
@@ -40,7 +40,9 @@ RISCV64 = {
 }
 POLYNOMIALS = ("exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos")
 UNARY_FLOAT = [
-    name for name, operation in OPERATIONS.items() if operation.arity == 1 and name not in ("not", "bitnot", "cast")
+    name
+    for name, operation in OPERATIONS.items()
+    if operation.arity == 1 and name not in ("not", "bitnot", "cast", "bits")
 ]
 COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
 ARITHMETIC = ["add", "sub", "mul", "fmod", "floordiv", "mod", "max", "min", *COMPARISONS]
@@ -370,7 +372,8 @@ def test_select(tmp_path):
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_casts(tmp_path, lanes):
     values = np.array([0, 1, 2, 3, 5.5, 100.25, 17, 120, 0.25, 7, 64, 127, 31.75, 0, 99, 1.5])
-    pairs = [(a, b) for a in DTYPES for b in DTYPES if a != b]
+    known = [d for d in DTYPES if d not in NARROW]
+    pairs = [(a, b) for a in known for b in known if a != b]
 
     def build(a, b):
         return lambda x: lower_cast(b, x, a, lanes)

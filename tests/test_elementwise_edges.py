@@ -17,7 +17,7 @@ from three_ways import host_target
 
 import modelc
 from modelc.config import load_config
-from modelc.ir.expr import DTYPES, INTEGERS
+from modelc.ir.expr import DTYPES, INTEGERS, NARROW
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node
 from modelc.ops.elementwise import OPERATORS, UNARY
@@ -98,13 +98,16 @@ FORMS: dict[str, list[dict[str, Any]]] = {
     "Gelu": [{}, {"approximate": "tanh"}],
     "IsInf": [{}, {"detect_negative": 0}, {"detect_positive": 0}],
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
-    "Cast": [{"to": to} for to in DTYPES if to != "bfloat16"],
+    "Cast": [{"to": to} for to in DTYPES if to not in ("bfloat16", *NARROW)],
 }
+
+
+NEWER = {"BitCast"}  # than OPSET: test_narrow.py
 
 
 def cases(dtype: str) -> Iterator[Case]:
     """Every operator of the room in each of its forms, of `dtype` if ONNX has it so."""
-    for name in (operator.name for operator in OPERATORS):
+    for name in (operator.name for operator in OPERATORS if operator.name not in NEWER):
         schema = onnx.defs.get_schema(name, OPSET)
         operands: list[tuple[str, ...]] = [("a", "b")]
         if name == "Where":
@@ -239,4 +242,4 @@ def test_every_elementwise_operator_at_its_edges(dtype: str, tmp_path: Path) -> 
 
 def test_no_elementwise_operator_is_left_out() -> None:
     covered = {case.op for dtype in (*FLOATS, *INTEGERS, "bool") for case in cases(dtype)}
-    assert covered == {operator.name for operator in OPERATORS}
+    assert covered == {operator.name for operator in OPERATORS} - NEWER

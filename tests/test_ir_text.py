@@ -16,12 +16,12 @@ def test_expression_round_trip(e):
     assert parse(show(e)) == e
 
 
-@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"cast"}))
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"cast", "bits"}))
 def test_every_operation_inside_every_other(name):
     x, y = Var("x"), Load("Y", (Var("i"), Const(-1)))
     e = Op(name, tuple([x, y, x][: OPERATIONS[name].arity]))
     for outer, operation in OPERATIONS.items():
-        if outer != "cast":
+        if outer not in ("cast", "bits"):
             for k in range(operation.arity):
                 args = [x] * operation.arity
                 args[k] = e

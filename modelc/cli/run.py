@@ -64,7 +64,9 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
     """As numpy.savez does, which takes some names for its own parameters."""
+    from modelc.runtime import as_bits
+
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                np.lib.format.write_array(member, as_bits(np.asanyarray(array)), allow_pickle=False)

@@ -16,11 +16,11 @@ from math import prod
 from typing import Any
 
 from modelc.errors import InvalidIR
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, INTEGERS, NARROW
 
 Tensor = tuple[str, tuple[int, ...]]  # dtype, shape
 C_TYPES = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
-C_TYPES |= {name: f"{name}_t" for name in DTYPES if name.startswith(("int", "uint"))}
+C_TYPES |= {name: f"{name}_t" for name in INTEGERS} | dict.fromkeys(NARROW, "uint8_t")
 
 
 @dataclass(frozen=True)

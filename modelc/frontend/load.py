@@ -11,18 +11,19 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from modelc.errors import ModelError
 from modelc.frontend.check import check_model
 from modelc.frontend.functions import operator_sets
 from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FILE, check_shape
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, NARROW, NARROW_INTEGERS
 
 Array = NDArray[Any]
 EXTERNAL_KEYS = {"location", "offset", "length", "checksum"}
 SHOWN = 80  # characters of a name in a file
 ELEMENT_TYPES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+ELEMENT_TYPES |= {helper.np_dtype_to_tensor_dtype(DTYPES[name]): name for name in NARROW}  # as NumPy says it
 ELEMENT_TYPES |= {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
 
 
@@ -112,14 +113,22 @@ def tensor_array(tensor: onnx.TensorProto, folder: Path, what: str = "") -> Arra
     check_shape(shape, what)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _external(tensor, folder, what, dtype, shape)
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != prod(shape) * dtype.itemsize:
-        expected = prod(shape) * dtype.itemsize
+    expected = stored_bytes(dtype, shape)
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
         raise ModelError(f"{what} {list(shape)} needs {expected} bytes of data, found {len(tensor.raw_data)}")
     try:
         array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"{what} has data that does not fit its shape {list(shape)}: {error}") from None
     return array if array.dtype == dtype else array.astype(dtype)
+
+
+def stored_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """What ONNX stores a tensor in: numbers of four and of two bits share bytes."""
+    together = 1
+    if dtype.name in (*NARROW_INTEGERS, "float4_e2m1fn"):
+        together = 4 if dtype.name.endswith("int2") else 2
+    return -(-prod(shape) * dtype.itemsize // together)
 
 
 def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
@@ -129,7 +138,7 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
         raise ModelError(f"{what}: expected external data to say {known}, found {shown(unknown[0])}")
     location = entries.get("location", "")
     path = _inside(folder, location, what)
-    needed = prod(shape) * dtype.itemsize
+    needed = stored_bytes(dtype, shape)
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or needed)
     except ValueError:
@@ -143,6 +152,10 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
             f"{what} lies at bytes {offset} to {offset + length} of {location}, which has {size} bytes; "
             "the data file is truncated or belongs to another model"
         )
+    if dtype.name in NARROW:
+        raw = onnx.TensorProto(data_type=tensor.data_type, dims=shape)
+        raw.raw_data = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
+        return numpy_helper.to_array(raw)
     array = np.fromfile(
         path, dtype.newbyteorder("<") if dtype.name != "bfloat16" else dtype, prod(shape), offset=offset
     )

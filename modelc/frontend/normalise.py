@@ -14,7 +14,7 @@ import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.recurrent import recurrent
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, NARROW_FLOATS
 
 MOST_OPERANDS = 16  # of one Sum, Mean, Max or Min
 Normaliser = Callable[[Builder, OnnxNode], None]
@@ -344,7 +344,10 @@ def _resize(b: Builder, n: OnnxNode) -> None:
 
 
 def _cast(b: Builder, n: OnnxNode) -> None:
-    b.emit(n, n.op, n.inputs, _without(n, "saturate", "round_mode"), n.outputs)
+    """How out of range numbers are rounded is a matter of narrow floats alone."""
+    to = n.attrs.get("to") if n.op == "Cast" else b.value(n.inputs[1]).dtype
+    attrs = n.attrs if to in NARROW_FLOATS else _without(n, "saturate", "round_mode")
+    b.emit(n, n.op, n.inputs, attrs, n.outputs)
 
 
 def _scatter(b: Builder, n: OnnxNode) -> None:

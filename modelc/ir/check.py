@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
-from modelc.ir.expr import FLOATS, INTEGERS, OPERATIONS, Const, Expr, Load, Op, Var, loads, op, show, variables
+from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, OPERATIONS, Const, Expr, Load, Op, Var, loads, op, show, variables
 from modelc.ir.points import TooLarge, image
 
 Stored = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
@@ -52,6 +52,10 @@ def typed(e: Expr, known: Collection[str], stored: Stored, where: str) -> str:
     kinds = [typed(a, known, stored, where) for a in e.args]
     if e.name == "cast":
         return e.dtype or fail(where, f"a cast of {show(e.args[0])} to no dtype")
+    if e.name == "bits":
+        if e.dtype is None or DTYPES[e.dtype].itemsize != DTYPES[kinds[0]].itemsize or "bool" in (e.dtype, kinds[0]):
+            fail(where, f"the bits of {show(e.args[0])}, which is {kinds[0]}, are none of {e.dtype}")
+        return e.dtype
     if e.name == "select" and kinds.pop(0) != "bool":
         fail(where, f"the condition {show(e.args[0])} is no bool")
     if len(set(kinds)) > 1:

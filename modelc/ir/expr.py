@@ -28,8 +28,12 @@ from modelc.ir.arithmetic import converted, power, shifted_left, shifted_right, 
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+NARROW_FLOATS, NARROW_INTEGERS = (*FLOAT8, "float4_e2m1fn"), ("int4", "uint4", "int2", "uint2")
+NARROW = (*NARROW_FLOATS, *NARROW_INTEGERS)  # a byte each, of which operators take the bits (ops/narrow.py)
 DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name) for name in (*FLOATS, *INTEGERS, "bool")
+    **{name: np.dtype(name) for name in (*FLOATS[:3], *INTEGERS, "bool")},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *NARROW)},
 }
 
 
@@ -83,7 +87,7 @@ class Const(_Arithmetic):
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        kind = float if self.dtype in FLOATS else bool if self.dtype == "bool" else int
+        kind = float if self.dtype in FLOATS or self.dtype in NARROW_FLOATS else bool if self.dtype == "bool" else int
         if type(self.value) is not kind:
             value = kind(self.value)
             if kind is not float and value != self.value:
@@ -194,6 +198,7 @@ OPERATIONS: dict[str, Operation] = {
     "isinf": Operation(1, np.isinf, "bool"),
     "select": Operation(3, np.where, "select"),  # select(condition, then, else)
     "cast": Operation(1, lambda x: x, "cast"),
+    "bits": Operation(1, lambda x: x, "cast"),  # the bits of a number taken for those of another dtype as wide
     "claim": Operation(3, lambda x, low, high: x),  # x, of which an operator says that low <= x <= high (addresses.py)
 }
 INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
@@ -243,7 +248,7 @@ def const(value: Any, dtype: str) -> Const:
     """A constant rounded to its dtype, held as a Python number."""
     with np.errstate(all="ignore"):
         rounded = converted(np.asarray(value), DTYPES[dtype])
-    return Const(float(rounded) if dtype in ("float16", "bfloat16") else rounded.item(), dtype)
+    return Const(float(rounded) if dtype in ("float16", "bfloat16", *NARROW_FLOATS) else rounded.item(), dtype)
 
 
 def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
@@ -307,6 +312,8 @@ def _rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
         return Load(e.buffer, below)
     if not isinstance(e, Op) or below == e.args:
         return e
+    if e.name == "bits":
+        return Op("bits", below, e.dtype)
     return cast(e.dtype, below[0]) if e.dtype else op(e.name, *below)
 
 
@@ -390,6 +397,8 @@ def show(e: Expr, above: int = 0) -> str:
     if e.name == "cast":
         (x,) = e.args  # float32(int64(2)) is a cast, float32(2.0) a constant
         return f"{e.dtype}({f'int64({x})' if isinstance(x, Const) and x.dtype == 'int64' else show(x)})"
+    if e.name == "bits":
+        return f"bits_{e.dtype}({show(e.args[0])})"
     if e.name in _PRECEDENCE:
         level = _PRECEDENCE[e.name]
         text = f"{show(e.args[0], level)} {OPERATIONS[e.name].infix} {show(e.args[1], level + 1)}"
@@ -474,8 +483,10 @@ def _call(name: str, args: list[ast.expr]) -> Expr:
     if name in DTYPES and len(args) == 1:
         literal = _literal(args[0])
         return Op("cast", (from_ast(args[0]),), name) if literal is None else _constant(literal, name)
+    if name.startswith("bits_") and name[5:] in DTYPES and len(args) == 1:
+        return Op("bits", (from_ast(args[0]),), name[5:])
     name = {called: plain for plain, called in _CALLED.items()}.get(name, name)
-    if name not in OPERATIONS or name == "cast":
+    if name not in OPERATIONS or name in ("cast", "bits"):
         raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")
     if len(args) != OPERATIONS[name].arity:
         raise ExprSyntaxError(f"{name} takes {OPERATIONS[name].arity} operands, found {len(args)}")

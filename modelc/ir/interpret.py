@@ -14,7 +14,20 @@ from numpy.typing import NDArray
 
 from modelc.ir.arithmetic import converted
 from modelc.ir.block import AGGREGATIONS, Block, Iter, OpaqueBlock, Task
-from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var, conjunction, dtype_of, variables
+from modelc.ir.expr import (
+    DTYPES,
+    FLOATS,
+    NARROW,
+    OPERATIONS,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    conjunction,
+    dtype_of,
+    variables,
+)
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt, without_hints
 
@@ -51,6 +64,8 @@ def _operate(e: Op, args: list[Array]) -> Array:
     operation = OPERATIONS[e.name]
     if operation.result == "cast":
         assert e.dtype is not None
+        if e.name == "bits":
+            return np.asarray(np.ascontiguousarray(args[0]).view(DTYPES[e.dtype]).reshape(args[0].shape))
         return converted(args[0], DTYPES[e.dtype])
     result = operation.meaning(*args)
     if operation.result == "bool":
@@ -270,6 +285,8 @@ def _contract(block: Block, env: Env, kept: int, buffers: Buffers) -> list[Array
 
 def garbage(shape: tuple[int, ...], dtype: str) -> Array:
     """What uninitialised storage holds: values that are noticed in a result."""
+    if dtype in NARROW:
+        return np.full(shape, 1, np.uint8).view(DTYPES[dtype])
     value = np.nan if dtype in FLOATS else dtype == "bool" or np.iinfo(DTYPES[dtype]).max // 3
     return np.full(shape, value, DTYPES[dtype])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from modelc.ir.expr import DTYPES, Const, Expr, Load, cast, const, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ops.narrow import bits, decoded, encoded, is_narrow, wide_of
 from modelc.ops.operator import (
     FLOATS,
     Definition,
@@ -290,7 +291,23 @@ def _cast_to(node: Node, inputs: Inputs) -> str:
 
 
 def _cast(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
-    return converted(xs[0], _dtype(node, inputs), _cast_to(node, inputs))
+    (x,), of, to = xs, _dtype(node, inputs), _cast_to(node, inputs)
+    if of != to and is_narrow(of):
+        x, of = decoded(x, of), wide_of(of)
+    if of == to or not is_narrow(to):
+        return converted(x, of, to)
+    return encoded(x, of, to, bool(node.attrs.get("saturate", 1)), text(node, "round_mode", "up"))
+
+
+def _bit_cast(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
+    (x,), of, to = xs, _dtype(node, inputs), _cast_to(node, inputs)
+    if DTYPES[of].itemsize != DTYPES[to].itemsize:
+        fail(node, f"expected numbers as wide as {of}, found {to}")
+    if of == "bool":
+        x, of = cast("uint8", x), "uint8"
+    if to == "bool":
+        return op("ne", x if of == "uint8" else bits("uint8", x), const(0, "uint8"))
+    return x if of == to else bits(to, x)
 
 
 def _clip_infer(node: Node, inputs: Inputs) -> Types:
@@ -324,6 +341,7 @@ OPERATORS: tuple[Operator, ...] = (
     _map("Pow", _pow, _dtype, 2),
     _map("Where", _where, lambda node, inputs: _agreed(node, inputs[1:]), 3),
     _map("Cast", _cast, _cast_to, 1),
+    _map("BitCast", _bit_cast, _cast_to, 1),
     Operator(
         "CastLike",
         lambda node, inputs: ((_cast_to(node, inputs), required(node, inputs, 0).shape),),

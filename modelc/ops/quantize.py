@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op, select
+from modelc.ir.expr import DTYPES, NARROW_FLOATS, Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
 from modelc.ops.conv import conv_block, conv_shape
 from modelc.ops.matmul import matmul_block, matmul_shape
+from modelc.ops.narrow import decoded, encoded, is_narrow, limits_of, wide_of
 from modelc.ops.operator import (
     FLOATS,
     Definition,
@@ -41,6 +42,8 @@ Outputs = tuple[Value | None, ...]
 def saturated(e: Expr, of: str, to: str) -> Expr:
     """A float rounded (halves to even) and clamped to what the integer dtype `to` holds, NaN the least of that: it is
     cast to 0, so that signed numbers are moved before and after."""
+    if is_narrow(to):
+        return _saturated_narrow(e, of, to)
     limits = np.iinfo(DTYPES[to])
     if limits.min == 0 or limits.bits > 16:  # larger floats, moved, lose digits
         return clamped(e, of, to)
@@ -49,13 +52,21 @@ def saturated(e: Expr, of: str, to: str) -> Expr:
     return cast(to, moved - const(-int(limits.min), unsigned))
 
 
+def _saturated_narrow(e: Expr, of: str, to: str) -> Expr:
+    """Floats saturate as they are encoded."""
+    if to in NARROW_FLOATS:
+        return encoded(e, of, to)
+    least, largest = (const(limit, of) for limit in limits_of(to))
+    return encoded(op("min", op("max", e, least), largest), of, to)
+
+
 def zero_point(inputs: Inputs, k: int, at: Sequence[Expr], to: str) -> Expr | None:
     """The zero point that input `k` holds at `at`, as `to`; None if it is absent or known to be zero."""
     value = given(inputs, k)
-    if value is None or (value.data is not None and not value.data.any()):
+    if value is None or (value.data is not None and not value.data.astype(np.float64).any()):
         return None
-    number = scalar(value)
-    return cast(to, number or Load(f"x{k}", tuple(at)))
+    number = scalar(value) or Load(f"x{k}", tuple(at))
+    return cast(to, decoded(number, value.dtype) if is_narrow(value.dtype) else number)
 
 
 # --- QuantizeLinear, DequantizeLinear -------------------------------------------------------------------------------
@@ -77,7 +88,7 @@ def _quantize_infer(node: Node, inputs: Inputs) -> Types:
     x, zero = required(node, inputs, 0), given(inputs, 2)
     dtype = zero.dtype if zero is not None else node.attrs.get("output_dtype") or "uint8"
     if dtype in FLOATS or dtype not in DTYPES:
-        fail(node, f"expected to quantise to whole numbers of 8, 16 or 32 bits, found {dtype}")
+        fail(node, f"expected to quantise to whole numbers, or to floats of 8 or 4 bits, found {dtype}")
     return ((str(dtype), x.shape),)
 
 
@@ -87,9 +98,13 @@ def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     over = point(names(len(shape)))
     at = _per(node, x, scale, over)
     divisor = widened(Load("x1", at), scale.dtype, "float32")
-    body = op("round", widened(Load("x0", over), x.dtype, "float32") / divisor)
+    body = widened(Load("x0", over), x.dtype, "float32") / divisor
+    body = body if dtype in NARROW_FLOATS else op("round", body)
     zero = zero_point(inputs, 2, at, "float32")
     body = body if zero is None else body + zero
+    if dtype in NARROW_FLOATS:
+        body = encoded(body, "float32", dtype, bool(node.attrs.get("saturate", 1)))
+        return Definition((), (assign("quantize", grid(shape), Load("y0", over), body),))
     return Definition((), (assign("quantize", grid(shape), Load("y0", over), saturated(body, "float32", dtype)),))
 
 
@@ -104,8 +119,12 @@ def _dequantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     wide = accumulator(dtype)
     over = point(names(len(shape)))
     at = _per(node, x, scale, over)
-    zero = zero_point(inputs, 2, at, "int32")
-    number: Expr = cast("int32", Load("x0", over)) - zero if zero is not None else Load("x0", over)
+    number: Expr = Load("x0", over)
+    between = "int32"
+    if is_narrow(x.dtype):
+        number, between = decoded(number, x.dtype), wide_of(x.dtype)
+    zero = zero_point(inputs, 2, at, between)
+    number = cast(between, number) - zero if zero is not None else number
     body = cast(wide, number) * widened(Load("x1", at), scale.dtype, wide)
     return Definition((), (assign("dequantize", grid(shape), Load("y0", over), widened(body, wide, dtype)),))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, PackageError, ToolchainError
+from modelc.ir.expr import NARROW
 from modelc.package.glue import DTYPE_CODES
 from modelc.package.link import RUNTIME
 from modelc.package.read import Package, read_package
@@ -156,4 +157,4 @@ def _runner(triple: str) -> Path:
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:
-    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    return np.dtype("uint16" if dtype == "bfloat16" else "uint8" if dtype in NARROW else dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import PackageError
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, NARROW
 
 Space = Literal["arena", "params", "input", "output"]
 
@@ -36,6 +36,7 @@ DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
     "uint32": 4,
     "uint64": 8,
     "bool": 1,
+    **dict.fromkeys(NARROW, 1),
 }
 
 

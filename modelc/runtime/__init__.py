@@ -1,5 +1,5 @@
 """The C runtime that goes into every package, and the Python loader. Imports the standard library and numpy alone."""
 
-from modelc.runtime.loader import Model, ModelError, StepProfile, TensorInfo, Variant, aligned, load
+from modelc.runtime.loader import Model, ModelError, StepProfile, TensorInfo, Variant, aligned, as_bits, load
 
-__all__ = ["Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "load"]
+__all__ = ["Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "as_bits", "load"]

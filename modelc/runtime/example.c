@@ -11,9 +11,12 @@
 #include "model.h"
 
 static const char *dtype_name(int32_t dtype) {
-    static const char *names[] = {"?",     "float32", "float64", "float16", "bfloat16", "int8",   "int16",
-                                  "int32", "int64",   "uint8",   "uint16",  "uint32",   "uint64", "bool"};
-    return dtype > 0 && dtype <= MODELC_BOOL ? names[dtype] : names[0];
+    static const char *names[] = {"?",          "float32",        "float64",       "float16",     "bfloat16",
+                                  "int8",       "int16",          "int32",         "int64",       "uint8",
+                                  "uint16",     "uint32",         "uint64",        "bool",        "float8_e4m3fn",
+                                  "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+                                  "float4_e2m1fn", "int4",        "uint4",         "int2",        "uint2"};
+    return dtype > 0 && dtype <= MODELC_UINT2 ? names[dtype] : names[0];
 }
 
 static void *describe_and_allocate(const char *kind, const modelc_tensor *tensor) {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -41,7 +42,8 @@ class ModelError(Exception):
 
 
 class TensorInfo(NamedTuple):
-    """An input or an output. bfloat16 arrays are given and returned as their bits, in uint16."""
+    """An input or an output. Arrays of bfloat16, and of the dtypes that take less than a byte's worth of digits, are
+    ml_dtypes' where that can be imported, and else their bits in uint16 and uint8; inputs may be either."""
 
     name: str
     dtype: str
@@ -67,7 +69,9 @@ class StepProfile(NamedTuple):
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES = (*_FLOATS, *_INTEGERS, "bool")  # in the order of modelc_dtype in model.h
+_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+_NARROW = (*_FLOAT8, "float4_e2m1fn", "int4", "uint4", "int2", "uint2")
+DTYPES = (*_FLOATS, *_INTEGERS, "bool", *_NARROW)  # in the order of modelc_dtype in model.h
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv64"}
 
 
@@ -227,10 +231,8 @@ class Model:
             if name not in inputs:
                 raise ModelError(self._refuse_names(inputs))
             array = np.asarray(inputs[name])
-            if array.dtype != dtype:
-                if array.dtype.name != "bfloat16" or self._dtype_of(name) != "bfloat16":
-                    raise ModelError(f"input '{name}' is {array.dtype.name}; the model takes {self._dtype_of(name)}")
-                array = array.view(np.uint16)
+            if array.dtype != dtype and array.dtype != _bits_dtype(self._dtype_of(name)):
+                raise ModelError(f"input '{name}' is {array.dtype.name}; the model takes {self._dtype_of(name)}")
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays
 
@@ -319,7 +321,7 @@ class _Bound:
             array = out.get(name)
             if array is None:
                 array = aligned(shape, dtype)
-            elif array.shape != shape or array.dtype != dtype:
+            elif array.shape != shape or array.dtype not in (dtype, _bits_dtype(dtype.name)):
                 found = f"{array.dtype.name} {list(array.shape)}"
                 raise ModelError(f"'out' has {found} for output '{name}', which is {dtype.name} {list(shape)}")
             elif not (array.flags.c_contiguous and array.flags.writeable):
@@ -487,7 +489,20 @@ def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:
-    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    bits = _bits_dtype(dtype)
+    try:
+        return bits if bits.name == dtype else np.dtype(getattr(importlib.import_module("ml_dtypes"), dtype))
+    except (ImportError, AttributeError):
+        return bits
+
+
+def _bits_dtype(dtype: str) -> np.dtype[Any]:
+    return np.dtype("uint16" if dtype == "bfloat16" else "uint8" if dtype in _NARROW else dtype)
+
+
+def as_bits(array: Array) -> Array:
+    """An array of a dtype that is not NumPy's own as its bits, which files can hold."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -44,7 +44,17 @@ typedef enum modelc_dtype {
     MODELC_UINT16 = 10,
     MODELC_UINT32 = 11,
     MODELC_UINT64 = 12,
-    MODELC_BOOL = 13
+    MODELC_BOOL = 13, /* those that follow take a byte each; of whole numbers its lower bits count */
+    MODELC_FLOAT8_E4M3FN = 14,
+    MODELC_FLOAT8_E4M3FNUZ = 15,
+    MODELC_FLOAT8_E5M2 = 16,
+    MODELC_FLOAT8_E5M2FNUZ = 17,
+    MODELC_FLOAT8_E8M0FNU = 18,
+    MODELC_FLOAT4_E2M1FN = 19,
+    MODELC_INT4 = 20,
+    MODELC_UINT4 = 21,
+    MODELC_INT2 = 22,
+    MODELC_UINT2 = 23
 } modelc_dtype;
 
 typedef struct modelc_tensor {

@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
 from modelc.frontend.surgery import evaluate_float64
 from modelc.frontend.uses import Span, index_spans, read_uses
+from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
@@ -149,7 +149,7 @@ def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
 def check_feed(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> None:
     """Raises InputError if none of the variants of `what` takes these inputs."""
     for tensor in variants[_fitting(variants, feed, what)]:
-        wanted = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
+        wanted = "uint16" if tensor.dtype == "bfloat16" else "uint8" if tensor.dtype in NARROW else tensor.dtype
         if feed[tensor.name].dtype.name != wanted:
             raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; {what} takes {wanted}")
 
@@ -248,5 +248,5 @@ def _against_float64(
 
 
 def as_numbers(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """bfloat16 from its bits."""
-    return array.view(ml_dtypes.bfloat16).astype(np.float32) if dtype == "bfloat16" else array
+    """What NumPy has no dtype for, from its bits."""
+    return array.view(DTYPES[dtype]).astype(np.float32) if dtype in ("bfloat16", *NARROW) else array

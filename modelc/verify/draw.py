@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.frontend.uses import Span
+from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS
 from modelc.package import TensorInfo
 
 IMAGE_CHANNELS = (1, 3, 4)
@@ -29,6 +30,10 @@ def _draw(tensor: TensorInfo, spans: Sequence[Span], rng: np.random.Generator) -
     shape, dtype = tensor.shape, tensor.dtype
     if dtype == "bfloat16":  # its bits
         return (_floats(tensor, rng).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if dtype in NARROW:
+        whole = rng.integers(0, 4 if dtype.endswith("int2") else 16, shape)
+        numbers = _floats(tensor, rng) if dtype in NARROW_FLOATS else whole
+        return np.asarray(numbers).astype(DTYPES[dtype]).view(np.uint8)
     kind = np.dtype(dtype)
     if spans:
         return _indices(shape, spans, rng).astype(kind)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime import ModelError, aligned
+from modelc.runtime import ModelError, aligned, as_bits
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
@@ -32,7 +32,7 @@ Run = Callable[[Arrays], Arrays]
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """An npz whose members are numbers, with the names beside: a tensor's name can be anything."""
-    members: dict[str, Any] = {f"a{k}": array for k, array in enumerate(arrays.values())}
+    members: dict[str, Any] = {f"a{k}": as_bits(array) for k, array in enumerate(arrays.values())}
     np.savez(path, names=np.array(json.dumps(list(arrays))), **members)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx as tx
 
 from modelc.codegen.lower.leaves import flattened, lane_step
-from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots
+from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
 from modelc.codegen.math.operations import lower_cast, lower_op
 from modelc.ir.affine import Linear, linear, simplify
@@ -53,6 +53,10 @@ class Expressions:
         if e.name == "cast":
             assert e.dtype is not None
             return self.named(lower_cast(e.dtype, args[0], dtype, lanes)), lanes
+        if e.name == "bits":
+            assert e.dtype is not None
+            to, stored = stored_dtype(e.dtype), stored_dtype(dtype)
+            return (args[0] if to == stored else tx.reinterpret(f"{to}x{lanes}" if lanes > 1 else to, args[0])), lanes
         return self.operate(e.name, args, dtype, lanes), lanes
 
     def operate(self, name: str, args: list[Any], dtype: str, lanes: int) -> Any:
@@ -218,7 +222,7 @@ class Expressions:
         if isinstance(e, Load):
             loaded, _ = self.load(e, scope)
             return tx.Cast("int32", loaded)
-        if e.name in ("select", "cast") or OPERATIONS[e.name].result == "bool":
+        if e.name in ("select", "cast", "bits") or OPERATIONS[e.name].result == "bool":
             value, _ = self.value(e, scope)
             return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
         if any(isinstance(x, Load) for x in walk(e)):

@@ -12,13 +12,13 @@ from modelc.codegen.intrinsics.applications import Slots, TileFile
 from modelc.codegen.lower.leaves import slot_pieces
 from modelc.codegen.lower.vectors import int32, lanes_at, sequence
 from modelc.ir.affine import Linear
-from modelc.ir.expr import Const, Expr, Var
+from modelc.ir.expr import NARROW, Const, Expr, Var
 from modelc.ir.nest import Region
 
 
 def stored_dtype(dtype: str) -> str:
-    """How a dtype lies in memory: bools as bytes, bfloat16 as its bits."""
-    return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
+    """How a dtype lies in memory: bools as bytes, bfloat16 and narrow numbers as their bits."""
+    return {"bool": "uint8", "bfloat16": "uint16", **dict.fromkeys(NARROW, "uint8")}.get(dtype, dtype)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm import tirx as tx
 
-from modelc.ir.expr import DTYPES, Const
+from modelc.ir.expr import DTYPES, NARROW, Const
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
     "add": operator.add,
@@ -44,6 +44,8 @@ def constant(e: Const) -> Any:
         return tx.IntImm("bool", int(e.value))
     if e.dtype == "bfloat16":
         return tx.IntImm("uint16", int(np.asarray(e.value, DTYPES["bfloat16"]).view(np.uint16)))
+    if e.dtype in NARROW:
+        return tx.IntImm("uint8", int(np.asarray(e.value, DTYPES[e.dtype]).view(np.uint8)))
     return tx.const(e.value, e.dtype)
 
 

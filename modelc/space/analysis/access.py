@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Buffer, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, variables
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads, op, variables
 from modelc.ir.layout import Layout
 from modelc.target import Target
 
@@ -74,7 +74,7 @@ def pieces(step: int | None) -> int:
 
 def stored_lanes(target: Target, dtype: str) -> int:
     """Elements of `dtype` in one vector; bools lie in memory as bytes."""
-    return target.lanes("uint8" if dtype == "bool" else dtype)
+    return target.lanes("uint8" if DTYPES[dtype].itemsize == 1 else dtype)
 
 
 def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
