@@ -80,12 +80,19 @@ def test_bert_ignores_masked_tokens():
     np.testing.assert_allclose(before[:, :12], after[:, :12], atol=1e-5)
 
 
+def every_tensor(graph):
+    """The tensors that a graph holds, in its branches and loops too."""
+    yield from graph.initializer
+    for attribute in (a for node in graph.node for a in node.attribute):
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            yield attribute.t
+        for inner in (attribute.g, *attribute.graphs):
+            yield from every_tensor(inner)
+
+
 def subnormal_share(model):
-    """The share of f32 weights (initialisers and Constant nodes) that are subnormal."""
-    constants = [
-        a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")
-    ]
-    arrays = [onnx.numpy_helper.to_array(tensor) for tensor in [*model.graph.initializer, *constants]]
+    """The share of f32 weights (initialisers and Constant nodes, wherever they are) that are subnormal."""
+    arrays = map(onnx.numpy_helper.to_array, every_tensor(model.graph))
     values = np.concatenate([array.ravel() for array in arrays if array.dtype == np.float32])
     return ((values != 0) & (abs(values) < np.finfo(np.float32).tiny)).mean()
 
