@@ -38,8 +38,8 @@ class CostParameters:
 
     # Vectors that are not loaded or stored as they lie
     split_loads: float = 2.0  # vectors that lie across lines cost as many that do not
-    element_cycles: float = 1.0  # of an element that is gathered
-    scatter_cycles: float = 2.0  # of an element that is stored by itself, far from the last
+    element_cycles: float = 1.0  # of an element that a map gathers or scatters
+    scatter_cycles: float = 2.0  # of an element of a register tile that is stored by itself: the tile waits for it
     guarded_cycles: float = 4.0  # of an element that is gathered where a condition holds
     transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
     copy_cycles: float = 1.0  # of a vector that is copied

@@ -186,7 +186,7 @@ def _step_cycles(
     cost = target.cost
     held = prod(sizes.values())
     shifted = False  # a window slides along the vector: no two taps read the same vector
-    wide = narrow = gathered = scattered = crossed = 0.0
+    wide = narrow = scattered = crossed = 0.0
     for read in reads:
         count = prod(n for name, n in sizes.items() if read.strides.get(name) != 0 and name != vector)
         step = read.strides.get(vector, 0)
@@ -202,7 +202,7 @@ def _step_cycles(
         elif moves(block.body[0]) and any(n > 1 and read.strides.get(name) == 1 for name, n in sizes.items()):
             crossed += count * sizes[vector]
         else:
-            gathered += count * sizes[vector] * lanes
+            scattered += count * sizes[vector] * lanes
     if block.reduction and not shifted and all(r.strides.get(vector) != 0 for r in reads):
         wide /= 2  # windows: half of what a tap needs was loaded for the one before
     stored = 0.0
@@ -220,7 +220,7 @@ def _step_cycles(
     cycles = step_cycles(cost, arithmetic, wide, narrow, latency, stores=stored, loops=float(looped))
     guarded = any(isinstance(e, Op) and e.name == "select" for e in block.body)
     element = cost.guarded_cycles if guarded else cost.element_cycles
-    return cycles + element * gathered + cost.scatter_cycles * scattered + cost.transpose_cycles * crossed
+    return cycles + element * scattered + cost.transpose_cycles * crossed
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:
