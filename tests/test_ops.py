@@ -405,6 +405,8 @@ def test_binary_on_special_values(op: str) -> None:
 def test_every_operator_has_a_case() -> None:
     covered = {c.op for c in CASES} | set(UNARY)
     elsewhere = {"NonZero", "HannWindow", "HammingWindow", "BlackmanWindow", "CumProd", "CenterCropPad", "Scatter"}
+    elsewhere |= {"LSTMStep", "GRUStep", "RNNStep", "StepsWithin"}  # test_recurrent.py
+    elsewhere |= {"BitCast"}  # test_narrow.py
     assert set(OPERATORS) - covered - elsewhere == set()
 
 
