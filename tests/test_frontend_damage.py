@@ -357,6 +357,16 @@ def test_a_function_of_an_absurd_operator_set(tmp_path):
     refused(made, tmp_path, "uses version 1099511627776 of operator set 'x'")
 
 
+def test_a_function_whose_caller_leaves_out_what_it_needs(tmp_path):
+    sets = [helper.make_opsetid("", 18)]
+    body = [node("Add", "a,b", "s"), node("Clip", "s,low", "c")]
+    function = helper.make_function("own", "f", ["a", "b", "low"], ["c"], body, sets)
+    made = model([node("f", "X", "Y", domain="own")], X, functions=[function], domains=("", "own"))
+    refused(made, tmp_path, r"expected an input at position 1 \(B\), found none")
+    made = model([node("f", "X,X", "Y", domain="own")], X, functions=[function], domains=("", "own"))
+    assert import_model(save(made, tmp_path)).outputs == ("Y",)
+
+
 def test_a_recurrent_direction_that_is_none(tmp_path):
     weights = {"W": np.ones((1, 16, 3), np.float32), "R": np.ones((1, 16, 4), np.float32)}
     made = node("LSTM", "X,W,R", "Y", hidden_size=4, direction="x")

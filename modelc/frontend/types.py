@@ -34,6 +34,7 @@ def inferred_bytes(
     schema = schema_of(node.op_type, domain, versions.get(domain, 1))
     if schema is None or domain != "":
         return None
+    node = _without(node, inputs, schema, where)
     given = {name: value for name, value in zip(node.input, inputs, strict=True) if value is not None}
     types = {name: type_of(value) for name, value in given.items()}
     small = {name: value.data for name, value in given.items() if value.data is not None and value.data.size <= SMALL}
@@ -49,6 +50,20 @@ def inferred_bytes(
         raise ModelError(f"{where}: ONNX does not allow this: {said}; its inputs are {shown or 'none'}") from None
     sizes = [_bytes(kind, f"{where}: its result {name!r}") for name, kind in found.items()]
     return None if None in sizes or len(sizes) < len(node.output) else sum(size for size in sizes if size is not None)
+
+
+def _without(node: onnx.NodeProto, inputs: Sequence[Value | None], schema: Any, where: str) -> onnx.NodeProto:
+    """The node with no name for what is absent: in a function's body that is a parameter which its caller left out.
+    Raises ModelError where the operator needs it."""
+    known = onnx.NodeProto()
+    known.CopyFrom(node)
+    for k, value in enumerate(inputs):
+        if value is not None:
+            continue
+        if k < len(schema.inputs) and schema.inputs[k].option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise ModelError(f"{where}: expected an input at position {k} ({schema.inputs[k].name}), found none")
+        known.input[k] = ""
+    return known
 
 
 def _bytes(kind: Any, what: str) -> int | None:
