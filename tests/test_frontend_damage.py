@@ -163,7 +163,7 @@ BY_INFERENCE = {
     "strides": (node("Conv", "X,W", "Y", strides=[0, 1]), IMAGE, W, "strides must"),
     "kernel": (node("MaxPool", "X", "Y", kernel_shape=[0, 0]), IMAGE, {}, "kernel_shape must"),
     "perm": (node("Transpose", "X", "Y", perm=[0, 0, 1]), X, {}, "repeated value"),
-    "axis": (node("Softmax", "X", "Y", axis=7), X, {}, "'axis' must be in"),
+    "axis": (node("Softmax", "X", "Y", axis=7), X, {}, "expected an axis from -3 to 3, found 7"),
     "split": (node("Split", "X", "Y,Z", axis=2, num_outputs=1 << 40), X, {}, "expected num_outputs 2, as many"),
     "result": (node("Tile", "X,K", "Y"), X, {"K": np.array([1 << 40] * 3)}, "its result 'Y' has the .* at most"),
 }
@@ -355,6 +355,12 @@ def test_a_function_of_an_absurd_operator_set(tmp_path):
     function = helper.make_function("own", "f", ["a"], ["b"], [node("Relu", "a", "b")], sets)
     made = model([node("f", "X", "Y", domain="own")], X, functions=[function], domains=("", "own"))
     refused(made, tmp_path, "uses version 1099511627776 of operator set 'x'")
+
+
+@pytest.mark.parametrize("axis", [-4, -(1 << 31), 1 << 31, (1 << 63) - 1])
+def test_an_axis_that_inference_would_write_to(tmp_path, axis):
+    made = model([node("LayerNormalization", "X,s", "Y,M,S", axis=axis)], X, constants={"s": np.ones(4, np.float32)})
+    refused(made, tmp_path, f"expected an axis from -3 to 3, found {axis}")
 
 
 def test_a_function_whose_caller_leaves_out_what_it_needs(tmp_path):

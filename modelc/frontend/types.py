@@ -35,6 +35,7 @@ def inferred_bytes(
     if schema is None or domain != "":
         return None
     node = _without(node, inputs, schema, where)
+    _check_axis(node, inputs, where)
     given = {name: value for name, value in zip(node.input, inputs, strict=True) if value is not None}
     types = {name: type_of(value) for name, value in given.items()}
     small = {name: value.data for name, value in given.items() if value.data is not None and value.data.size <= SMALL}
@@ -64,6 +65,16 @@ def _without(node: onnx.NodeProto, inputs: Sequence[Value | None], schema: Any, 
             raise ModelError(f"{where}: expected an input at position {k} ({schema.inputs[k].name}), found none")
         known.input[k] = ""
     return known
+
+
+def _check_axis(node: onnx.NodeProto, inputs: Sequence[Value | None], where: str) -> None:
+    """Raises ModelError for an axis that its first input does not have: ONNX's inference writes to that dimension."""
+    if not inputs or inputs[0] is None:
+        return
+    rank = max(1, len(inputs[0].shape) + (node.op_type == "OneHot"))  # whose axis is one of its result
+    for attribute in node.attribute:
+        if attribute.name == "axis" and not -rank <= attribute.i <= rank:
+            raise ModelError(f"{where}: expected an axis from {-rank} to {rank}, found {attribute.i}")
 
 
 def _bytes(kind: Any, what: str) -> int | None:
