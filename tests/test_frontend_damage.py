@@ -282,6 +282,10 @@ AT_DEFINITION = {  # ONNX's inference takes them
         node("Resize", "X,r,,s", "Y", coordinate_transformation_mode="tf_crop_and_resize"), 18,
         {"r": np.array([0, 0, np.nan, 1, 1, 1], np.float32), "s": np.array([1, 4, 5])}, "finite numbers as roi",
     ),
+    "reach": (
+        node("AveragePool", "X", "Y", kernel_shape=[1 << 40], auto_pad="SAME_UPPER"), 22, {},
+        "reaches over at most 2147483647 elements, found 1099511627776",
+    ),
     "diagonal": (node("Trilu", "X,k", "Y"), 14, {"k": np.array([1, 2, 3])}, "expected one number as k, found 3"),
     "positions": (node("Resize", "X,,,s", "Y"), 18, {"s": np.array([1, 4, 9])}, "expected a dimension of at most 7"),
     "weights": (

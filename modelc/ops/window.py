@@ -11,6 +11,7 @@ from modelc.ops.operator import fail, ints, text
 
 SPACE = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 TAPS = {1: ("s",), 2: ("r", "s"), 3: ("r", "s", "t")}
+FARTHEST = (1 << 31) - 1  # elements that a window reaches over: positions in it are numbers of 32 bits
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def window(node: Node, space: Sequence[int], kernel: Sequence[int]) -> Window:
     rank = len(space)
     strides, dilations = ints(node, "strides", [1] * rank), ints(node, "dilations", [1] * rank)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if max(reach, default=0) > FARTHEST:
+        fail(node, f"expected a window that reaches over at most {FARTHEST} elements, found {max(reach)}")
     mode = text(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         totals = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(space, strides, reach, strict=True)]
