@@ -23,17 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from kept_rows import MODELS
 from rich.table import Table
 from space_tasks import Found, distinct, model_file
 
 from modelc.cli.output import err, out
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
-from modelc.search.population import Space, key_of
+from modelc.search.population import Space
 from modelc.space.sketch import Sketch
 from modelc.target import Target, load_target
 
-MODELS = Path(__file__).parent.parent / "models"
 ONCE = Effort(sample_seconds=0.0, least=1, most=1, seconds=0.0)  # what counts is what it computes
 REFUSED = ("invalid", "build-timeout", "timeout")  # too large or too slow, not wrong
 
@@ -84,7 +84,7 @@ def drawn(sketches: Sequence[Listed], count: int, seed: int) -> Iterator[tuple[L
     for after, one in zip(range(len(sketches), 0, -1), sorted(sketches, key=lambda s: s.sketch.size), strict=True):
         for point in one.sketch.random(-(-left // after), rng):
             candidate = one.sketch.candidate(point)
-            if (key := (one.found.task.hash, key_of(candidate))) not in known:
+            if (key := (one.found.task.hash, candidate.key)) not in known:
                 known.add(key)
                 left -= 1
                 yield one, candidate

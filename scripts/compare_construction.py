@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +26,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from construction_tables import WAYS, Row, ratios, tables
+from construction_tables import WAYS, ratios, tables
 from greedy import greedy_knobs
+from kept_rows import CLOSE, LONGER, Kept, Row, parser
 
-from modelc import __version__
 from modelc.config import load_config
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.measure import Effort, Measurer
+from modelc.measure import Measurer
 from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.space.construct import constructed
@@ -48,9 +47,6 @@ from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target
 
-CLOSE = 1.1  # over the best: who is measured again
-LONGER = Effort(least=20, most=100, noise=0.003, seconds=0.5)
-MODELS = Path(__file__).parent.parent / "models"
 TASKS = {
     "resnet50:conv_relu_44": "1x1",
     "resnet50:conv_relu_30": "3x3",
@@ -224,52 +220,21 @@ def held(lock: Path | None) -> Iterator[None]:
         yield
 
 
-# --- keeping ------------------------------------------------------------------------------------------------------
-
-
-def kept(path: Path | None, about: Row) -> list[Row]:
-    """The rows of an earlier run with the same settings."""
-    if path is None or not path.exists():
-        return []
-    data = json.loads(path.read_text())
-    if data["about"] != about:
-        raise SystemExit(f"{path} was measured with {data['about']}, and this is {about}: say another file")
-    rows: list[Row] = data["rows"]
-    return rows
-
-
-def keep(path: Path | None, about: Row, rows: Sequence[Row]) -> None:
-    if path is not None:
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-        new.replace(path)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--candidates", type=int, default=300, help="random candidates of each task")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--constants", choices=("cold", "warm"), default="cold")
-    parser.add_argument("--target", default="native")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="MODEL:TASK")
-    parser.add_argument("--models", type=Path, default=MODELS, help="the folder of the networks")
-    parser.add_argument("--json", type=Path, help="keeps what was measured; what it has already is not measured again")
-    parser.add_argument("--lock", type=Path, help="a file whose lock is held while measuring")
-    options = parser.parse_args()
+    assert __doc__
+    arguments = parser(__doc__, "candidates", 300, TASKS)
+    arguments.add_argument("--lock", type=Path, help="a file whose lock is held while measuring")
+    options = arguments.parse_args()
     target = replace(load_target(options.target), cores=1)
-    about = {"modelc": __version__, "target": target.key}
-    about |= {key: getattr(options, key) for key in ("candidates", "seed", "constants")}
-    rows = kept(options.json, about)
+    kept = Kept.of(options, "candidates", target)
     with Measurer(target) as measurer:
-        for name in [name for name in options.tasks if name not in {r["task"] for r in rows}]:
+        for name in [name for name in options.tasks if kept.find(name) is None]:
             contest = prepared(name, target, options)
             with held(options.lock):
-                rows.append(measured(contest, measurer))
-            keep(options.json, about, rows)
-            over = ratios(rows[-1])["construction"]
-            print(f"{rows[-1]['task']}: construction takes {over:.3f} of the best random one", flush=True)
-    chosen = [row for row in rows if row["task"] in options.tasks]
-    print("\n".join(["", *tables(sorted(chosen, key=lambda r: options.tasks.index(r["task"])), TASKS)]))
+                row = measured(contest, measurer)
+            kept.add(row)
+            print(f"{name}: construction takes {ratios(row)['construction']:.3f} of the best random one", flush=True)
+    print("\n".join(["", *tables(kept.of_tasks(options.tasks), TASKS)]))
 
 
 if __name__ == "__main__":

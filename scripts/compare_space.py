@@ -22,14 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from check_space import MODELS
-from compare_construction import CLOSE, LONGER, keep, kept
-from construction_tables import Row, prediction
+from construction_tables import prediction
+from kept_rows import CLOSE, LONGER, Kept, Row, parser
 from space_tasks import Found, named
 
-from modelc import __version__
 from modelc.measure import Measurer
-from modelc.search.population import Space, key_of
+from modelc.search.population import Space
 from modelc.space.choose import chosen
 from modelc.target import Target, load_target
 
@@ -64,16 +62,16 @@ def measured(found: Found, target: Target, measurer: Measurer, options: argparse
     rows = space.random(options.points, np.random.default_rng(options.seed))
     individuals = [space.individual(row) for row in rows]
     own = chosen(found.task, target, found.policy).candidate
-    keys = [key_of(one.candidate) for one in individuals]
-    candidates = {key_of(own): own} | {k: one.candidate for k, one in zip(keys, individuals, strict=True)}
+    keys = [one.candidate.key for one in individuals]
+    candidates = {own.key: own} | {k: one.candidate for k, one in zip(keys, individuals, strict=True)}
     subject = measurer.subject(found.task, found.constant_bytes if options.constants == "cold" else 0)
     results = dict(zip(candidates, measurer.measure(subject, list(candidates.values())), strict=True))
     bugs = [one for one in results.values() if one.outcome in ("wrong", "crashed", "build-failed")]
-    if bugs or not results[key_of(own)].ok:
-        one = bugs[0] if bugs else results[key_of(own)]
+    if bugs or not results[own.key].ok:
+        one = bugs[0] if bugs else results[own.key]
         raise SystemExit(f"{found.name}: a schedule is a bug of modelc ({one.outcome}): {one.message}")
     best = min(one.relative for one in results.values())
-    near = [k for k, one in results.items() if one.ok and (k == key_of(own) or one.relative <= CLOSE * best)]
+    near = [k for k, one in results.items() if one.ok and (k == own.key or one.relative <= CLOSE * best)]
     numbers = {measurer.submit(subject, candidates[k], LONGER): k for k in near}
     results |= {numbers[number]: one for number, one in measurer.results()}
     seconds = statistics.median(one.reference_seconds for one in results.values() if one.ok)
@@ -93,7 +91,7 @@ def measured(found: Found, target: Target, measurer: Measurer, options: argparse
         "task": found.name,
         "hash": found.task.hash,
         "sketches": len(space.sketches),
-        "chosen": results[key_of(own)].relative * seconds,
+        "chosen": results[own.key].relative * seconds,
         "points": points,
         "refused": len(rows) - len(points),
     }
@@ -128,27 +126,16 @@ def report(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=200, help="random points of each task")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--constants", choices=("cold", "warm"), default="cold")
-    parser.add_argument("--target", default="native")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="MODEL:TASK")
-    parser.add_argument("--models", type=Path, default=MODELS, help="the folder of the networks")
-    parser.add_argument("--json", type=Path, help="keeps what was measured; what it has already is not measured again")
-    options = parser.parse_args()
+    assert __doc__
+    options = parser(__doc__, "points", 200, TASKS).parse_args()
     target = replace(load_target(options.target), cores=1)
-    about = {"modelc": __version__, "target": target.key}
-    about |= {key: getattr(options, key) for key in ("points", "seed", "constants")}
-    rows = kept(options.json, about)
-    known = {row["task"] for row in rows}
+    kept = Kept.of(options, "points", target)
     with tempfile.TemporaryDirectory(prefix="modelc-space-") as folder, Measurer(target) as measurer:
-        for name in [name for name in options.tasks if name not in known]:
-            rows.append(measured(named(name, options.models, Path(folder), target), target, measurer, options))
-            keep(options.json, about, rows)
-            print(f"{name}: what is chosen takes {ratio(rows[-1]):.3f} of the best random point", flush=True)
-    chosen_rows = [row for row in rows if row["task"] in options.tasks]
-    print("\n".join(["", *report(sorted(chosen_rows, key=lambda r: options.tasks.index(r["task"])))]))
+        for name in [name for name in options.tasks if kept.find(name) is None]:
+            row = measured(named(name, options.models, Path(folder), target), target, measurer, options)
+            kept.add(row)
+            print(f"{name}: what is chosen takes {ratio(row):.3f} of the best random point", flush=True)
+    print("\n".join(["", *report(kept.of_tasks(options.tasks))]))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ against what was measured."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
+from kept_rows import Row
+
+from modelc.search.ranking import best_quarter, correlation
 
 WAYS = ("construction", "rules", "greedy", "analytic")
 BEHIND = 1.1  # of the best random candidate's time: where construction takes more, the knobs of both are shown
-Row = dict[str, Any]  # of one Task: `ways` and `points`, each with its knobs, predicted and measured seconds
 
 
 def best_random(row: Row) -> Row:
@@ -28,11 +28,11 @@ def ratios(row: Row) -> dict[str, float]:
 def prediction(row: Row) -> dict[str, float]:
     """How far predicted and measured times of the random candidates agree."""
     predicted, measured = (np.array([p[key] for p in row["points"]]) for key in ("predicted", "measured"))
-    quarter = np.argsort(measured, kind="stable")[: max(4, len(measured) // 4)]
+    quarter = best_quarter(1 / measured)
     return {
         "regret": float(measured[np.argmin(predicted)] / measured.min()),
-        "rank": float(spearmanr(predicted, measured).statistic),
-        "rank of best quarter": float(spearmanr(predicted[quarter], measured[quarter]).statistic),
+        "rank": correlation(predicted, measured),
+        "rank of best quarter": correlation(predicted[quarter], measured[quarter]),
         "measured / predicted": float(np.median(measured / predicted)),
     }
 

@@ -13,7 +13,6 @@ the last column. Threads, and how much estimates are doubted, are not fitted: on
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,13 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from check_space import MODELS
-from compare_construction import keep, kept
 from compare_space import TASKS, measured
-from construction_tables import Row, prediction
+from construction_tables import prediction
+from kept_rows import Kept, Row, parser
 from space_tasks import Found, named
 
-from modelc import __version__
 from modelc.measure import Measurer
 from modelc.search.population import Space
 from modelc.target import CostParameters, Target, load_target
@@ -136,34 +133,25 @@ def report(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=100, help="random points of each task")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--constants", choices=("cold", "warm"), default="cold")
-    parser.add_argument("--target", default="native")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="MODEL:TASK")
-    parser.add_argument("--held-out", nargs="+", metavar="MODEL:TASK", help="of these tasks: every third")
-    parser.add_argument("--parameters", nargs="+", choices=FITTED, default=list(FITTED), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=2, help="how often all parameters are gone through")
-    parser.add_argument("--models", type=Path, default=MODELS, help="the folder of the networks")
-    parser.add_argument("--json", type=Path, help="keeps what was measured; what it has already is not measured again")
-    options = parser.parse_args()
+    assert __doc__
+    arguments = parser(__doc__, "points", 100, TASKS)
+    arguments.add_argument("--held-out", nargs="+", metavar="MODEL:TASK", help="of these tasks: every third")
+    arguments.add_argument("--parameters", nargs="+", choices=FITTED, default=list(FITTED), metavar="NAME")
+    arguments.add_argument("--rounds", type=int, default=2, help="how often all parameters are gone through")
+    options = arguments.parse_args()
     apart = options.held_out or options.tasks[2::3]
     if set(options.tasks) <= set(apart):
         raise SystemExit("every task is held out; expected one at least to fit to")
     target = replace(load_target(options.target), cores=1)
-    about = {"modelc": __version__, "target": target.key}
-    about |= {key: getattr(options, key) for key in ("points", "seed", "constants")}
-    rows = kept(options.json, about)
+    kept = Kept.of(options, "points", target)
     samples = {}
     with tempfile.TemporaryDirectory(prefix="modelc-fit-") as folder, Measurer(target) as measurer:
         for name in options.tasks:
             found = named(name, options.models, Path(folder), target)
-            row = next((row for row in rows if row["task"] == name and "number" in row["points"][0]), None)
+            row = kept.find(name)
             if row is None:
                 row = measured(found, target, measurer, options)
-                rows = [*(r for r in rows if r["task"] != name), row]
-                keep(options.json, about, rows)
+                kept.add(row)
                 print(f"{name}: {len(row['points'])} points are measured", flush=True)
             samples[name] = Sample(found, row, target)
     training = [one for name, one in samples.items() if name not in apart]

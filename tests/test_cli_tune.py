@@ -33,7 +33,7 @@ from modelc.measure import Measurement
 from modelc.package import emulator, find_toolchain
 from modelc.pipeline import Run
 from modelc.policy import Policy
-from modelc.search.population import Space, key_of
+from modelc.search.population import Space
 from modelc.search.tune import Subject
 from modelc.target import load_target
 
@@ -105,7 +105,7 @@ def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) ->
     rebuilt = modelc.compile(path, output=tmp_path / "r.modelc", choices=tmp_path / "t.modelc")
     assert rebuilt.chosen == 1 and contents(tmp_path / "r.modelc") == contents(tmp_path / "t.modelc")
     tuned, untuned = (read_choices_file(tmp_path / name / "choices.json").tasks for name in ("t.modelc", "u.modelc"))
-    assert tuned.keys() == untuned.keys() and all(key_of(tuned[k]) != key_of(untuned[k]) for k in tuned)
+    assert tuned.keys() == untuned.keys() and all(tuned[k].key != untuned[k].key for k in tuned)
 
 
 def test_a_runner_measures_for_another_machine(tmp_path, capsys) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import compare_construction as compare
 import construction_tables as tables
+import kept_rows
 import make_networks
 import pytest
 from test_bench_scripts import script
 
+from modelc.target import load_target
 
-def row(task: str, measured: list[float], predicted: list[float], construction: float) -> tables.Row:
+
+def row(task: str, measured: list[float], predicted: list[float], construction: float) -> kept_rows.Row:
     points = [
         {"knobs": f"knobs {k}", "measured": m, "predicted": p, "samples": 9}
         for k, (m, p) in enumerate(zip(measured, predicted, strict=True))
@@ -45,12 +47,19 @@ def test_the_report() -> None:
 
 
 def test_what_was_measured_otherwise_is_not_mixed(tmp_path: Path) -> None:
-    path = tmp_path / "f.json"
-    assert compare.kept(path, {"seed": 0}) == [] == compare.kept(None, {"seed": 0})
-    compare.keep(path, {"seed": 0}, [{"task": "a"}])
-    assert compare.kept(path, {"seed": 0}) == [{"task": "a"}]
-    with pytest.raises(SystemExit, match=re.escape("was measured with {'seed': 0}, and this is {'seed': 1}")):
-        compare.kept(path, {"seed": 1})
+    arguments = kept_rows.parser("", "points", 9, ["a"])
+    target = load_target("cortex-a76")
+
+    def kept(*options: str) -> kept_rows.Kept:
+        return kept_rows.Kept.of(arguments.parse_args(["--json", str(tmp_path / "f.json"), *options]), "points", target)
+
+    for row in ({"task": "a", "chosen": 1}, {"task": "b"}, {"task": "a", "chosen": 2}):
+        kept().add(row)
+    assert kept().rows == [{"task": "b"}, {"task": "a", "chosen": 2}] and kept().find("c") is None
+    assert kept().of_tasks(["a", "c"]) == [{"task": "a", "chosen": 2}]
+    for other in ("--seed=1", "--points=8", "--constants=warm"):
+        with pytest.raises(SystemExit, match=r"f.json was measured with .*'seed': 0.*, and this is "):
+            kept(other)
 
 
 def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:

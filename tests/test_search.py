@@ -12,7 +12,7 @@ from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
 from modelc.search.evolve import Evolve, Explorer, crossed, moved, redrawn, stepped
 from modelc.search.explorers import EXPLORERS
-from modelc.search.population import Individual, Space, key_of
+from modelc.search.population import Individual, Space
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketch import Points
 
@@ -50,14 +50,14 @@ def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
     explorer = EXPLORERS[name](space, seed=1)
     untuned = chosen(CONV, host_target()).candidate
     explorer.skip(untuned)
-    seen = {key_of(untuned)}
+    seen = {untuned.key}
     count = 0
     for _ in range(3):
         found = explorer.propose(6)
         assert len(found) <= 6 and all(space.legal(space.row(one)[None, :])[0] for one in found)
         for one in found:
             assert one.candidate == one.sketch.candidate(one.point)
-            seen.add(key_of(one.candidate))
+            seen.add(one.candidate.key)
         count += len(found)
         explorer.learn(measured(space, found))
         if found:
@@ -74,7 +74,7 @@ def test_a_space_without_knobs_ends(name: str) -> None:
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_equal_seeds_propose_equal_candidates(name: str) -> None:
     one, other = (EXPLORERS[name](space_of(CONV), seed=3).propose(5) for _ in range(2))
-    assert one and [key_of(a.candidate) for a in one] == [key_of(b.candidate) for b in other]
+    assert one and [a.candidate.key for a in one] == [b.candidate.key for b in other]
 
 
 def test_evolution_finds_what_the_closed_forms_do_not_see() -> None:

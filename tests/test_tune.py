@@ -14,7 +14,7 @@ from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
 from modelc.search.evolve import Random
 from modelc.search.explorers import explorer_class
-from modelc.search.population import Individual, Space, key_of
+from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler, Work, total
 from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
@@ -35,10 +35,10 @@ class Machine:
     crashes. Interrupted after so many measurements."""
 
     def __init__(self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30) -> None:
-        self.untuned, self.noise, self.until, self.calls = {key_of(c) for c in untuned}, noise, until, 0
+        self.untuned, self.noise, self.until, self.calls = {c.key for c in untuned}, noise, until, 0
 
     def seconds(self, candidate: Candidate) -> float:
-        name = key_of(candidate)
+        name = candidate.key
         return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
 
     def __call__(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
@@ -69,7 +69,7 @@ def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) 
 def test_the_fastest_is_taken_and_the_budget_kept() -> None:
     result, machine, kept = tuned()
     assert result.ended == "budget" and result.trials == len(kept) == machine.calls == 48
-    assert len({key_of(c) for s, c in kept if s.key == MATMULS[0].hash}) == len(result.subjects[0].measured)
+    assert len({c.key for s, c in kept if s.key == MATMULS[0].hash}) == len(result.subjects[0].measured)
     for subject in result.subjects:
         fastest = min(machine.seconds(c) for c, m in subject.measured if m.ok)
         assert fastest < 0.9e-3 and machine.seconds(subject.best) == fastest

@@ -2,9 +2,9 @@
 
 An explorer proposes individuals that it has not proposed before, each legal, and learns what was measured of them.
 (Their Nests are verified where they are built, before anything is lowered: in the processes that build, and once.)
-Evolution is Ansor's (section 5.1): selection in proportion to the predicted
-throughput; mutation of one knob (to a neighbour, or to any value), or of the Sketch itself; crossover within a Sketch;
-and a share of random and of constructed individuals.
+Evolution is Ansor's (section 5.1): selection in proportion to the predicted throughput; mutation of one knob (to a
+neighbour, or to any value), or of the Sketch itself; crossover within a Sketch; and a share of random and of
+constructed individuals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
 from modelc.search.learned import LearnedCost
-from modelc.search.population import Individual, Space, key_of
+from modelc.search.population import Individual, Space
 from modelc.search.residual import Residual
 from modelc.space.sketch import Floats, Points
 
@@ -27,8 +27,7 @@ ANCESTORS = 16  # of the best measured, from which each search begins
 CROSSED, NEAR, ANYWHERE = 0.35, 0.40, 0.20  # parts of a generation by operation; the rest changes its Sketch
 CHANCE = 0.1  # of a batch that is random
 DRAWN = 8  # rows that are drawn for each random one that is wanted
-SCORED = 32  # of what evolution finds best by the estimates and what is known of their errors, that are also scored by
-# the learned cost: it takes milliseconds for each
+SCORED = 32  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
 GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
 
 
@@ -53,7 +52,7 @@ class Explorer(ABC):
 
     def skip(self, candidate: Candidate) -> None:
         """Says that `candidate` is measured otherwise."""
-        self.seen.add(key_of(candidate))
+        self.seen.add(candidate.key)
 
     def new(self, rows: Points) -> Points:
         """Those of `rows` that were not tried yet, once each, in their order."""
@@ -75,7 +74,7 @@ class Explorer(ABC):
             if not self.space.legal(row[None, :])[0]:
                 continue
             one = self.space.individual(row)
-            if (name := key_of(one.candidate)) not in self.seen:
+            if (name := one.candidate.key) not in self.seen:
                 self.seen.add(name)
                 found.append(one)
         return found

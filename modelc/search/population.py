@@ -6,7 +6,6 @@ crossover and selection work on all Sketches at once.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,8 +121,3 @@ def _scale(group: list[Sketch], cores: int) -> float:
     best = int(np.argmin(estimates))
     sketch = group[best]
     return task_seconds(sketch.task, sketch.candidate(sketch.start()), sketch.target, cores) / estimates[best]
-
-
-def key_of(candidate: Candidate) -> str:
-    """What equal Candidates have in common, however they were described."""
-    return json.dumps(candidate.to_json(), sort_keys=True)

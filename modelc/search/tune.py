@@ -18,7 +18,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
 from modelc.search.evolve import Explorer
-from modelc.search.population import Individual, key_of
+from modelc.search.population import Individual
 from modelc.search.scheduler import Scheduler
 
 BATCH = 16
@@ -197,10 +197,10 @@ def _batch(subject: Subject, count: int) -> list[tuple[Candidate, Individual | N
     """What is measured in one round: at first the untuned Candidate, which may be a point of the space or not."""
     if subject.measured:
         return [(one.candidate, one) for one in subject.explorer.propose(count)]
-    name = key_of(subject.untuned)
+    name = subject.untuned.key
     space = subject.explorer.space
     built = (space.individual(row) for row in space.constructed(space.target.cores))
-    own = next((one for one in built if key_of(one.candidate) == name), None)
+    own = next((one for one in built if one.candidate.key == name), None)
     subject.explorer.skip(subject.untuned)
     first = [(subject.untuned, own), *subject.again][:count]
     more = subject.explorer.propose(count - len(first)) if count > len(first) else []

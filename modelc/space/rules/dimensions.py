@@ -1,4 +1,4 @@
-"""Derivation rules that make one dimension of two, and two of one: stages.py names them.
+"""Derivation rules that make one dimension of two, and two of one: derivation.py names them.
 
 collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
 factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)

@@ -1,4 +1,4 @@
-"""Two reductions as one, and the constant that they index with it: a derivation rule that stages.py names.
+"""Two reductions as one, and the constant that they index with it: a derivation rule that derivation.py names.
 
 fuse(block, outer, inner, multiple)   before, and after fusing s and c to a multiple of 2
 
