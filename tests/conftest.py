@@ -1,4 +1,5 @@
-"""Tests have a cache of their own: what the user has measured neither changes what they see, nor is changed by them."""
+"""Tests have a cache of their own: what the user has measured neither changes what they see, nor is changed by them.
+And the package of the tiny model, for those who open or damage packages."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from test_package_model import spec_of
 
+from modelc.package import write_package
 from modelc.scratch import user_cache
 
 OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already
@@ -32,3 +36,15 @@ def no_database_of_the_user() -> Iterator[None]:
         for file in left:
             file.unlink()
         assert not left, "the test wrote to the user's database: give it one of its own"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the tiny model."""
+    return write_package(spec_of(), tmp_path_factory.mktemp("package") / "tiny.modelc").path
+
+
+@pytest.fixture
+def copy(package: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(package, tmp_path / "copy.modelc"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,6 @@ from modelc.errors import InputError, PackageError
 from modelc.package import check_described, read_package, run_emulated, write_package
 from modelc.package.schema import Mismatch, compiled
 from modelc.runtime import ModelError, load
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_package(spec_of(), tmp_path_factory.mktemp("package") / "tiny.modelc").path
-
-
-@pytest.fixture
-def copy(package: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(package, tmp_path / "copy.modelc"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

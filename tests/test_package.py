@@ -27,16 +27,6 @@ from modelc.package.manifest import schema
 from modelc.package.write import take_place
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_package(spec_of(), tmp_path_factory.mktemp("package") / "tiny.modelc").path
-
-
-@pytest.fixture
-def copy(package: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(package, tmp_path / "copy.modelc"))
-
-
 def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 

@@ -24,16 +24,6 @@ from modelc.package.link import RUNTIME, SOURCES
 from modelc.runtime import ModelError, load
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_package(spec_of(), tmp_path_factory.mktemp("runtime") / "tiny.modelc").path
-
-
-@pytest.fixture
-def copy(package: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(package, tmp_path / "copy.modelc"))
-
-
 def unaligned(array: np.ndarray, shift: int) -> np.ndarray:
     memory = np.zeros(array.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64 + shift

@@ -33,6 +33,7 @@ MANIFEST, LIBRARY, PARAMS = "manifest.json", "libmodel.so", "params.bin"
 MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
+_AGAIN = "copy the whole package again"
 
 Array = NDArray[Any]
 
@@ -129,10 +130,6 @@ def load(path: str | os.PathLike[str], threads: int | None = None, check: bool =
 class Model:
     """An open package. Calls from several threads are right, and take turns; open it twice to run twice at a time."""
 
-    inputs: list[TensorInfo]  # of the first variant
-    outputs: list[TensorInfo]
-    variants: list[Variant]
-
     def __init__(self, path: str, threads: int | None = None, check: bool = False) -> None:
         self._handle = _P()
         self._bounds: list[_Bound] = []
@@ -151,9 +148,9 @@ class Model:
         self.variants = [Variant(self._tensors("input", v), self._tensors("output", v)) for v in range(count)]
         if _variants_of(manifest) != self.variants:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {_AGAIN}")
-        self.inputs, self.outputs = self.variants[0]
+        self.inputs, self.outputs = self.variants[0]  # of the first variant
         self._bounds = [_Bound(index, variant) for index, variant in enumerate(self.variants)]
-        self._input_dtypes = [(t.name, _numpy_dtype(t.dtype)) for t in self.inputs]
+        self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
         count = getattr(self._library, f"modelc_{kind}_count")(self._handle, variant)
@@ -227,12 +224,12 @@ class Model:
         if len(inputs) != len(self.inputs):
             raise ModelError(self._refuse_names(inputs))
         arrays = []
-        for name, dtype in self._input_dtypes:
-            if name not in inputs:
+        for tensor, dtype in self._input_dtypes:
+            if tensor.name not in inputs:
                 raise ModelError(self._refuse_names(inputs))
-            array = np.asarray(inputs[name])
-            if array.dtype != dtype and array.dtype != _bits_dtype(self._dtype_of(name)):
-                raise ModelError(f"input '{name}' is {array.dtype.name}; the model takes {self._dtype_of(name)}")
+            array = np.asarray(inputs[tensor.name])
+            if array.dtype != dtype and array.dtype != _bits_dtype(tensor.dtype):
+                raise ModelError(f"input '{tensor.name}' is {array.dtype.name}; the model takes {tensor.dtype}")
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays
 
@@ -243,9 +240,6 @@ class Model:
             if bound.shapes == shapes:
                 return bound
         raise ModelError(self._refuse_shapes(shapes))
-
-    def _dtype_of(self, name: str) -> str:
-        return next(t.dtype for t in self.inputs if t.name == name)
 
     def _refuse_names(self, inputs: Mapping[str, Array]) -> str:
         wanted, given = [t.name for t in self.inputs], list(inputs)
@@ -331,9 +325,6 @@ class _Bound:
             results[name] = array
             self.output_pointers[k] = _address(array)
         return results
-
-
-_AGAIN = "copy the whole package again"
 
 
 class LibraryFile(NamedTuple):
@@ -498,11 +489,6 @@ def _numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 def _bits_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype("uint16" if dtype == "bfloat16" else "uint8" if dtype in _NARROW else dtype)
-
-
-def as_bits(array: Array) -> Array:
-    """An array of a dtype that is not NumPy's own as its bits, which files can hold."""
-    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
 def _names(names: Sequence[str]) -> str:
