@@ -196,6 +196,23 @@ def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
     assert any(isinstance(s, Prefetch) for s in built.nest.statements())
 
 
+def test_nothing_is_fetched_after_the_last_box() -> None:
+    """Seven images in tiles of three: after the one that is left, the next would begin beyond the end."""
+    task = parse_task("""\
+task pointwise(x, w) -> (y) anchor s0
+  in x: float32[7, 5, 16]
+  const w: float32[16, 16]
+  out y: float32[7, 5, 16]
+  block s0 [n:7 p:5 o:16 | k:16] add
+    y[n, p, o] += x[n, p, k] * w[k, o]""")
+    tags = {"n1": "unroll", "o0": "unroll", "o1": "vector"}
+    order = ("n0", "p0", "k0", "n1", "o0", "o1")
+    schedule = BlockSchedule("root", "arena", {"n": (3,), "o": (16,)}, order, tags, prefetch={"x": "n0"})
+    lines = asked(check(task, Candidate({"s0": schedule})).nest)
+    assert lines.keys() == {0, 1}
+    assert {5 * n + p for n in range(3, 7) for p in range(5)} <= lines[0] | lines[1]
+
+
 def test_hints_change_nothing_that_is_computed() -> None:
     built = check(matmul(7, 70, 13), candidate(70, 3, 2, 4))
     assert any(isinstance(s, Prefetch) for s in built.nest.statements())

@@ -199,9 +199,11 @@ class Prefetches:
 
     def box(self, start: Load, extents: Sequence[int]) -> None:
         """The next box that is read, or the one that is to be written, begins at `start`; it has so many elements along
-        the dimensions of its storage."""
+        the dimensions of its storage. There is none after the last: it would begin beyond the end of one of them."""
         boxes = self.boxes if start.buffer in self.computed else self.results
         boxes[start.buffer] = Box(start, tuple(extents))
+        if min(extents) < 1:
+            del boxes[start.buffer]
 
     def lines(self, parts: Mapping[str, Panel] | Mapping[str, Box]) -> list[Load]:
         """One element of each line of `parts` (panels or results) that this iteration of the innermost loop fetches."""
