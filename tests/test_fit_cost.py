@@ -43,9 +43,9 @@ def test_parameters_that_made_the_measurements_are_found_again() -> None:
     true = replace(CostParameters(), load_cycles=0.6)
     known, other = sample(64, true), sample(200, true)
     assert fit_cost.score([known], TARGET.cost) < 0.98
-    names = ["load_cycles", "drain_cycles"]
+    names = ["load_cycles", "accumulator_store_cycles"]
     found = fit_cost.fitted([known], TARGET.cost, names, rounds=2)
-    assert known.matter == ("load_cycles",), "no tile register is drained"
+    assert known.matter == ("load_cycles",), "no accumulators are stored"
     assert found == replace(TARGET.cost, load_cycles=found.load_cycles) and 0.4 <= found.load_cycles <= 0.9
     assert fit_cost.score([known], found) > 0.98
     lines = fit_cost.report([known], [other], TARGET.cost, found)
@@ -56,7 +56,7 @@ def test_parameters_that_made_the_measurements_are_found_again() -> None:
 
 def test_what_changes_nothing_stays() -> None:
     known = sample(64, TARGET.cost)
-    assert fit_cost.fitted([known], TARGET.cost, ["load_cycles", "drain_cycles"], rounds=1) == TARGET.cost
+    assert fit_cost.fitted([known], TARGET.cost, ["load_cycles", "accumulator_store_cycles"], rounds=1) == TARGET.cost
     assert fit_cost.changed(TARGET.cost, "near_share", 2.0).near_share == 0.95
 
 

@@ -150,7 +150,7 @@ def test_what_depends_on_the_iteration_before_stays(new: str) -> None:
 
 
 @pytest.mark.parametrize("case", [*EVEN, *RAGGED])
-def test_tiles_are_drained_beside_the_next(case: str) -> None:
+def test_accumulators_are_stored_beside_the_next(case: str) -> None:
     """Register tiles small enough that there are several; three ways where the machine has the instructions."""
     one = SHIPPED["amx-bf16"]
     task = contraction((EVEN | RAGGED)[case], kinds_of(one))

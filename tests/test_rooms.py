@@ -94,4 +94,7 @@ def test_importing_the_runtime_loads_nothing_else() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
-    assert done.stdout.splitlines() == ["[]", "['modelc', 'modelc.runtime', 'modelc.runtime.loader']"], done.stderr
+    assert done.stdout.splitlines() == [
+        "[]",
+        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.loader']",
+    ], done.stderr

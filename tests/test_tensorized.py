@@ -183,7 +183,7 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     (phase,) = lower_nest(nest, "k", SERVER.available_intrinsics)
     loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
     assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"
-    assert phase.scratch_bytes == 32 * 32 * 4, "what is drained lies in whole lines"
+    assert phase.scratch_bytes == 32 * 32 * 4, "what accumulators are stored to lies in whole lines"
     if set(SHIPPED["amx-bf16"].features) <= set(tensor_target().features):
         check(from_end_to_end(task), candidate, tensor_target())
 
@@ -198,7 +198,7 @@ def nest_of(name: str, rows: int, target: Target = SERVER) -> Nest:
     return build_nest(task, tiled_candidate(way, TiledKnobs((("m", rows),), 2, 20, False, None)))
 
 
-def test_tile_registers_are_zeroed_filled_and_drained() -> None:
+def test_tile_registers_are_zeroed_filled_and_stored() -> None:
     """Two tiles of ten rows by two of sixteen columns; a tail of eight columns is cut off when results are written."""
     assert str(nest_of("amx-bf16", 20)) == (
         """\

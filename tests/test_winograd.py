@@ -99,7 +99,7 @@ def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
 def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
     (by_rows, *_) = winograd_sketches(conv(1, 32, (28, 28), 32), TARGET, [])
     start = by_rows.values(by_rows.start())
-    points = np.array([by_rows.point({**start, "chunk": n}) for n in (by_rows.parts.tile_rows, start["chunk"])])
+    points = np.array([by_rows.point({**start, "chunk": n}) for n in (by_rows.roles.tile_rows, start["chunk"])])
     whole, chunked = by_rows.estimate(points, 4)
     assert whole > 2 * chunked
 

@@ -187,7 +187,7 @@ def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
 
 
 def programs(graph: Graph, states: States) -> Population:
-    """The knobs that states stand for: several panels pass by one chunk, or several chunks by one panel."""
+    """The knobs that states stand for: several panels are streamed past one chunk, or several chunks past one panel."""
     tiles = graph.tiles(states.at)
     return Population(tiles[:, 2:-1], tiles[:, -1], tiles[:, 0], tiles[:, 1] > tiles[:, -1], states.parallel)
 

@@ -47,13 +47,13 @@ class CostParameters:
     slow_cycles: float = 12.0  # of a vector of a transcendental function
 
     # Units of intrinsics
-    near_share: float = 0.6  # of the first-level cache, for an operand that stays there while another passes
+    near_share: float = 0.6  # of the first-level cache, for an operand that stays there while another is streamed
     far_line_cycles: float = 1.3  # of a line that comes from the second-level cache
     far_wait_cycles: float = 0.2  # of such a line, beyond that: it waits at times
     tile_line_cycles: float = 0.7  # of a line of a tile register, from the first cache
     far_tile_line_cycles: float = 1.0  # of one from the second
     tile_beside_share: float = 0.5  # of the products of tile registers, that their loads do not go beside
-    drain_cycles: float = 4.0  # of a row of accumulators, from a tile register through memory to the epilogue
+    accumulator_store_cycles: float = 4.0  # of a row of a tile register, through memory to the epilogue
     least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
 
     # Memory levels

@@ -105,7 +105,7 @@ def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[In
     return [one for one in found if one.leaf.part == "update" and one.leaf.writes[0].buffer == region.name]
 
 
-def drained(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
+def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
     """Whether tile registers are stored to the Region."""
     found = (one for one in applications(body, intrinsics) if one.leaf.part == "assign")
     return any(one.intrinsic.tiles is not None and one.leaf.writes[0].buffer == region.name for one in found)
@@ -252,7 +252,7 @@ def on_tiles(
     tiles, result = {accumulator.name: number}, []
     found, once = application.accesses(dtypes), application.loops[0].once
     multiplied = [name for name in found if name != accumulator.name]
-    for name in sorted(multiplied, key=lambda n: n not in once):  # what passes by comes from afar: asked for first
+    for name in sorted(multiplied, key=lambda n: n not in once):  # streamed operands come from afar: asked for first
         access = found[name]
         operand = intrinsic.operand(name)
         place, base = locate(operand, access)

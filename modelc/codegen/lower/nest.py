@@ -24,10 +24,10 @@ from modelc.codegen.intrinsics.applications import (
     accumulating,
     application_of,
     common_shapes,
-    drained,
     on_tiles,
     slots_of,
     steps,
+    stores_accumulators,
     tile_file,
 )
 from modelc.codegen.intrinsics.lowering import Place, emit, imported, release, set_up, store
@@ -269,7 +269,7 @@ class _Lowering(Expressions):
             slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
             place = Registers(region, slots, width)
-        elif size * itemsize <= STACK_BYTES and not drained(region, after, self.intrinsics):
+        elif size * itemsize <= STACK_BYTES and not stores_accumulators(region, after, self.intrinsics):
             buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
             stmts = [tx.AllocBuffer(buffer)]
             place = Memory(region, buffer)

@@ -31,15 +31,15 @@ def pipelined(loop: Loop) -> Body:
     """The statements that a loop tagged `pipeline` becomes; itself as a plain loop, where iterations depend on one
     another, or nothing follows the reduction."""
     one = _flat(loop)
-    parts = _parts(one.body)
-    if parts is None or one.extent == 1:
+    stages = _stages(one.body)
+    if stages is None or one.extent == 1:
         return (replace(loop, tag="for"),)
     loop, index = one, Var(one.var)
-    first = substituted(parts.body, {loop.var: Const(0)})
-    then = _beside(substituted(parts.compute, {loop.var: op("add", index, 1)}), parts.maps)
-    drain = substituted(parts.drain, {loop.var: op("add", index, 1)})
-    last = substituted(parts.maps, {loop.var: Const(loop.extent - 1)})
-    return (*parts.kept, *first, Loop(loop.var, loop.extent - 1, (*then, *drain)), *last)
+    first = substituted(stages.body, {loop.var: Const(0)})
+    then = _beside(substituted(stages.compute, {loop.var: op("add", index, 1)}), stages.maps)
+    store = substituted(stages.store, {loop.var: op("add", index, 1)})
+    last = substituted(stages.maps, {loop.var: Const(loop.extent - 1)})
+    return (*stages.kept, *first, Loop(loop.var, loop.extent - 1, (*then, *store)), *last)
 
 
 def _flat(loop: Loop) -> Loop:
@@ -63,22 +63,22 @@ def _digits(loops: Sequence[Loop], position: Expr) -> dict[str, Expr]:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Stages:
     """The body of a loop: storage that lasts from one iteration into the next; what computes; what stores the sums
     there; and the maps of them."""
 
     kept: Body
     compute: Body
-    drain: Body
+    store: Body
     maps: Body
 
     @property
     def body(self) -> Body:
-        return (*self.compute, *self.drain)
+        return (*self.compute, *self.store)
 
 
-def _parts(body: Body) -> _Parts | None:
-    """The parts of a body; None where it has none such, or where a map touches what the next iteration computes."""
+def _stages(body: Body) -> _Stages | None:
+    """The stages of a body; None where it has none such, or where a map touches what the next iteration computes."""
     kept = tuple(s for s in body if isinstance(s, Alloc) and s.scope == "local")
     rest = [s for s in body if s not in kept]
     local = {s.region.name for s in kept}
@@ -88,10 +88,10 @@ def _parts(body: Body) -> _Parts | None:
     begin = end
     while begin and not _updates(rest[begin - 1]):
         begin -= 1
-    parts = _Parts(kept, tuple(rest[:begin]), tuple(rest[begin:end]), tuple(rest[end:]))
-    read, written = _read(parts.maps), _written(parts.maps)
-    apart = not written & (_read(parts.body) | _written(parts.body)) and not read & _written(parts.compute)
-    return parts if parts.compute and parts.maps and apart and not written & read else None
+    stages = _Stages(kept, tuple(rest[:begin]), tuple(rest[begin:end]), tuple(rest[end:]))
+    read, written = _read(stages.maps), _written(stages.maps)
+    apart = not written & (_read(stages.body) | _written(stages.body)) and not read & _written(stages.compute)
+    return stages if stages.compute and stages.maps and apart and not written & read else None
 
 
 def _updates(stmt: Stmt) -> bool:

@@ -279,7 +279,7 @@ def traffic(
 
     Loop k (0 is the innermost) runs `trips[k]` times over boxes of which the access touches `inside[k]` and all
     accesses together `held[k]` bytes; `inside[k + 1]` is the box of the whole loop. From one iteration of a loop to the
-    next as much passes by as one iteration holds: where that fits, what is used again is still there, and the loop
+    next as much is streamed as one iteration holds: where that fits, what is used again is still there, and the loop
     brings its own footprint once (halos and operands that it does not move with are reused); where it does not, every
     iteration brings everything again. Around the capacity, `blur` of it to either side, the two are mixed: caches are
     neither fully associative nor all ours.

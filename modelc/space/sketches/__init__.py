@@ -11,8 +11,8 @@ tiled_candidate.py  the Candidate that knobs make
 contraction.py      the Sketch of these
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
-winograd.py         Winograd: where transforms run around the products; winograd_parts.py
-attention.py        attention by tiles of query rows; attention_parts.py, attention_units.py
+winograd.py         Winograd: where transforms run around the products; winograd_roles.py
+attention.py        attention by tiles of query rows; attention_roles.py, attention_units.py
 reductions.py       rows, phases and columns: their knobs, which choose stages too
 rows.py             several reductions over common rows: softmax, normalisations
 phases.py           reductions of whole tensors, of few long rows, of columns

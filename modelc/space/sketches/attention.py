@@ -30,12 +30,12 @@ from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
-from modelc.space.sketches.attention_parts import Parts, parts_of, prepared, width_of
+from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
 from modelc.space.sketches.attention_units import Unit, pack_schedule
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
-from modelc.space.sketches.tensorized import drain_schedule
+from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
 from modelc.target import Target
 
@@ -52,10 +52,10 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
             break
         own = [*stages]
         ready, units = prepared(task, target, own, allowed)
-        parts = parts_of(ready)
-        if parts is not None and all(parts.rows_of(n) in unit.inner for n, unit in units.items()):
+        roles = roles_of(ready)
+        if roles is not None and all(roles.rows_of(n) in unit.inner for n, unit in units.items()):
             found.append(
-                Attention(parts, target, tuple(own), units, 1 + target.cost.attention_doubt_share if found else 1.0)
+                Attention(roles, target, tuple(own), units, 1 + target.cost.attention_doubt_share if found else 1.0)
             )
     return found
 
@@ -73,19 +73,19 @@ class Attention(Sketch):
     multiplied with, so that it is taken where it is clearly better than another one alone."""
 
     def __init__(
-        self, parts: Parts, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit], least: float = 1.0
+        self, roles: Roles, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit], least: float = 1.0
     ) -> None:
         name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
-        super().__init__("attention", name, parts.task, target, stages)
-        self.parts, self.units, self.least = parts, units, least
+        super().__init__("attention", name, roles.task, target, stages)
+        self.roles, self.units, self.least = roles, units, least
         self.doubt = target.cost.attention_doubt_share
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
         self._known = dict[tuple[str, int, int, int], float]()
-        self.dtype = self.task.buffer(parts.scores.writes[0].buffer).dtype
+        self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype
         self.lanes = stored_lanes(target, self.dtype)
-        self.keys = parts.scores.ranges[parts.iters[parts.scores.name][parts.key]]
-        self.queries = parts.scores.ranges[parts.iters[parts.scores.name][parts.query]]
-        self.reads = {b.name: accesses(self.task, b)[0] for b in (parts.scores, parts.values) if b is not None}
+        self.keys = roles.scores.ranges[roles.iters[roles.scores.name][roles.key]]
+        self.queries = roles.scores.ranges[roles.iters[roles.scores.name][roles.query]]
+        self.reads = {b.name: accesses(self.task, b)[0] for b in (roles.scores, roles.values) if b is not None}
 
     # --- knobs ----------------------------------------------------------------------------------------------------
 
@@ -169,17 +169,17 @@ class Attention(Sketch):
     # --- the Candidate --------------------------------------------------------------------------------------------
 
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
-        parts, task, tile, group = self.parts, self.task, int(values["queries"]), int(values["group"])
+        roles, task, tile, group = self.roles, self.task, int(values["queries"]), int(values["group"])
         kernels = [RegisterTile(int(values[f"{n}.rows"]), int(values[f"{n}.vectors"])) for n in self.named()]
         first, second = kernels[0], kernels[-1]
         lead = self.lead(str(values["parallel"]))
-        root, rows = parts.root, f"{self.iterator(parts.root, parts.query)}0"
+        root, rows = roles.root, f"{self.iterator(roles.root, roles.query)}0"
         at = f"{root.name}.{lead[-1]}"
-        schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in parts.others}
-        schedules |= self.contraction(parts.scores, parts.epilogue, first, at, "local")
-        key, row = self.iterator(parts.owner, parts.key), self.iterator(parts.owner, parts.query)
+        schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in roles.others}
+        schedules |= self.contraction(roles.scores, roles.epilogue, first, at, "local")
+        key, row = self.iterator(roles.owner, roles.key), self.iterator(roles.owner, roles.query)
         tiles: dict[str, tuple[int, ...]]
-        if parts.values is None:
+        if roles.values is None:
             inner = [f"{row}1", f"{row}2", f"{key}0", f"{key}1"]
             tags = {f"{key}1": "vector"} | self.parallel(lead)
             tiles = {row: (tile, group), key: (self.lanes,)}
@@ -188,40 +188,41 @@ class Attention(Sketch):
         else:
             inner = [f"{row}0", f"{row}1", f"{key}0", f"{key}1"]
             tags, tiles = {f"{key}1": "vector"}, {row: (group,), key: (self.lanes,)}
-            schedules[parts.owner.name] = BlockSchedule(at, "local", tiles, tuple(inner), tags)
-            in_rows = f"{parts.owner.name}.{row}0"
-            found = self.contraction(parts.values, parts.results, second, at, "arena")
+            schedules[roles.owner.name] = BlockSchedule(at, "local", tiles, tuple(inner), tags)
+            in_rows = f"{roles.owner.name}.{row}0"
+            found = self.contraction(roles.values, roles.results, second, at, "arena")
             own, query = found[root.name], rows[:-1]
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
             order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
             tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
-            if (unit := self.units.get(root.name)) is not None and unit.drained:  # maps run beside what comes next
+            unit = self.units.get(root.name)
+            if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
                 macro = [loop for loop in order if loop not in tags and loop_of(loop).iterator not in reduced]
                 tags |= dict.fromkeys(macro, "pipeline")
             schedules |= found
             schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags, own.padded)
-            for result in parts.results:
+            for result in roles.results:
                 schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
-        for block in (*parts.before, *parts.after):
+        for block in (*roles.before, *roles.after):
             schedules[block.name] = inside_rows(task, block, self.target, in_rows)
-        for pack in parts.packs:
+        for pack in roles.packs:
             schedules[pack.name] = self.pack(pack, lead)
         made = dict(zip(self.contractions(), (first, second), strict=False))
         layouts = {u.packed[1]: u.layout(t.vectors) for b, t in made.items() if (u := self.units.get(b.name))}
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
 
     def iterator(self, block: Block, dim: int) -> str:
-        return self.parts.iters[block.name][dim]
+        return self.roles.iters[block.name][dim]
 
     # --- loops around a tile --------------------------------------------------------------------------------------
 
     def lead_loops(self) -> list[str]:
         """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles."""
-        parts, root = self.parts, self.parts.root
-        dims = [d for d, n in enumerate(parts.iters[root.name]) if n and root.ranges[n] > 1]
-        dims = [d for d in dims if d not in (parts.key, parts.query)]
+        roles, root = self.roles, self.roles.root
+        dims = [d for d, n in enumerate(roles.iters[root.name]) if n and root.ranges[n] > 1]
+        dims = [d for d in dims if d not in (roles.key, roles.query)]
         dims.sort(key=lambda d: not self.moves_keys(d))
-        return [f"{self.iterator(root, d)}0" for d in (*dims, parts.query)]
+        return [f"{self.iterator(root, d)}0" for d in (*dims, roles.query)]
 
     def lead(self, parallel: str) -> list[str]:
         """The same with the one in front whose iterations go to threads."""
@@ -229,12 +230,12 @@ class Attention(Sketch):
 
     def phases(self, parallel: str) -> int:
         """Copies of all keys or values that are phases of their own."""
-        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.parts.packs)
+        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.roles.packs)
 
     def trips(self, loop: str, tile: int) -> int:
         """Iterations of one of these loops."""
-        whole = loop_of(loop).iterator != self.iterator(self.parts.root, self.parts.query)
-        return -(-self.parts.root.ranges[loop_of(loop).iterator] // (1 if whole else tile))
+        whole = loop_of(loop).iterator != self.iterator(self.roles.root, self.roles.query)
+        return -(-self.roles.root.ranges[loop_of(loop).iterator] // (1 if whole else tile))
 
     def first_loop(self, tile: int) -> str:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
@@ -243,21 +244,21 @@ class Attention(Sketch):
 
     def moves_keys(self, dim: int) -> bool:
         """Whether other keys belong to another element of this dimension."""
-        key = self.iterator(self.parts.scores, self.parts.key)
-        keyed = [r for r in self.parts.scores.reads if key in variables(r)]
-        return any(self.iterator(self.parts.scores, dim) in variables(r) for r in keyed)
+        key = self.iterator(self.roles.scores, self.roles.key)
+        keyed = [r for r in self.roles.scores.reads if key in variables(r)]
+        return any(self.iterator(self.roles.scores, dim) in variables(r) for r in keyed)
 
     def parallel(self, lead: Sequence[str]) -> dict[str, str]:
-        return {lead[0]: "parallel"} if self.parts.scores.points() >= SERIAL_POINTS else {}
+        return {lead[0]: "parallel"} if self.roles.scores.points() >= SERIAL_POINTS else {}
 
     def packed_in(self, block: Block, lead: Sequence[str]) -> tuple[Block, str | None]:
         """(what reads a copy of keys or values, the innermost loop that it moves with, before one it does not)."""
-        parts = self.parts
-        reader = next(b for b in (parts.scores, parts.values) if b and block.writes[0].buffer in _buffers(b))
+        roles = self.roles
+        reader = next(b for b in (roles.scores, roles.values) if b and block.writes[0].buffer in _buffers(b))
         (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
         inside = None
         for loop in lead:
-            dim = parts.iters[parts.root.name].index(loop_of(loop).iterator)
+            dim = roles.iters[roles.root.name].index(loop_of(loop).iterator)
             if self.iterator(reader, dim) not in variables(read):
                 break
             inside = loop
@@ -265,15 +266,15 @@ class Attention(Sketch):
 
     def pack(self, block: Block, lead: Sequence[str]) -> BlockSchedule:
         """The loops of a copy of keys or values."""
-        parts, (reader, inside) = self.parts, self.packed_in(block, lead)
-        at, scope = ("root", "arena") if inside is None else (f"{parts.root.name}.{inside}", "local")
+        roles, (reader, inside) = self.roles, self.packed_in(block, lead)
+        at, scope = ("root", "arena") if inside is None else (f"{roles.root.name}.{inside}", "local")
         unit = self.units.get(reader.name)
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
             return pack_schedule(self.task, block, unit, self.target, at, scope)
         return map_schedule(self.task, block, self.target, at, scope)
 
     def rows(self) -> tuple[Block, ...]:
-        return (*self.parts.before, self.parts.owner, *self.parts.after)
+        return (*self.roles.before, self.roles.owner, *self.roles.after)
 
     def group(self, tile: int) -> int:
         """Rows that are worked on together, so that one need not wait for another: in half of the first cache."""
@@ -287,12 +288,12 @@ class Attention(Sketch):
         self, block: Block, consumers: Sequence[Block], tile: RegisterTile, at: str, scope: str
     ) -> dict[str, BlockSchedule]:
         """A contraction over one tile of query rows, placed `at`, by register tiles; its consumers run on these."""
-        row, vector = self.iterator(block, self.parts.query), self.vector(block)
-        known = {*self.parts.iters[block.name], vector}
+        row, vector = self.iterator(block, self.roles.query), self.vector(block)
+        known = {*self.roles.iters[block.name], vector}
         extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
         reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
         unit = self.units.get(block.name)
-        panels = [f"{vector}0", f"{row}0"]  # one stays while rows pass; a unit has fewer rows at the end, shaped once
+        panels = [f"{vector}0", f"{row}0"]  # rows are streamed past one; a unit has fewer rows at the end, shaped once
         macro = [*extra, *(panels if unit is None else reversed(panels))]
         lanes = self.lanes if unit is None else unit.lanes
         width = min(tile.vectors * lanes, -(-block.ranges[vector] // lanes) * lanes)
@@ -307,8 +308,8 @@ class Attention(Sketch):
         result = {block.name: BlockSchedule(at, "register", tiles, order, tags, padded)}
         inside, anchor, rows = f"{block.name}.{macro[-1]}", block, [row]
         for consumer in consumers:
-            if unit is not None and unit.drained and anchor is block:
-                result[consumer.name] = drain_schedule(block, consumer, rows, unit.match, inside)
+            if unit is not None and unit.stores_accumulators and anchor is block:
+                result[consumer.name] = store_schedule(block, consumer, rows, unit.match, inside)
                 own = _followed(block, consumer)
                 anchor, rows, vector = consumer, [own[row]], own[vector]
                 continue
@@ -319,8 +320,8 @@ class Attention(Sketch):
         return self._vectors[block.name]
 
     def _vector(self, block: Block) -> str:
-        if block is self.parts.scores:
-            return self.iterator(block, self.parts.key)
+        if block is self.roles.scores:
+            return self.iterator(block, self.roles.key)
         found = width_of(self.task, block)
         assert found is not None
         return found
@@ -338,7 +339,7 @@ class Attention(Sketch):
         for tile in range(min(8, self.queries), min(self.queries, MAX_TILE) + 1):
             if tile > 8 and not self.fits(tile):
                 break
-            kernels = [self.register_tile(b, tile) for b in (self.parts.scores, self.parts.values) if b is not None]
+            kernels = [self.register_tile(b, tile) for b in (self.roles.scores, self.roles.values) if b is not None]
             cycles = sum(c for c, _ in kernels) + self.traffic(tile)
             found.append((cycles, -tile, kernels))
         _, tile, kernels = min(found, key=lambda f: f[:2])
@@ -442,10 +443,10 @@ class Attention(Sketch):
 
     @cached_property
     def around(self) -> float:
-        """Cycles of all Blocks but the contractions and what drains them, as start() has them: knobs move them about,
-        and leave their work as it is."""
+        """Cycles of all Blocks but the contractions and what stores their accumulators, as start() has them: knobs move
+        them about, and leave their work as it is."""
         (candidate, task), total = self.as_ruled, 0.0
-        packs = [b.name for b in self.parts.packs]  # rectangles, transposed in registers
+        packs = [b.name for b in self.roles.packs]  # rectangles, transposed in registers
         for block in (b for b in task.blocks if isinstance(b, Block)):
             tags = candidate.blocks[block.name].tags.values()
             if block.name in packs:
@@ -459,7 +460,7 @@ class Attention(Sketch):
         return max(DTYPES[u.packed[0].dtype].itemsize for u in self.units.values())
 
     def contractions(self) -> list[Block]:
-        return [b for b in (self.parts.scores, self.parts.values) if b is not None]
+        return [b for b in (self.roles.scores, self.roles.values) if b is not None]
 
 
 def _buffers(block: Block) -> set[str]:

@@ -1,11 +1,11 @@
 """Contractions of attention by intrinsics of the target (TensorIR, section 4): both of their operands are computed.
 
 What moves with the columns (keys, values) is copied once for a head, into the order in which the intrinsic reads it;
-rows are read as they lie. Accumulators of several rows are taken to memory first, by a Block of their own (`drain`).
+rows are read as they lie. Accumulators of several rows are taken to memory first, by a Block of their own (`store`).
 
     pack_k     ... n0 k0 | k1 n1            a rectangle, transposed in registers
     scores     ... n0 m0 k0 | m1 n1 | m2 n2 k1
-    drain              m0 n0 | m1 n1
+    store              m0 n0 | m1 n1
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Unit:
         return prod(self.match.intrinsic.accumulator.shape[:-1])
 
     @property
-    def drained(self) -> bool:
+    def stores_accumulators(self) -> bool:
         """Whether accumulators are of several rows: nothing else than memory can take them."""
         return len(self.match.intrinsic.accumulator.shape) > 1
 
@@ -108,7 +108,9 @@ class Unit:
             step = tile_step_cycles(cost, products, float((rows + vectors) * intrinsic.tiles.rows), 0.0, latency)
         else:
             step = step_cycles(cost, products, 0.0, float(rows + vectors), latency)
-        around = cost.drain_cycles * self.row * rows * vectors if self.drained else cost.tile_cycles
+        around = cost.tile_cycles
+        if self.stores_accumulators:
+            around = cost.accumulator_store_cycles * self.row * rows * vectors
         times = prod(-(-n // own) for n, own in zip(self._counts(tile), (rows, vectors), strict=True))
         return times * (steps * step + around)
 

@@ -5,7 +5,7 @@ one dimension are vectors that the epilogue reads as they are. Those of several 
 Block of its own (`result`), which is the intrinsic's too.
 
     conv    ... r0 s0 c0 | w2 o1 | w3 o2 c1     tile registers: rows w3, columns o2, c1 of the reduction at a time
-    drain            w0 o0       | w1 o1
+    store            w0 o0       | w1 o1
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
         return None
     stages = tiled.stages
     if len(cut.accumulator.shape) > 1:
-        drain = Stage("cache_write", {"block": anchor.name})
+        store = Stage("cache_write", {"block": anchor.name})
         try:
-            task = derive(task, (drain,))
+            task = derive(task, (store,))
         except DoesNotApply:
             return None
-        stages = (*stages, drain)
+        stages = (*stages, store)
     block = task.block(found.block.name)
     assert isinstance(block, Block)
     unit = IntrinsicUnit(found)
@@ -129,7 +129,7 @@ def ragged(found: Match, iterator: str) -> bool:
     return group.extent % group.tile != 0
 
 
-def drain_schedule(anchor: Block, copy: Block, rows: Sequence[str], found: Match, at: str) -> BlockSchedule:
+def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], found: Match, at: str) -> BlockSchedule:
     """The loops of a copy of the accumulators of one register tile to memory, by the intrinsic that adds to them."""
     row, columns = (found.group(d.iterator) for d in found.intrinsic.accumulator.digits)
     (m,), (vector,) = row.inner, columns.inner
@@ -152,7 +152,7 @@ class IntrinsicUnit(Unit):
         self.row = match.group(accumulator.digits[0].iterator) if len(accumulator.digits) > 1 else None
         self.depth = next((g for g in match.groups if g.reduce), None)
         self.lanes = accumulator.shape[-1]
-        self.drains = self.row is not None
+        self.stores_accumulators = self.row is not None
         self.pipelined = self.applied.tiles is not None
 
     @property
@@ -183,8 +183,8 @@ class IntrinsicUnit(Unit):
         return {f"{n}{len(tiles[n])}": tag for n in names}
 
     def once(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """Operands that pass by while another stays: panels where a chunk is one register tile, else its rows. Only if
-        they are more than the first cache holds, and a register tile reads each element once."""
+        """Operands that are streamed while another stays near: panels where a chunk is one register tile, else its
+        rows. Only if they are more than the first cache holds, and a register tile reads each element once."""
         if self.applied.tiles is None:
             return []
         chunk, rows = tiles[tiled.inside[0]][:2] if tiled.inside else (1, 1)
@@ -205,15 +205,16 @@ class IntrinsicUnit(Unit):
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
-        """What is drained goes through memory; the consumers read it there."""
+        """Accumulators are stored where the consumers read them."""
         if self.row is None or consumer is not tiled.result:
             return vector_epilogue(tiled, consumer, at, knobs)
-        return drain_schedule(tiled.anchor, consumer, [n for n, _ in knobs.rows], self.match, at)
+        return store_schedule(tiled.anchor, consumer, [n for n, _ in knobs.rows], self.match, at)
 
     def chunk(self, tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
-        """Where all panels stay in half of the second-level cache, they pass by chunks of rows that stay in the first,
-        or by larger ones if these have to be copied with a margin: what is computed then is written row by row. Not
-        where panels are more than what is written: they come from afar, and one is fetched while another is used."""
+        """Where all panels stay in half of the second-level cache, they are streamed past chunks of rows that stay in
+        the first, or past larger ones if these have to be copied with a margin: what is computed then is written row by
+        row. Not where panels are more than what is written: they come from afar, and one is fetched while another is
+        used."""
         shared = prod(tiled.ranges[n] for n in tiled.batch)
         second = tiled.target.second.bytes
         written = prod(tiled.ranges[n] for n in (*tiled.rows, tiled.vector)) * self.written(tiled)
@@ -294,7 +295,7 @@ class IntrinsicUnit(Unit):
 
     def _lines(self, tiled: Tiled, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
         """Lines that one application for every unit of register tiles loads, from the first cache and from beyond [P]:
-        the operand of which a register tile reads less stays near while the other passes."""
+        the operand of which a register tile reads less stays near while the other is streamed."""
         units, counts = self._units(tiled, rows), dict(zip(tiled.inside, rows.T, strict=True))
         found = []
         for operand in self.applied.operands:
@@ -317,17 +318,17 @@ class IntrinsicUnit(Unit):
         return np.asarray((lines * stays).sum(axis=0)), np.asarray((lines * ~stays).sum(axis=0))
 
     def around(self, tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-        """Vectors go through the epilogue, and nothing is known to go beside it; tile registers are drained, and the
-        rest goes beside the next ones."""
+        """Vectors go through the epilogue, and nothing is known to go beside it; accumulators of tile registers are
+        stored, and the rest goes beside the next ones."""
         if self.plain:
             return around_vectors(tiled, rows, vectors)
         cost, units = tiled.target.cost, self._units(tiled, rows)
         if self.row is None:
             accumulators = (units * vectors).astype(np.float64)
             return np.asarray(around_cycles(cost, accumulators, tiled.epilogue_operations), np.float64)
-        drained = cost.drain_cycles * self.applied.accumulator.shape[0] * units * vectors
+        stored = cost.accumulator_store_cycles * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result
-        return np.asarray(np.where(parts, 2.0, 1.0) * drained, np.float64)
+        return np.asarray(np.where(parts, 2.0, 1.0) * stored, np.float64)
 
     def written(self, tiled: Tiled) -> int:
         """Bytes of an element of the result."""

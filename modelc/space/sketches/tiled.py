@@ -59,7 +59,7 @@ class Unit(ABC):
 
     lanes: int  # of the vector iterator, in one unit
     intrinsic: Intrinsic | None = None  # that a unit applies; None: a unit is a vector
-    drains = False  # accumulators are of several rows, and taken to memory before the epilogue reads them
+    stores_accumulators = False  # of several rows each: they are taken to memory before the epilogue reads them
     pipelined = False  # the epilogue of one register tile goes beside the reduction of the next
 
     @property
@@ -147,7 +147,7 @@ class Tiled:
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
         self.reduction = self.reduction_order()
         self.result = anchor  # the Block whose tile the consumers read
-        if unit.drains:
+        if unit.stores_accumulators:
             (self.result,) = self.consumers
             self.consumers = [*self.consumers, *consumers_of(task, self.result)]
 

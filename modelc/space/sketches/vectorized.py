@@ -132,7 +132,7 @@ def vector_prefetches(tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[
 
 def vector_chunk(tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
     """(Rows per chunk, whether chunks are outside.) Where all rows stay in half of the second-level cache, one panel at
-    a time goes over them; else the panels pass by chunks of rows that do."""
+    a time goes over them; else the panels are streamed past chunks of rows that do."""
     extent, least = tiled.ranges[name], count
     budget = tiled.target.second.bytes // 2
     rows_bytes, panel_bytes = tiled.bytes_read(name, True), tiled.bytes_read(name, False)

@@ -11,7 +11,7 @@ The Task's last Block owns the outer loops. Three shapes, told apart by what is 
 
 rows.N       rows of row iterator N in the products' register tile
 vectors      vectors of that tile along the outputs
-order        "panels": a panel of the kernel stays while rows pass; "rows": a register tile's rows, while panels do
+order        what is streamed: "panels": rows, past a panel of the kernel; "rows": panels, past a tile's rows
 steps        reduction steps in one iteration of the products' innermost loop
 prefetch     "far": the kernel's next panel while one is worked on; or "none"
 chunk        rows of tiles that are transformed, multiplied and transformed back together (by rows)
@@ -50,7 +50,7 @@ from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
-from modelc.space.sketches.winograd_parts import Parts, parts_of
+from modelc.space.sketches.winograd_roles import Roles, roles_of
 from modelc.target import Target
 
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
@@ -75,13 +75,13 @@ def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> li
     found: list[Winograd] = []
     for m in TRANSFORMS:
         with suppress(DoesNotApply):
-            parts = _filtered(task, target, [*stages], m)
-            found += [Winograd(parts, shape) for shape in Shape]
+            roles = _filtered(task, target, [*stages], m)
+            found += [Winograd(roles, shape) for shape in Shape]
     return found
 
 
-def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Parts:
-    """The parts of `task` after F(m, 3). Raises DoesNotApply."""
+def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
+    """The Blocks of `task` after F(m, 3). Raises DoesNotApply."""
     name = reduction_of(task).name
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
@@ -92,22 +92,22 @@ def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Parts:
     for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
-    return parts_of(task, target, stages, m)
+    return roles_of(task, target, stages, m)
 
 
 class Winograd(Sketch):
     """The Sketch of one F(m, 3), its transforms in one shape around the products."""
 
-    def __init__(self, parts: Parts, shape: Shape):
-        super().__init__("winograd", f"F({parts.m}, 3) by {shape.value}", parts.task, parts.target, parts.stages)
-        self.parts, self.shape, self.m, self.lanes = parts, shape, parts.m, parts.lanes
-        self.doubt = parts.target.cost.winograd_doubt_share
-        self.v = parts.owned[parts.vector]  # the owner's vector iterator
+    def __init__(self, roles: Roles, shape: Shape):
+        super().__init__("winograd", f"F({roles.m}, 3) by {shape.value}", roles.task, roles.target, roles.stages)
+        self.roles, self.shape, self.m, self.lanes = roles, shape, roles.m, roles.lanes
+        self.doubt = roles.target.cost.winograd_doubt_share
+        self.v = roles.owned[roles.vector]  # the owner's vector iterator
         self._tables = dict[int, Floats]()
-        self.first_chunk = self._first_chunk() if shape is Shape.ROWS else parts.tile_rows
-        self.gemm = parts.tiled(self.first_chunk)
+        self.first_chunk = self._first_chunk() if shape is Shape.ROWS else roles.tile_rows
+        self.gemm = roles.tiled(self.first_chunk)
         smallest = TiledKnobs(tuple((n, 1) for n in self.gemm.inside), 1, 1, False, None)
-        if self.gemm.unit.packing(self.gemm, parts.kernel(self.gemm), smallest) is None:
+        if self.gemm.unit.packing(self.gemm, roles.kernel(self.gemm), smallest) is None:
             raise DoesNotApply("the kernel cannot be packed")
 
     # --- knobs ----------------------------------------------------------------------------------------------------
@@ -117,17 +117,17 @@ class Winograd(Sketch):
 
     @cached_property
     def _knobs(self) -> list[Knob]:
-        parts, gemm, start = self.parts, self.gemm, self.start_values()
-        most = -(-gemm.ranges[parts.vector] // self.lanes)
-        channels = -(-parts.columns.ranges[parts.channel] // self.lanes)
+        roles, gemm, start = self.roles, self.gemm, self.start_values()
+        most = -(-gemm.ranges[roles.vector] // self.lanes)
+        channels = -(-roles.columns.ranges[roles.channel] // self.lanes)
         vectors = tuple(range(1, min(MAX_VECTORS, most) + 1))
-        panels = self.shape is Shape.PANELS  # one panel at a time: nothing passes by
+        panels = self.shape is Shape.PANELS  # one panel at a time: nothing is streamed
         points = self.shape is Shape.POINTS
-        fetching = prod(self.product_ranges(parts.tile_rows)[n] for n in (parts.th, parts.tw)) >= FETCHING_ROWS
+        fetching = prod(self.product_ranges(roles.tile_rows)[n] for n in (roles.th, roles.tw)) >= FETCHING_ROWS
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
-            Knob("vectors", vectors, f"vectors of the register tile along {parts.vector}"),
-            Knob("order", ("panels",) if panels or most == 1 else ("panels", "rows"), "what passes by the other"),
+            Knob("vectors", vectors, f"vectors of the register tile along {roles.vector}"),
+            Knob("order", ("panels",) if panels or most == 1 else ("panels", "rows"), "what is streamed"),
             Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none") if fetching else ("none",), "what is prefetched by instructions"),
             Knob("chunk", self.chunks(), "rows of tiles that are worked on together"),
@@ -142,8 +142,8 @@ class Winograd(Sketch):
 
     @cached_property
     def _rules(self) -> dict[str, Value]:
-        parts, (kernel, register_vectors, _) = self.parts, best_kernel(self.gemm)
-        rows = prod(self.product_ranges(parts.tile_rows)[n] for n in (parts.th, parts.tw))
+        roles, (kernel, register_vectors, _) = self.roles, best_kernel(self.gemm)
+        rows = prod(self.product_ranges(roles.tile_rows)[n] for n in (roles.th, roles.tw))
         values: dict[str, Value] = {
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": register_vectors,
@@ -167,18 +167,18 @@ class Winograd(Sketch):
 
     def product_ranges(self, tile_rows: int) -> dict[str, int]:
         """Extents of the product's iterators in one chunk."""
-        return {**self.parts.product.ranges, self.parts.th: tile_rows}
+        return {**self.roles.product.ranges, self.roles.th: tile_rows}
 
     def chunks(self) -> tuple[int, ...]:
         """Rows of tiles in one chunk: the least for twice as many chunks again and again; and what rules take."""
-        total = self.parts.tile_rows
+        total = self.roles.tile_rows
         if self.shape is not Shape.ROWS:
             return (total,)
         return tuple(sorted({-(-total // (1 << k)) for k in range((total - 1).bit_length() + 1)} | {self.first_chunk}))
 
     def row_counts(self, name: str) -> tuple[int, ...]:
         """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
-        extents = self.chunks() if name == self.parts.th else (self.gemm.ranges[name],)
+        extents = self.chunks() if name == self.roles.th else (self.gemm.ranges[name],)
         found = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
         return tuple(sorted(found | {int(self.start_values()[f"rows.{name}"])}))
 
@@ -190,23 +190,23 @@ class Winograd(Sketch):
 
     def open_loops(self, knob: str) -> list[str]:
         """The loops that can go to threads: the owner's outside the products, or the products' own."""
-        parts = self.parts
+        roles = self.roles
         if knob == "multiplying":
             moving, still = self.outside()
-            return [*moving, f"{parts.vector}0", *still]
-        samples, depths = ([f"{n}0" for n in names] for names in parts.lead)
-        rows = f"{parts.owned[parts.th]}0"
+            return [*moving, f"{roles.vector}0", *still]
+        samples, depths = ([f"{n}0" for n in names] for names in roles.lead)
+        rows = f"{roles.owned[roles.th]}0"
         if self.shape is Shape.PANELS:
             return [f"{self.v}0", *samples, *depths]
         return [*samples, rows] if self.shape is Shape.ROWS else [*samples, *depths, rows]
 
     def legal(self, points: Points) -> Bools:
         """Registers hold the products' tile, which is no larger than a chunk; transforms write whole panels."""
-        parts, gemm = self.parts, self.gemm
+        roles, gemm = self.roles, self.gemm
         rows, vectors = self.register_rows(points), self.column(points, "vectors")
         found = fits(self.gemm, rows, vectors)
-        if parts.th in gemm.inside:
-            found &= self.column(points, f"rows.{parts.th}") <= self.column(points, "chunk")
+        if roles.th in gemm.inside:
+            found &= self.column(points, f"rows.{roles.th}") <= self.column(points, "chunk")
         if self.shape is Shape.PANELS:
             found &= vectors % self.column(points, "vectors.out") == 0
         return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
@@ -214,17 +214,17 @@ class Winograd(Sketch):
     # --- the Candidate --------------------------------------------------------------------------------------------
 
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
-        parts, owner, v = self.parts, self.parts.owner.name, self.v
-        th, tw = parts.owned[parts.th], parts.owned[parts.tw]
+        roles, owner, v = self.roles, self.roles.owner.name, self.v
+        th, tw = roles.owned[roles.th], roles.owned[roles.tw]
         knobs, out = self.knobs_of(values), int(values["vectors.out"])
-        panel = (self.gemm.tiles(knobs)[parts.vector][0],) if self.shape is Shape.PANELS else ()
+        panel = (self.gemm.tiles(knobs)[roles.vector][0],) if self.shape is Shape.PANELS else ()
         sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
         tiles: dict[str, tuple[int, ...]] = {v: sizes}
         level = len(panel)  # of the loop over what the output's transform works on at once
-        within = [f"{n}0" for n in parts.within] + [f"{v}{k}" for k in range(level + 1, len(sizes) + 1)]
+        within = [f"{n}0" for n in roles.within] + [f"{v}{k}" for k in range(level + 1, len(sizes) + 1)]
         open_loops = self.open_loops("parallel")
         outer = [str(values["parallel"]), *(loop for loop in open_loops if loop != values["parallel"])]
-        depths = [f"{n}0" for n in parts.lead[1]]
+        depths = [f"{n}0" for n in roles.lead[1]]
         transforms, products, scope = ("root", "arena"), "root", "arena"
         spot = f"{owner}.{v}{level}"
         if self.shape is Shape.PANELS:
@@ -240,25 +240,25 @@ class Winograd(Sketch):
         tags = dict.fromkeys(within[:-1], "unroll") | {order[0]: "parallel", order[-1]: "vector"}
         wide = int(values["vectors.in"])
         schedules = {
-            parts.pad.name: map_schedule(self.task, parts.pad, self.target, *transforms),
-            parts.columns.name: self.columns_schedule(wide, *transforms),
-            parts.rows.name: self.transform(parts.rows, parts.channel, f"{parts.columns.name}.{parts.channel}0", wide),
-            parts.gather.name: self.transform(parts.gather, parts.vector, spot, out),
-            parts.scatter.name: self.transform(parts.scatter, parts.vector, spot, out),
+            roles.pad.name: map_schedule(self.task, roles.pad, self.target, *transforms),
+            roles.columns.name: self.columns_schedule(wide, *transforms),
+            roles.rows.name: self.transform(roles.rows, roles.channel, f"{roles.columns.name}.{roles.channel}0", wide),
+            roles.gather.name: self.transform(roles.gather, roles.vector, spot, out),
+            roles.scatter.name: self.transform(roles.scatter, roles.vector, spot, out),
             owner: BlockSchedule("root", "arena", tiles, tuple(order), tags),
         }
-        schedules |= {b.name: map_schedule(self.task, b, self.target) for b in parts.afterwards}
-        schedules[parts.product.name], macro = self.product_schedule(knobs, products, str(values["multiplying"]))
-        schedules[parts.write.name] = replace(
-            self.gemm.unit.epilogue(self.gemm, parts.write, f"{parts.product.name}.{macro[-1]}", knobs), scope=scope
+        schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
+        schedules[roles.product.name], macro = self.product_schedule(knobs, products, str(values["multiplying"]))
+        schedules[roles.write.name] = replace(
+            self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs), scope=scope
         )
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
 
     def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
         """What of `values` the products' register tile is made of."""
         rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
-        passing, steps, prefetch = values["order"] == "rows", int(values["steps"]), str(values["prefetch"])
-        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), passing, None, steps, prefetch)
+        by_rows, steps, prefetch = values["order"] == "rows", int(values["steps"]), str(values["prefetch"])
+        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The kernel, packed for the products' register tile, and their accumulators."""
@@ -266,15 +266,15 @@ class Winograd(Sketch):
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
                 found[read.load.buffer] = self.gemm.unit.packing(self.gemm, read, knobs)
-        (accumulators,) = self.parts.product.writes
+        (accumulators,) = self.roles.product.writes
         found[accumulators.buffer] = tile_layout(self.gemm, accumulators)
         return {name: layout for name, layout in found.items() if layout is not None}
 
     def outside(self) -> tuple[list[str], list[str]]:
         """The products' loops over whole iterators: those that the kernel moves with, and the others."""
-        tiled = (self.parts.vector, *self.gemm.inside)
-        loops = [f"{i.name}0" for i in self.parts.product.spatial if i.extent > 1 and i.name not in tiled]
-        kernel = self.parts.kernel(self.gemm)
+        tiled = (self.roles.vector, *self.gemm.inside)
+        loops = [f"{i.name}0" for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
+        kernel = self.roles.kernel(self.gemm)
         moving, still = (
             [n for n in loops if (kernel.strides[loop_of(n).iterator] != 0) == moves] for moves in (True, False)
         )
@@ -282,7 +282,7 @@ class Winograd(Sketch):
 
     def product_schedule(self, knobs: TiledKnobs, at: str, parallel: str) -> tuple[BlockSchedule, list[str]]:
         """The product's loops at `at`, and those outside its micro-kernel."""
-        v, counts = self.parts.vector, dict(knobs.rows)
+        v, counts = self.roles.vector, dict(knobs.rows)
         tile = self.gemm.tiles(knobs)[v][0]
         tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
         moving, still = self.outside()
@@ -303,21 +303,21 @@ class Winograd(Sketch):
     def prefetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
         """The kernel, and the loop over parts of it that lie one after the other in the order they are read: where
         enough rows go over each."""
-        v, ranges = self.parts.vector, self.product_ranges(knobs.chunk)
+        v, ranges = self.roles.vector, self.product_ranges(knobs.chunk)
         here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
         loops = [loop for loop in macro if loop_of(loop).iterator != v or here > tiles[v][0]]
-        kernel = self.parts.kernel(self.gemm)
+        kernel = self.roles.kernel(self.gemm)
         moving = [loop for loop in loops if kernel.strides[loop_of(loop).iterator]]
-        passing = prod(ranges[n] for n in (self.parts.th, self.parts.tw))
+        rows = prod(ranges[n] for n in (self.roles.th, self.roles.tw))
         if knobs.by_rows:
-            passing = prod(c for _, c in knobs.rows)
-        if not moving or passing < FETCHING_ROWS or knobs.prefetch != FAR:
+            rows = prod(c for _, c in knobs.rows)
+        if not moving or rows < FETCHING_ROWS or knobs.prefetch != FAR:
             return {}
         return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
 
     def columns_schedule(self, vectors: int, at: str, scope: str) -> BlockSchedule:
         """The second input transform, so many vectors of channels of one tile at a time; the first runs inside it."""
-        block, c = self.parts.columns, self.parts.channel
+        block, c = self.roles.columns, self.roles.channel
         e = block.spatial[-1].name
         others = [i.name for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
         sizes = (vectors * self.lanes, self.lanes) if vectors > 1 else (self.lanes,)
@@ -366,7 +366,7 @@ class Winograd(Sketch):
     def seconds(self, tilings: _Tilings, products: Floats, shares: Mapping[str, Floats], cores: int) -> Floats:
         """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, and what
         passes through memory while this goes on. `shares`: the part of the work that the busiest core has."""
-        parts = self.parts
+        roles = self.roles
         even = np.full(len(products), 1 / cores)
         owner = shares.get("parallel", even)
         before = owner if self.shape is Shape.ROWS else even
@@ -374,10 +374,10 @@ class Winograd(Sketch):
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
         p, transform = self.m + 2, TRANSFORMS[self.m]
         terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (transform.input, transform.output))
-        vectors_in, vectors_out = (parts.bytes(b) / (p * p * 4 * self.lanes) for b in (parts.columns, parts.write))
+        vectors_in, vectors_out = (roles.bytes(b) / (p * p * 4 * self.lanes) for b in (roles.columns, roles.write))
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
-        near, far = self.passing(tilings)
+        near, far = self.kernel_streamed(tilings)
         near_seconds = near / (1e9 * self.target.second.bandwidth_gbs)
         compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
         pairs = zip(compute, far + self.streamed(tilings), strict=True)
@@ -395,14 +395,14 @@ class Winograd(Sketch):
 
     def trips(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""
-        parts, one = self.parts, np.ones(len(chunk), np.int64)
+        roles, one = self.roles, np.ones(len(chunk), np.int64)
         if not loop:
             return one
         name = loop_of(loop).iterator
-        block = parts.owner if knob == "parallel" else parts.product
-        if name in (self.v, parts.vector):
+        block = roles.owner if knob == "parallel" else roles.product
+        if name in (self.v, roles.vector):
             return -(-block.ranges[name] // (vectors * self.lanes))
-        chunked = self.shape is Shape.ROWS and block is parts.owner and name == parts.owned[parts.th]
+        chunked = self.shape is Shape.ROWS and block is roles.owner and name == roles.owned[roles.th]
         return -(-block.ranges[name] // (chunk if chunked else one))
 
     def register_rows(self, points: Points) -> Ints:
@@ -422,56 +422,56 @@ class Winograd(Sketch):
 
     def products_of(self, chunk: int, rows: Ints, vectors: Ints) -> Floats:
         """Cycles of all products [P]."""
-        chunks = -(-self.parts.tile_rows // chunk)
+        chunks = -(-self.roles.tile_rows // chunk)
         return chunks * kernel_cycles(self.products_in(chunk), rows, vectors)
 
     def products_in(self, chunk: int) -> Tiled:
         """The products in one chunk."""
-        return self.gemm if chunk == self.first_chunk else self.parts.tiled(chunk)
+        return self.gemm if chunk == self.first_chunk else self.roles.tiled(chunk)
 
-    def passing(self, tilings: _Tilings) -> tuple[Floats, Floats]:
+    def kernel_streamed(self, tilings: _Tilings) -> tuple[Floats, Floats]:
         """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of
-        the kernel pass by, more than the other way round: for that cycles of loads are known."""
-        parts, gemm, second = self.parts, self.gemm, self.target.second.bytes // 2
-        ranges = parts.product.ranges
-        depth = 4 * prod(i.extent for i in parts.product.reduction)
-        slab = depth * ranges[parts.vector]
+        the kernel are streamed, more than the other way round: for that cycles of loads are known."""
+        roles, gemm, second = self.roles, self.gemm, self.target.second.bytes // 2
+        ranges = roles.product.ranges
+        depth = 4 * prod(i.extent for i in roles.product.reduction)
+        slab = depth * ranges[roles.vector]
         extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
-        extents = [tilings.chunk if n == parts.th else x for n, x in zip(gemm.inside, extents, strict=True)]
+        extents = [tilings.chunk if n == roles.th else x for n, x in zip(gemm.inside, extents, strict=True)]
         ones = [np.ones(len(tilings.chunk))]
         rows = np.prod(np.stack([*ones, *extents]), axis=0)
         tiles = np.prod(np.stack([*ones, *(-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True))]), axis=0)
-        panels = -(-ranges[parts.vector] // (tilings.vectors * self.lanes))
+        panels = -(-ranges[roles.vector] // (tilings.vectors * self.lanes))
         near = self.target.caches[0].bytes // 2
         again = slab * (tiles - 1) * (slab > near) - depth * rows * (panels - 1) * (depth * rows > near)
-        whole = prod(ranges[i.name] for i in parts.product.spatial if i.name != parts.vector) / rows
+        whole = prod(ranges[i.name] for i in roles.product.spatial if i.name != roles.vector) / rows
         extra = np.where(tilings.by_rows, np.maximum(0.0, again) * whole, 0.0)
         return np.where(slab > second, 0.0, extra), np.where(slab > second, extra, 0.0)
 
     def streamed(self, tilings: _Tilings) -> Floats:
         """Bytes from beyond the second-level cache: the kernel, and what is read again after it had to leave."""
-        parts = self.parts
-        kernel = self.task.buffer(parts.kernel(self.gemm).load.buffer).bytes
-        tiles, products = parts.bytes(parts.columns), parts.bytes(parts.write)
+        roles = self.roles
+        kernel = self.task.buffer(roles.kernel(self.gemm).load.buffer).bytes
+        tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
         room, once = (
             self.target.second.bytes // 2,
             np.full(len(tilings.chunk), int(kernel / self.target.cost.streamed_share)),
         )
         if self.shape is Shape.ROWS:
-            chunks = -(-parts.tile_rows // tilings.chunk)
-            return once + (kernel > room) * kernel * (chunks * parts.points([*parts.lead[0], *parts.lead[1]]) - 1)
+            chunks = -(-roles.tile_rows // tilings.chunk)
+            return once + (kernel > room) * kernel * (chunks * roles.points([*roles.lead[0], *roles.lead[1]]) - 1)
         if self.shape is Shape.PANELS:
-            panels = -(-parts.product.ranges[parts.vector] // (tilings.vectors * self.lanes))
+            panels = -(-roles.product.ranges[roles.vector] // (tilings.vectors * self.lanes))
             return once + tiles * panels * (tiles > room) + 2 * products * (products // panels > room)
         return once + 2 * tiles * (tiles > room) + 2 * products * (products > room)
 
     def _first_chunk(self) -> int:
         """Rows of tiles in a chunk: transformed tiles and products stay in the second-level cache, every core gets
         work."""
-        parts, total = self.parts, self.parts.tile_rows
-        samples, depths = parts.lead
-        tiles = parts.bytes(parts.columns) // parts.points(samples)
-        products = parts.bytes(parts.write) // parts.points([*samples, *depths])
+        roles, total = self.roles, self.roles.tile_rows
+        samples, depths = roles.lead
+        tiles = roles.bytes(roles.columns) // roles.points(samples)
+        products = roles.bytes(roles.write) // roles.points([*samples, *depths])
         fits = max(1, self.target.second.bytes * 3 // 4 * total // max(tiles + products, 1))
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
@@ -485,7 +485,7 @@ class _Tilings:
     rows: Ints  # [P x row iterators in the register tile]
     vectors: Ints  # [P]
     chunk: Ints  # [P]
-    by_rows: Bools  # [P] panels pass by rows
+    by_rows: Bools  # [P] panels are streamed past rows
 
 
 def _even(extent: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from modelc.target import Target
 
 
 @dataclass(frozen=True)
-class Parts:
+class Roles:
     """The Blocks of one F(m, 3), and the iterators that its schedules go over."""
 
     task: Task
@@ -77,7 +77,7 @@ class Parts:
 
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
-        """The owner's iterators that are neither tiles, parts of a tile, nor the vector: those that have transformed
+        """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
         tiles of their own, and those that a window of the product slides along."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
         found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
@@ -105,8 +105,9 @@ class Parts:
         return next(r for r in tiled.reads if r.load.buffer in self.task.constants)
 
 
-def parts_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Parts:
-    """The parts of a derived Task. Raises DoesNotApply if it has other Blocks, or channels apart from each other."""
+def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Roles:
+    """What the Blocks of a derived Task are for. Raises DoesNotApply if it has other Blocks, or channels apart from
+    each other."""
     product = reduction_of(task)
     columns = _writer(task, product)
     rows = _writer(task, columns)
@@ -124,7 +125,7 @@ def parts_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Par
     channel = next((i.name for i in columns.spatial if i.extent > 1 and source.strides[i.name] == 1), None)
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
-    return Parts(
+    return Roles(
         task, target, tuple(stages), m, pad, rows, columns, product, write, gather, scatter, owner, afterwards, vector,
         channel,
     )  # fmt: skip

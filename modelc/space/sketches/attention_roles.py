@@ -25,7 +25,7 @@ CHEAP = ("add", "sub", "mul", "div", "min", "max", "select", "cast")
 
 
 @dataclass(frozen=True)
-class Parts:
+class Roles:
     """The Blocks of attention by what they do. Dimensions are those of the scores, which all Blocks share."""
 
     task: Task
@@ -84,8 +84,8 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
     for name in vectors:
         if (unit := units.get(name)) is None:
             task = _unrounded(task, name, stages)
-        elif unit.drained:
-            task = _drained(task, name, stages)
+        elif unit.stores_accumulators:
+            task = _accumulators_stored(task, name, stages)
     chosen = dict[str, Unit]()
     for name, vector in vectors.items():
         if (unit := units.get(name)) is not None:
@@ -124,7 +124,7 @@ def _inlined(task: Task, buffer: str, stages: list[Stage]) -> Task:
     return task
 
 
-def _drained(task: Task, name: str, stages: list[Stage]) -> Task:
+def _accumulators_stored(task: Task, name: str, stages: list[Stage]) -> Task:
     """A copy takes the sums of contraction `name` to memory; cheap maps of what is there are computed wherever their
     results are read: that is less than storing them."""
     consumers = consumers_of(task, _block(task, name))
@@ -245,8 +245,8 @@ def _is_copy(task: Task, buffer: str) -> bool:
     return all({r.buffer for r in b.reads} <= {*task.inputs} for b in writers)
 
 
-def parts_of(task: Task) -> Parts | None:
-    """The parts of a prepared Task; None if it has other ones."""
+def roles_of(task: Task) -> Roles | None:
+    """What the Blocks of a prepared Task are for; None if it has other ones."""
     contractions = _contractions(task)
     blocks = [b for b in task.blocks if isinstance(b, Block)]
     if not 1 <= len(contractions) <= 2 or len(blocks) < len(task.blocks) or any(len(b.writes) > 1 for b in blocks):
@@ -273,7 +273,7 @@ def parts_of(task: Task) -> Parts | None:
         iters[values.name] = tuple(i.name if isinstance(i, Var) else "" for i in read.indices)
     query = _query(task, scores, values, iters, key)
     place = rest.index(owner)
-    parts = Parts(
+    roles = Roles(
         task=task,
         scores=scores,
         epilogue=epilogue,
@@ -288,7 +288,7 @@ def parts_of(task: Task) -> Parts | None:
         key=key,
         query=-1 if query is None else query,
     )
-    return parts if query is not None and _sound(parts) else None
+    return roles if query is not None and _sound(roles) else None
 
 
 def _results(task: Task, values: Block) -> list[Block]:
@@ -337,18 +337,18 @@ def _query(
     return None
 
 
-def _sound(parts: Parts) -> bool:
+def _sound(roles: Roles) -> bool:
     """Whether every Block that works on one row serves the owner, or follows from it, and outputs are written by the
     last Blocks alone."""
-    inner = (*parts.before, parts.owner, *parts.after)
+    inner = (*roles.before, roles.owner, *roles.after)
     reads = {b.name: {r.buffer for r in b.reads} for b in inner}
-    made = {parts.owner.writes[0].buffer}
-    for b in parts.after:
+    made = {roles.owner.writes[0].buffer}
+    for b in roles.after:
         if not reads[b.name] & made:
             return False
         made |= {w.buffer for w in b.writes}
-    if not all(any(b.writes[0].buffer in reads[c.name] for c in inner) for b in parts.before):
+    if not all(any(b.writes[0].buffer in reads[c.name] for c in inner) for b in roles.before):
         return False
-    last = parts.results if parts.values is not None else (parts.owner,)
-    writing = [b for b in parts.task.blocks if isinstance(b, Block) and b.writes[0].buffer in parts.task.outputs]
-    return [b.name for b in writing] == [b.name for b in last[-1:]] and not parts.root.where
+    last = roles.results if roles.values is not None else (roles.owner,)
+    writing = [b for b in roles.task.blocks if isinstance(b, Block) and b.writes[0].buffer in roles.task.outputs]
+    return [b.name for b in writing] == [b.name for b in last[-1:]] and not roles.root.where
