@@ -225,7 +225,7 @@ class Run:
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
-            notes=(*spec.notes, *self.notes),
+            notes=(*spec.notes, *self.notes, *([self.recorded.note] if self.recorded and self.recorded.note else [])),
             report=report,
         )
 
@@ -348,6 +348,9 @@ class Run:
         for program in programs:
             for bound in program.tasks:
                 every.setdefault(bound.task.hash, bound.task)
+        if self.recorded is not None:
+            canonical = {key: task.canonical() for key, task in every.items() if key not in self.tasks}
+            self.recorded.take(canonical, occurrences(programs), self.config.policy, self.parameter_bytes)
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             scheduled = {}
@@ -368,7 +371,7 @@ class Run:
         canonical = task.canonical()
         given = self.tasks.get(key)
         if given is None and self.recorded is not None:
-            given = self.recorded.candidate(canonical, self.config.policy, self.parameter_bytes)
+            given = self.recorded.candidates.get(key)
         if given is not None:
             with self.blaming_given(task):
                 found = accepted(canonical, given, self.target)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from modelc import __version__
 from modelc.choices import Choices, Shapes, digest_of, occurrences
 from modelc.config import Config, load_config
 from modelc.database import Conditions, Database, code_version, database_for
+from modelc.database.recorded import Recorded
+from modelc.database.whole import gains
 from modelc.errors import ConfigError, TargetError, blaming
 from modelc.frontend.steering import Given
 from modelc.inputs import Flags
@@ -25,12 +27,10 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.measure import Measurement, Measurer
-from modelc.package import FixedInput, check_place, emulator, find_toolchain, machine_of, read_package, write_package
-from modelc.package.spec import PackageSpec
+from modelc.package import FixedInput, check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
-from modelc.scratch import TemporaryFolder
 from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
@@ -42,18 +42,13 @@ from modelc.space.cost.seconds import task_seconds
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
 from modelc.verify import Report
-from modelc.verify.bench import alternating
-from modelc.verify.check import drawn
-from modelc.verify.engine import Engine
-
-COMPARED_SECONDS = 3.0  # of runs of each package
-LEAST_GAIN = 0.01  # of the median time, for which the tuned package is taken
+from modelc.wholes import Times, compared
 
 
 @dataclass(frozen=True)
 class TuneResult:
     """`path` is the package; `tuned` says whether it is made of what was found, `changed` of how many of its Tasks
-    tuning chose otherwise. The medians are of both packages, timed by turns (0 where nothing was found to time).
+    tuning chose otherwise. `times` are of both packages and of ONNX Runtime, by turns.
     `known` records were in `database` before; `notes` say what else was noteworthy."""
 
     path: Path
@@ -61,8 +56,7 @@ class TuneResult:
     changed: int
     tasks: int
     search: Tuned
-    untuned_ms: float
-    tuned_ms: float
+    times: Times
     report: Report | None
     database: Path | None = None
     known: int = 0
@@ -71,7 +65,7 @@ class TuneResult:
     @property
     def speedup(self) -> float:
         """The untuned package's time over the tuned one's."""
-        return self.untuned_ms / self.tuned_ms if self.tuned_ms else 1.0
+        return self.times.untuned_ms / self.times.tuned_ms if self.times.tuned_ms else 1.0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,8 +80,9 @@ class TuneResult:
             "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
             "search_seconds": round(self.search.searching, 3),
-            "untuned_ms": self.untuned_ms,
-            "tuned_ms": self.tuned_ms,
+            "untuned_ms": self.times.untuned_ms,
+            "tuned_ms": self.times.tuned_ms,
+            "ort_ms": self.times.ort_ms,
             "speedup": self.speedup,
             "log": [moment.to_json() for moment in self.search.log],
             "verification": None if self.report is None else self.report.to_json()["summary"],
@@ -218,29 +213,34 @@ def _tuned(run: Run, asked: _Asked) -> TuneResult:
     with Measurer(run.target, threads=threads, flush=flush, seed=seed, through=asked.through) as measurer:
         search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), asked.budget, memory, follow)
     changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
-    untuned_ms = tuned_ms = 0.0
-    taken = run
-    if changed:
-        tuned = _locked(run, programs, compiled, changed)
-        tuned_spec = tuned.spec(programs, tuned.kernels(programs), run.kept)
-        if not asked.through:
-            untuned_ms, tuned_ms = _compared(run, spec, tuned_spec, threads)
-        if asked.through or tuned_ms < (1 - LEAST_GAIN) * untuned_ms:
-            taken = tuned
+    recorded = None
+    if asked.database is not None and not asked.through:  # just what compile would take
+        recorded = Recorded(asked.database, run.target, threads)
+        known_faster = recorded.look({key: one.task for key, one in compiled.items()}, run.config.policy, cold)
+        changed = {key: one for key, one in known_faster.items() if one.key != compiled[key].candidate.key}
+    times = Times()
+    tuned = _locked(run, programs, compiled, changed) if changed else run
+    if not asked.through:
+        tuned_spec = tuned.spec(programs, tuned.kernels(programs), run.kept) if changed else None
+        times = compared(run, spec, tuned_spec, threads)
+        if changed and recorded is not None:
+            choice = recorded.choice(recorded.candidates, occurrences(programs), run.config.policy, cold)
+            recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * times.tuned_ms)
+    taken = tuned if asked.through or (changed and gains(times.untuned_ms, times.tuned_ms)) else run
     *_, report = taken.made(programs, run.kept, asked.output, verify=True, keep_unverified=False)
     better = taken is not run
+    notes = [learned.says] if explorer_class(asked.explorer).learns else []
     return TuneResult(
         path=asked.output,
         tuned=better,
         changed=len(changed) if better else 0,
         tasks=len(compiled),
         search=search,
-        untuned_ms=untuned_ms,
-        tuned_ms=tuned_ms,
+        times=times,
         report=report,
         database=None if asked.database is None else asked.database.path,
         known=known,
-        notes=(*([learned.says] if explorer_class(asked.explorer).learns else []), *taken.notes),
+        notes=(*notes, *([times.note] if times.note else []), *taken.notes),
     )
 
 
@@ -289,18 +289,3 @@ def _locked(
     choices = Choices(*made_for, tasks, occurrences(programs), run.kept, run.layouts)
     kept = {key: one for key, one in run.done.items() if key not in changed}
     return replace(run, locked=choices, tasks=tasks, done=kept)
-
-
-def _compared(run: Run, untuned: PackageSpec, tuned: PackageSpec, threads: int) -> tuple[float, float]:
-    """Median milliseconds of both packages on one input, by turns."""
-    with TemporaryFolder("tuned") as folder, ExitStack() as stack:
-        engines = {}
-        for name, spec in (("untuned", untuned), ("tuned", tuned)):
-            path = Path(folder) / f"{name}.modelc"
-            write_package(spec, path)
-            engines[name] = stack.enter_context(Engine("modelc", path, threads))
-            if name == "untuned":
-                feed = next(drawn(read_package(path), run.model, run.config.verify.seed))
-            engines[name].run(feed)
-        times = alternating(engines, COMPARED_SECONDS, lambda text: run.stages.progress("compare", text))
-    return float(np.median(times["untuned"])), float(np.median(times["tuned"]))

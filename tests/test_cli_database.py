@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_database import CONDITIONS, HOSTILE, TASK, filled, made
+from test_database import CONDITIONS, HOSTILE, TASK, WHOLE, filled, made
 
 from modelc.cli import main
 from modelc.database import Database, code_version
@@ -43,7 +43,7 @@ def test_export_import_and_merge_are_a_round_trip(tmp_path: Path, monkeypatch, c
     with Database(database) as opened:
         opened.add(TASK, failed)
     text = modelc(capsys, "export", "--database", database)
-    assert text.splitlines() == contents(database) and len(text.splitlines()) == 2 + 9
+    assert text.splitlines() == contents(database) and len(text.splitlines()) == 2 + 9 + 1
     assert (
         modelc(capsys, "export", "--database", database, "-o", tmp_path / "x")
         == f"9 records were written to {tmp_path / 'x'}\n"
@@ -80,16 +80,24 @@ def lines(**changes: object) -> str:
         inner |= {last: value}
         if value is None:
             del inner[last]
-    head = [{"modelc_records": 1}, {"task": TASK.hash, "text": str(TASK)}, {"record": made()[1].to_json()}]
+    head = [{"modelc_records": 2}, {"task": TASK.hash, "text": str(TASK)}, {"record": made()[1].to_json()}]
     return "\n".join(json.dumps(line) for line in (*head, {"record": record}))
 
 
+def whole(**changes: object) -> str:
+    """What export gives of one whole, with other values in it."""
+    return "\n".join(json.dumps(line) for line in ({"modelc_records": 2}, {"whole": WHOLE.to_json() | changes}))
+
+
 LINES = {
+    "a whole's choice": (whole(choice="../x"), "line 2 is no whole: choice is '../x'"),
+    "a whole's time": (whole(tuned_seconds=0), "line 2 is no whole: tuned_seconds is 0"),
+    "a whole's fields": (whole(more=1), "line 2 is no whole: a whole has choice"),
     "nothing": ("", "holds no records: its first line"),
-    "another format": ('{"modelc_records": 2}\n', "holds no records: its first line"),
+    "another format": ('{"modelc_records": 3}\n', "holds no records: its first line"),
     "bytes": ("\xff\xfe\x00", "holds no records: its first line"),
     "text": (lines() + "\nfine", "line 5 is not JSON"),
-    "a list": (lines() + "\n[]", "line 5 is neither a task with its text nor a record"),
+    "a list": (lines() + "\n[]", "line 5 is neither a task with its text nor a record nor a whole"),
     "nested": (lines() + "\n" + "[" * 100_000, "line 5 is not JSON: JSON that is nested too deeply"),
     "endless": (lines() + "\n" + " " * (5 << 20), "line 5 has more than"),
     "cut": (lines()[:-100], "line 4 is not JSON"),
@@ -189,4 +197,4 @@ def test_prune_removes_that_alone_for_which_all_holds(tmp_path: Path, capsys) ->
     assert removed("--failed") == 1
     assert contents(database) == contents(filled(tmp_path / "e"))
     assert removed("--target", CONDITIONS.target) == 8
-    assert contents(database) == ['{"modelc_records":1}'] and not (tmp_path / "none").exists()
+    assert contents(database) == ['{"modelc_records":2}'] and not (tmp_path / "none").exists()

@@ -21,11 +21,11 @@ from onnx import helper
 from test_signals import modelc as modelc_in
 
 import modelc
-from modelc import tuning
+from modelc import wholes
 from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
 from modelc.config import load_config
-from modelc.database import Conditions, Database, Record, code_version
+from modelc.database import Conditions, Database, Record, code_version, whole
 from modelc.database.recorded import Recorded
 from modelc.errors import ToolchainError
 from modelc.ir.candidate import Candidate
@@ -89,8 +89,8 @@ def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) ->
         return next((c for c, m in self.measured if m.ok and c is not self.untuned), self.untuned)
 
     monkeypatch.setattr(Subject, "best", property(other))
-    monkeypatch.setattr(tuning, "LEAST_GAIN", -100.0)
-    monkeypatch.setattr(tuning, "COMPARED_SECONDS", 0.1)
+    monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
+    monkeypatch.setattr(wholes, "SECONDS", 0.1)
     path = network(tmp_path)
     said = ["--explorer", "random", "--no-database", "--json", "-o", str(tmp_path / "t.modelc")]
     with pytest.raises(SystemExit) as stop:
@@ -198,11 +198,12 @@ def test_killed_workers_and_tuners_lose_nothing(tmp_path: Path) -> None:
     assert len(again) <= 1, "more was measured again than the fastest of what nothing compares with the untuned one"
 
 
-def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path: Path, capsys) -> None:
-    path, database = network(tmp_path), tmp_path / "d"
-    common = {"verify": False, "database": False}
-    modelc.compile(path, output=tmp_path / "u.modelc", **common)
-    untuned = read_choices_file(tmp_path / "u.modelc")
+def known_to_be_faster(folder: Path) -> tuple[str, Candidate, Candidate]:
+    """A database that knows something twice as fast as the untuned Candidate of the network's Task: the Task's hash,
+    and both."""
+    path, database = network(folder), folder / "d"
+    modelc.compile(path, output=folder / "u.modelc", verify=False, database=False)
+    untuned = read_choices_file(folder / "u.modelc")
     (key,) = untuned.tasks
     run = Run(path, digest_of(path), load_target("native"), load_config(), ({},))
     task = run.programs()[1][0].tasks[0].task.canonical()
@@ -215,6 +216,12 @@ def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path:
         made.add(task, Record.of(key, conditions, untuned.tasks[key], good, untuned=True))
         made.add(task, Record.of(key, conditions, other, replace(good, seconds=5e-4)))
         made.add(task, Record.of(key, replace(conditions, version="0"), other, replace(good, seconds=1e-9)))
+    return key, untuned.tasks[key], other
+
+
+def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path: Path, capsys) -> None:
+    key, untuned, other = known_to_be_faster(tmp_path)
+    path, database = tmp_path / "m.onnx", tmp_path / "d"
 
     def compiled(name: str, *more: object) -> dict[str, object]:
         with pytest.raises(SystemExit) as stop:
@@ -231,8 +238,41 @@ def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path:
     assert contents(tmp_path / "c.modelc") == contents(tmp_path / "r.modelc")
     for options in (["--no-database"], ["--database", database, "--run-threads", 2]):
         assert compiled("n.modelc", *options)["measured_tasks"] == 0
-        assert read_choices_file(tmp_path / "n.modelc").tasks[key].key == untuned.tasks[key].key
+        assert read_choices_file(tmp_path / "n.modelc").tasks[key].key == untuned.key
         shutil.rmtree(tmp_path / "n.modelc")
+
+
+def test_what_brings_nothing_for_the_whole_is_not_taken(tmp_path: Path, monkeypatch, capsys) -> None:
+    key, untuned, other = known_to_be_faster(tmp_path)
+    monkeypatch.setattr(wholes, "SECONDS", 0.05)
+    common = [str(tmp_path / "m.onnx"), "--database", str(tmp_path / "d"), "--json"]
+
+    def ran(verb: str, name: str, *more: str) -> dict[str, object]:
+        with pytest.raises(SystemExit) as stop:
+            main([verb, *common, "-o", str(tmp_path / name), *more])
+        assert not stop.value.code
+        out = capsys.readouterr().out
+        return json.loads(out.splitlines()[-1] if verb == "tune" else out)
+
+    def taken(name: str) -> str:
+        return read_choices_file(tmp_path / name).tasks[key].key
+
+    for least, gained in ((100.0, False), (-100.0, True)):
+        monkeypatch.setattr(whole, "LEAST_GAIN", least)
+        found = ran("tune", "t.modelc", "--explorer", "random", "--budget", "1")
+        assert found["tuned"] == gained and found["changed_tasks"] == gained
+        assert min(found[f"{name}_ms"] for name in ("tuned", "untuned", "ort")) > 0
+        compiled = ran("compile", "c.modelc", "--no-verify")
+        assert compiled["measured_tasks"] == gained
+        assert [note for note in compiled["notes"] if "by turns" in note] == [] or not gained
+        assert len(compiled["notes"]) == (0 if gained else 1), compiled["notes"]
+        expected = other if gained else untuned
+        assert taken("t.modelc") == taken("c.modelc") == expected.key != (untuned if gained else other).key
+        with Database(tmp_path / "d", write=False) as opened:
+            (one,) = opened.wholes()
+        assert one.tuned_seconds == found["tuned_ms"] / 1e3 and one.untuned_seconds == found["untuned_ms"] / 1e3
+        for name in ("t.modelc", "c.modelc"):
+            shutil.rmtree(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +22,7 @@ from modelc.database import Conditions, Database, Record, code_version, database
 from modelc.database.compare import apart, comparable, fastest
 from modelc.database.recorded import Recorded
 from modelc.database.version import DECIDING, HERE, _version, deciding_files
+from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 from modelc.measure import Measurement
 from modelc.policy import Policy
@@ -53,9 +55,13 @@ def made(count: int = 8) -> tuple[Record, ...]:
     )
 
 
+WHOLE = Whole("a" * 64, CONDITIONS.target, CONDITIONS.version, 2e-3, 1e-3, time.time())
+
+
 def filled(path: Path) -> Path:
     with Database(path) as database:
         assert database.add(TASK, *made()) == len(made())
+        database.settle(WHOLE)
     return path
 
 
@@ -76,6 +82,21 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert task == TASK and [one.candidate.key for one in found] == [one.key for one in (*made(), failed)]
     assert all(individual_of(space(), one) is not None for one in found)
     assert not list(records(tmp_path / "d", CONDITIONS.target, "another"))
+
+
+def test_the_latest_time_of_a_whole_counts(tmp_path: Path) -> None:
+    later, earlier = (
+        replace(WHOLE, tuned_seconds=3e-3, measured_at=WHOLE.measured_at + 1),
+        replace(WHOLE, measured_at=1.0),
+    )
+    with Database(filled(tmp_path / "d")) as database:
+        assert list(database.wholes()) == [WHOLE] and WHOLE.gained and not list(database.wholes("b" * 64))
+        database.settle(later, earlier)
+        assert list(database.wholes(WHOLE.choice)) == [later] and not later.gained
+        database.prune(failed=True)
+        assert list(database.wholes()) == [later]
+        database.prune(before=later.measured_at + 1)
+        assert not list(database.wholes())
 
 
 def write_alone(path: Path, name: int, each: int) -> None:
@@ -264,7 +285,7 @@ HOSTILE = {
     "folder": (Path.mkdir, "it is no file"),
     "fifo": (os.mkfifo, "it is no file"),
     "another program's": (lambda path: run(path, "CREATE TABLE t (x)"), "another program's"),
-    "a later schema": (altered("PRAGMA user_version=2"), "has schema 2"),
+    "a later schema": (altered("PRAGMA user_version=3"), "has schema 3"),
     "trigger": (altered("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM tasks; END"), "its tables are"),
     "view": (altered("ALTER TABLE tasks RENAME TO t", "CREATE VIEW tasks AS SELECT * FROM t"), "its tables are"),
     "damaged": (damaged, "damaged"),
@@ -278,6 +299,7 @@ HOSTILE = {
     "no time": (altered("UPDATE records SET seconds = -1.0"), "seconds of a measurement is -1"),
     "endless": (altered("UPDATE records SET seconds = 9e999"), "seconds of a measurement is inf"),
     "words": (altered("UPDATE records SET threads = 'two'", "UPDATE records SET threads = 1, noise = 'x'"), "noise"),
+    "a whole": (altered("UPDATE wholes SET tuned_seconds = 'x'"), "a whole of the database"),
     "no outcome": (altered("UPDATE records SET outcome = 'fine'"), "outcomes"),
 }
 
@@ -291,6 +313,7 @@ def test_a_hostile_file_is_a_sentence_and_stays_as_it_is(tmp_path: Path, name: s
         database, _ = database_for(path, write=True)
         with database:
             Recorded(database, host_target(), 1).candidate(TASK, Policy(), 1 << 16)
+            list(database.wholes())
     assert sentence in str(error.value) and str(path) in str(error.value) and "--database" in str(error.value)
     after = path.stat() if name in ("folder", "fifo", "huge") else path.read_bytes()
     assert after == before and os.listdir(tmp_path)[0] == "d"
@@ -303,7 +326,7 @@ def test_the_users_own_is_renamed_where_it_is_damaged(tmp_path: Path, monkeypatc
         default_place().parent.mkdir(exist_ok=True)
         default_place().write_text(f"{number}")
         database, note = database_for(True, write=True)
-        aside = default_place().with_name(f"records-1.sqlite.damaged-{number}")
+        aside = default_place().with_name(f"records-2.sqlite.damaged-{number}")
         assert aside.name in note and aside.read_text() == f"{number}"
         with database:
             assert not list(database.records())

@@ -67,6 +67,17 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     assert measurer.subject(task, cold_bytes=1 << 20) is subject and measurer.outstanding == 0
 
 
+def test_others_are_measured_beside_the_first_however_long_that_is_built() -> None:
+    candidates = [unrolled(), default_candidate(RELU, host_target()), unrolled()]
+    with Measurer(host_target(), builders=2, effort=QUICK) as measurer:
+        found = measurer.measure(measurer.subject(RELU), candidates)
+        assert [one.reference for one in found] == [candidates[0].key] * 3 and found[0].relative == 1.0
+        assert found[0].build_seconds > found[1].build_seconds, "the first was there first anyway"
+        conv = measurer.measure(measurer.subject(CONV), [candidates[0], *several(2)])
+        assert [(one.outcome, one.reference) for one in conv[1:]] == [("ok", several(1)[0].key)] * 2
+        assert conv[0].outcome == "invalid"
+
+
 # --- candidates that go wrong ---------------------------------------------------------------------------------------
 
 

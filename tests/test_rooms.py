@@ -42,6 +42,7 @@ ROOMS = (  # from the top
     "precision",
     "pipeline",
     "verification",
+    "wholes",
     "tuning",
     "describe",
     "cli",

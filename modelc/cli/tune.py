@@ -57,10 +57,10 @@ def tune(
 ) -> None:
     """Compiles a model with schedules that were measured to be fast on this machine.
 
-    Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package and the untuned one
-    by turns, and writes the faster; OUT.tuning.svg shows what each round was predicted to gain. Every measurement is
-    kept as it comes, and none is made again: whatever ended a run, the same command goes on from there, and --budget is
-    what this run may take."""
+    Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package, the untuned one
+    and ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to
+    gain. Every measurement is kept as it comes, and none is made again: whatever ended a run, the same command goes on
+    from there, and --budget is what this run may take."""
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tune_model
 
@@ -111,15 +111,13 @@ def tune(
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
     if found.database is not None:
         say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")
-    times = f"{found.tuned_ms:.3f} ms tuned, {found.untuned_ms:.3f} ms untuned, by turns on {threads} thread(s)"
     if found.tuned:
         say(f"  chosen        {found.changed} of {found.tasks} kernels otherwise than without tuning")
-        faster = f"{times}: {found.speedup:.3f} times as fast"
-        say(f"  time          {faster if found.tuned_ms else f'not that of the whole: kernels ran through {runner}'}")
-    elif found.tuned_ms:
-        say(f"  nothing gained: {times}; the package is the untuned one")
-    else:
-        say("  nothing gained: no candidate was faster by more than the noise; the package is the untuned one")
+    say(f"  time          {found.times.sentence(threads) or f'not that of the whole: kernels ran through {runner}'}")
+    if not found.tuned:
+        together = "together the faster candidates are not faster"
+        why = together if found.times.tuned_ms else "no candidate was faster by more than the noise"
+        say(f"  nothing gained: {why}; the package is the untuned one")
     say(f"  verification  {found.report.sentence() if found.report else 'none'}")
     for note in found.notes:
         say(f"  note          {note}")

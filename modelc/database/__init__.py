@@ -2,6 +2,7 @@
 
 version.py    which records were measured of the code that is generated today
 record.py     one measured Candidate, and under which conditions; as plain data, read strictly
+whole.py      a network with what was found for its Tasks, timed beside the one without
 file.py       opening a file that may be anything, making a new one, what SQLite's errors mean
 store.py      the database: adding, listing, counting, removing
 compare.py    records of one Task on one scale, and the best of them

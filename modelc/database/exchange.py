@@ -1,8 +1,9 @@
 """Records as JSON lines, out and in. What comes in is not trusted: every line is checked, and all are taken or none.
 
-{"modelc_records": 1}
+{"modelc_records": 2}
 {"task": "60df04c10275ed4d", "text": "task task(b0, b1) -> ..."}        before the first record of that Task
 {"record": {"task": "60df04c10275ed4d", "target": ..., "candidate": {...}, "measurement": {...}, ...}}
+{"whole": {"choice": ..., "untuned_seconds": ..., "tuned_seconds": ..., ...}}
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, BinaryIO
 
 from modelc.database.record import LONGEST, Record, parsed
 from modelc.database.store import Database, checked_task
+from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 
-FORMAT = 1
+FORMAT = 2
 LONGEST_LINE = 4 * LONGEST  # bytes
 
 
@@ -40,6 +42,8 @@ def exported(database: Database, target: str | None = None, version: str | None 
                 yield _line({"task": key, "text": str(database.task(key))})
                 first = False
             yield _line({"record": record.to_json()})
+    for whole in database.wholes(target=target, version=version):
+        yield _line({"whole": whole.to_json()})
 
 
 def imported(database: Database, lines: Iterable[str | bytes], source: str) -> Taken:
@@ -47,6 +51,7 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
     checked before the database is locked: others write there meanwhile."""
     tasks: dict[str, str] = {}
     records: list[Record] = []
+    wholes: list[Whole] = []
     stream = enumerate(lines, 1)
     _check_first(next(stream, (1, ""))[1], source)
     for number, line in stream:
@@ -54,10 +59,13 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
         found = _read(line, place)
         if "record" in found:
             records.append(_record(found, tasks, place))
+        elif "whole" in found:
+            wholes.append(_whole(found, place))
         else:
             tasks[str(found["task"])] = str(checked_task(found["task"], found["text"], place))
     used = {record.task: tasks[record.task] for record in records}
     with database.changing():
+        database.put_wholes(wholes)
         return Taken(len(records), database.put(used, records))
 
 
@@ -89,8 +97,8 @@ def _read(line: str | bytes, place: str) -> dict[str, Any]:
         found = parsed(_text(line))
     except ValueError as wrong:
         raise DatabaseError(f"{place} is not JSON: {str(wrong)[:200]}") from None
-    if not isinstance(found, dict) or set(found) not in ({"task", "text"}, {"record"}):
-        raise DatabaseError(f"{place} is neither a task with its text nor a record")
+    if not isinstance(found, dict) or set(found) not in ({"task", "text"}, {"record"}, {"whole"}):
+        raise DatabaseError(f"{place} is neither a task with its text nor a record nor a whole")
     return found
 
 
@@ -103,6 +111,13 @@ def _record(found: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
     if record.task not in tasks:
         raise DatabaseError(f"{place} is a record of the task {record.task}, of which no line before says what it is")
     return record
+
+
+def _whole(found: dict[str, Any], place: str) -> Whole:
+    try:
+        return Whole.from_json(found["whole"])
+    except ValueError as wrong:
+        raise DatabaseError(f"{place} is no whole: {str(wrong)[:300]}") from None
 
 
 def _text(line: str | bytes) -> str:

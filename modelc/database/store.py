@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelc.database.file import SAY, Damaged, explaining, opened, set_aside
+from modelc.database.file import SAY, SCHEMA, Damaged, explaining, opened, set_aside
 from modelc.database.record import LONGEST, Conditions, Record, parsed
+from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -25,11 +26,17 @@ MEASUREMENT = tuple(one.name for one in fields(Measurement))
 COLUMNS = ("task", *CONDITIONS, "candidate", "key", "untuned", "sketch", "knobs", *MEASUREMENT, "measured_at")
 _INSERT = f"INSERT OR IGNORE INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _SELECT = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "candidate" else name for name in COLUMNS)
+WHOLE = tuple(one.name for one in fields(Whole))
+_LATER = ", ".join(f"{name} = excluded.{name}" for name in WHOLE)
+_SETTLE = (
+    f"INSERT INTO wholes ({', '.join(WHOLE)}) VALUES ({', '.join('?' * len(WHOLE))}) "
+    f"ON CONFLICT (choice) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at"
+)
 
 
 def default_place() -> Path:
     """The user's own database, which need not be there. Another schema has another file."""
-    return user_cache() / "records-1.sqlite"
+    return user_cache() / f"records-{SCHEMA}.sqlite"
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,16 @@ class Database:
         before = self._connection.total_changes
         self._connection.executemany(_INSERT, map(_row, found))
         return self._connection.total_changes - before
+
+    def settle(self, *found: Whole) -> None:
+        """Adds what wholes took; the latest time of each counts."""
+        with self.changing():
+            self.put_wholes(found)
+
+    def put_wholes(self, found: Sequence[Whole]) -> None:
+        """The same within changing()."""
+        rows = ([getattr(one, name) for name in WHOLE] for one in found)
+        self._connection.executemany(_SETTLE, rows)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -146,6 +163,20 @@ class Database:
             for (key,) in self._connection.execute("SELECT hash FROM tasks ORDER BY hash"):
                 yield str(key)
 
+    def wholes(
+        self, choice: str | None = None, target: str | None = None, version: str | None = None
+    ) -> Iterator[Whole]:
+        """Of one choice_of(), of a target, of a version."""
+        where = {"choice": choice, "target": target, "version": version}
+        clause, values = _where({name: value for name, value in where.items() if value is not None})
+        with explaining(self.path):
+            rows = self._connection.execute(f"SELECT {', '.join(WHOLE)} FROM wholes{clause} ORDER BY choice", values)
+            for row in rows:
+                try:
+                    yield Whole.from_json(dict(zip(WHOLE, row, strict=True)))
+                except ValueError as wrong:
+                    raise Damaged(f"a whole of the database {self.path} is none: {str(wrong)[:300]}; {SAY}") from None
+
     def counts(self) -> list[Count]:
         """One for each target, version and number of threads, the latest first."""
         with explaining(self.path):
@@ -162,7 +193,7 @@ class Database:
     ) -> int:
         """Removes the records of a `target`, whose version does not begin with `stale`, measured `before` then, that
         `failed`: those for which all hold that are given, and one has to be. Tasks without records go too. Returns how
-        many."""
+        many. Wholes go with the records of their target, version and age."""
         conditions = {
             "target = ?": target,
             "instr(version, ?) <> 1": stale,
@@ -176,6 +207,8 @@ class Database:
             where, values = " AND ".join(given), list(given.values())
             found = self._connection.execute(f"DELETE FROM records WHERE {where}", values).rowcount
             self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
+            if not failed:
+                self._connection.execute(f"DELETE FROM wholes WHERE {where}", values)
         with explaining(self.path):
             self._connection.execute("VACUUM")
         return found
@@ -247,7 +280,7 @@ def _row(record: Record) -> tuple[object, ...]:
 
 
 def _where(given: Mapping[str, object]) -> tuple[str, list[object]]:
-    assert set(given) <= set(COLUMNS)
+    assert set(given) <= {*COLUMNS, *WHOLE}
     clause = " AND ".join(f"{name} = ?" for name in given)
     return f" WHERE {clause}" if clause else "", list(given.values())
 

@@ -37,6 +37,7 @@ class _Order:
     subject: Subject
     candidate: Candidate
     effort: Effort
+    first: bool  # of its subject
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ class Measurer:
         self._outstanding = 0
         self._subjects: dict[tuple[str, int], Subject] = {}
         self._orders: queue.Queue[_Order | None] = queue.Queue()
-        self._built: queue.Queue[tuple[_Order, BuiltFiles] | None] = queue.Queue(LEAD * len(self._cpus))
+        self._built: queue.Queue[tuple[_Order, BuiltFiles | None] | None] = queue.Queue(LEAD * len(self._cpus))
         self._results: queue.Queue[tuple[int, Measurement] | BaseException] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._ending = threading.Event()
@@ -89,11 +90,12 @@ class Measurer:
         return known
 
     def submit(self, subject: Subject, candidate: Candidate, effort: Effort | None = None) -> int:
-        """Takes a candidate; the number by which results() calls it. The first good one of a subject is what the others
-        are measured by turns with."""
+        """Takes a candidate; the number by which results() calls it. The first one of a subject is what the others are
+        measured by turns with; where that fails, the first good one."""
         self._numbers += 1
         self._outstanding += 1
-        self._orders.put(_Order(self._numbers, subject, candidate, effort or self.effort))
+        first, subject.begun = not subject.begun, True
+        self._orders.put(_Order(self._numbers, subject, candidate, effort or self.effort, first))
         return self._numbers
 
     @property
@@ -177,6 +179,8 @@ class Measurer:
             else:
                 self._drop(order)
                 self._results.put((order.number, Measurement(outcome, found, build_seconds=spent)))
+                if order.first:
+                    self._hand_over(order, None)
 
     def _build(self, order: _Order, builder: Builder) -> tuple[Any, Any]:
         subject = order.subject
@@ -198,7 +202,7 @@ class Measurer:
         request = Build(order.name, subject.key, subject.task, order.candidate, self.target, self.limits, scheduled)
         return builder.ask(request, self.limits.build_seconds)
 
-    def _hand_over(self, order: _Order, found: BuiltFiles) -> None:
+    def _hand_over(self, order: _Order, found: BuiltFiles | None) -> None:
         while not self._ending.is_set():
             with suppress(queue.Full):
                 self._built.put((order, found), timeout=0.5)
@@ -208,8 +212,7 @@ class Measurer:
 
     def _run_all(self) -> None:
         failures = 0
-        while (item := self._built.get()) is not None and not self._ending.is_set():
-            order, found = item
+        for order, found in self._ready():
             start = time.monotonic()
             part = self._part(order, found)
             try:
@@ -225,6 +228,22 @@ class Measurer:
                 self._drop(order)
             measurement = replace(measurement, build_seconds=found.seconds, run_seconds=spent)
             self._results.put((order.number, measurement))
+
+    def _ready(self) -> Iterator[tuple[_Order, BuiltFiles]]:
+        """What is built, as it comes; but of each subject nothing before its first, which others are compared with."""
+        waiting: dict[str, list[tuple[_Order, BuiltFiles]]] = {}
+        begun: set[str] = set()
+        while (item := self._built.get()) is not None and not self._ending.is_set():
+            order, found = item
+            key = order.subject.key
+            if order.first:
+                begun.add(key)
+            if found is not None and key not in begun:
+                waiting.setdefault(key, []).append((order, found))
+                continue
+            if found is not None:
+                yield order, found
+            yield from waiting.pop(key, [])
 
     def _part(self, order: _Order, found: BuiltFiles) -> Part:
         subject, task = order.subject, order.subject.task

@@ -29,6 +29,7 @@ class Subject:
     task: Task
     cold_bytes: int
     lock: threading.Lock = field(default_factory=threading.Lock)  # while it is prepared
+    begun: bool = False  # a candidate was submitted
     prepared: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the files of its inputs
     wanted: Arrays = field(default_factory=dict)

@@ -1,0 +1,65 @@
+"""What tuning ends with: the tuned package beside the untuned one and ONNX Runtime, timed as wholes by turns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from modelc.package import read_package, write_package
+from modelc.package.spec import PackageSpec
+from modelc.pipeline import Run
+from modelc.scratch import TemporaryFolder
+from modelc.verify.bench import alternating
+from modelc.verify.check import drawn, for_the_model
+from modelc.verify.engine import Engine, EngineError
+
+SECONDS = 3.0  # of runs of each
+
+
+@dataclass(frozen=True)
+class Times:
+    """Median milliseconds of one run each, by turns; 0 of what was not timed. `note` says why ONNX Runtime was not."""
+
+    untuned_ms: float = 0.0
+    tuned_ms: float = 0.0
+    ort_ms: float = 0.0
+    note: str = ""
+
+    def sentence(self, threads: int) -> str:
+        """For people; nothing where nothing was timed."""
+        named = {"tuned": self.tuned_ms, "untuned": self.untuned_ms, "ONNX Runtime": self.ort_ms}
+        timed = [f"{ms:.3f} ms {name}" for name, ms in named.items() if ms]
+        ours = self.tuned_ms or self.untuned_ms
+        ratios = [f"{ms / ours:.3f} times as fast as {name}" for name, ms in named.items() if ms and ms != ours]
+        if not timed:
+            return ""
+        return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
+
+
+def compared(run: Run, untuned: PackageSpec, tuned: PackageSpec | None, threads: int) -> Times:
+    """Times both packages of a model and ONNX Runtime on one input of the first variant."""
+    with TemporaryFolder("tuned") as folder, ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+        for name, spec in (("untuned", untuned), ("tuned", tuned)):
+            if spec is None:
+                continue
+            path = Path(folder) / f"{name}.modelc"
+            package = write_package(spec, path)
+            engines[name] = stack.enter_context(Engine("modelc", path, threads))
+            if name == "untuned":
+                read = read_package(package.path)
+                feed = next(drawn(read, run.model, run.config.verify.seed))
+            engines[name].run(feed)
+        note = ""
+        try:
+            engines["ort"] = stack.enter_context(Engine("ort", run.model, threads))
+            engines["ort"].run(for_the_model(read, feed))
+        except EngineError as error:
+            engines.pop("ort", None)
+            note = f"nothing was timed beside ONNX Runtime: {error}"
+        times = alternating(engines, SECONDS, lambda text: run.stages.progress("compare", text))
+    found = {f"{name}_ms": float(np.median(ms)) for name, ms in times.items()}
+    return Times(**found, note=note)
