@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ir_strategies import layouts
 
 from modelc.ir.affine import simplify
-from modelc.ir.expr import Const, show
+from modelc.ir.expr import Const, Var, show
 from modelc.ir.interpret import evaluate
-from modelc.ir.layout import Layout, Primitive, logical_variables, reordered
+from modelc.ir.layout import Layout, Primitive, reordered
 
 quick = settings(max_examples=150, deadline=None)
 cases = (
@@ -19,6 +19,10 @@ cases = (
     .map(tuple)
     .flatmap(lambda shape: st.tuples(st.just(shape), layouts(shape)))
 )
+
+
+def logical_variables(rank):
+    return tuple(Var(f"i{k}") for k in range(rank))
 
 
 def at(indices, point):

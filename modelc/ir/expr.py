@@ -201,9 +201,6 @@ OPERATIONS: dict[str, Operation] = {
     "bits": Operation(1, lambda x: x, "cast"),  # the bits of a number taken for those of another dtype as wide
     "claim": Operation(3, lambda x, low, high: x),  # x, of which an operator says that low <= x <= high (addresses.py)
 }
-INFIX = {operation.infix: name for name, operation in OPERATIONS.items() if operation.infix}
-
-
 KINDS = frozenset((Var, Const, Load, Op))
 ZERO = Const(0)
 FOLDS: dict[str, Callable[[int, int], int]] = {

@@ -206,7 +206,3 @@ def reordered(*permutation: int) -> Layout:
 def channels_last(rank: int) -> Layout:
     """The layout that stores dimension 1 innermost."""
     return reordered(0, *range(2, rank), 1)
-
-
-def logical_variables(rank: int) -> tuple[Var, ...]:
-    return tuple(Var(f"i{k}") for k in range(rank))

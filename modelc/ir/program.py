@@ -124,10 +124,6 @@ class Program:
         """Task name -> opaque, contraction, reduction or map."""
         return {bound.task.name: kind_of(bound.task) for bound in self.tasks}
 
-    def listing(self) -> str:
-        """One line per Task."""
-        return "\n".join(str(bound) for bound in self.tasks)
-
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
         lines += [f"  input {self.values[v]}" for v in self.inputs]

@@ -99,11 +99,6 @@ class Measurer:
         return self._numbers
 
     @property
-    def outstanding(self) -> int:
-        """Candidates that were submitted and have not been handed out by results()."""
-        return self._outstanding
-
-    @property
     def waiting(self) -> int:
         """Candidates of which no builder has begun: below one for each builder, there should be more."""
         return self._orders.qsize()
