@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from modelc.ir.expr import Expr, Var, op
+from modelc.ir.expr import Expr, op
 
 Shape = tuple[int, ...]
 Indices = tuple[Expr, ...]
