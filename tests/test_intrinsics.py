@@ -30,7 +30,7 @@ from modelc.codegen.intrinsics.check import (
     random_operands,
 )
 from modelc.codegen.intrinsics.lowering import Place, emit, imported, load, store, table_bytes
-from modelc.codegen.kernels import build_module
+from modelc.codegen.llvm import build_module
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.interpret import run_block

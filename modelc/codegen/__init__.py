@@ -4,6 +4,7 @@ math/        scalar operations on vectors: casts, whole numbers, polynomials
 intrinsics/  applications of tensor intrinsics, and testing them against their semantics
 lower/       Nest -> TIR
 opaque.py    opaque Blocks as C functions
-kernels.py   TIR -> object file
+kernels.py   Nest -> Kernel: an object file, or C source
+llvm.py      TIR -> LLVM; llvm_check.py asks first whether it makes code for a CPU at all
 pack.py      constants as kernels read them
 """

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tvm
-from tvm import tirx as tx
 from tvm.target.codegen import llvm_is_valid_cpu
 
+from modelc.codegen.llvm import build_module
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
@@ -70,17 +70,6 @@ def llvm_machine(target: Target) -> tvm.target.Target:
         )
     check_llvm(target)
     return tvm.target.Target(options)
-
-
-def build_module(module: tvm.IRModule, machine: tvm.target.Target) -> tvm.runtime.Module:
-    """TVM's lowering of intrinsics and LLVM's code generation. Indices are simplified already; TVM's own simplifier
-    would take minutes over the polynomials."""
-    passes = [
-        tx.transform.LowerIntrin(),
-    ]
-    with machine:
-        lowered = tvm.ir.transform.Sequential(passes)(module)
-    return tvm.get_global_func("target.build.llvm")(lowered, machine)
 
 
 def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple[tuple[str, int], ...]) -> Kernel:

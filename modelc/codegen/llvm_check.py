@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from functools import cache
@@ -14,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from modelc.errors import TargetError
-from modelc.scratch import TemporaryFolder
+from modelc.scratch import TemporaryFolder, user_cache
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
@@ -41,8 +40,7 @@ def _refusal(options: str) -> str | None:
     import tvm
 
     digest = hashlib.sha256(f"{tvm.__version__} {options}".encode()).hexdigest()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    agreed = Path(base) / "modelc" / f"llvm-{digest[:16]}"
+    agreed = user_cache() / f"llvm-{digest[:16]}"
     if agreed.exists():
         return None
     command = [sys.executable, "-m", "modelc.codegen.llvm_check"]
@@ -67,7 +65,7 @@ def make_code(options: dict[str, Any]) -> None:
     import tvm
     from tvm import tirx as tx
 
-    from modelc.codegen.kernels import build_module
+    from modelc.codegen.llvm import build_module
 
     machine = tvm.target.Target(options)
     params, body = [], []

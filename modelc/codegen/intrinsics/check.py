@@ -25,7 +25,8 @@ from tvm import tirx as tx
 
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
-from modelc.codegen.kernels import build_module, llvm_machine
+from modelc.codegen.kernels import llvm_machine
+from modelc.codegen.llvm import build_module
 from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
