@@ -58,6 +58,10 @@ class MeasureError(ModelcError):
     """Candidates cannot be measured: no process to build or to run them in."""
 
 
+class Unmeasurable(MeasureError):
+    """Nothing can be measured any more: a board or a cluster that is not there, or takes nothing."""
+
+
 class DatabaseError(ModelcError):
     """The tuning database: no such file, another program's, damaged, locked, no room; a record that is none."""
 

@@ -3,8 +3,6 @@ was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
-import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,7 +24,7 @@ from modelc.inputs import Flags
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
-from modelc.measure import Measurement, Measurer
+from modelc.measure import Measurement, Measurer, Where
 from modelc.package import FixedInput, check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
@@ -114,15 +112,18 @@ def tune(
     faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on.
-    `runner` is `local`, or a command that runs programs of the target, to which the path of one is appended: kernels
-    are measured through it, and packages are not timed as wholes. Raises ModelcError."""
+    `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
+    board, `ssh://USER@HOST:PORT/FOLDER`: kernels are measured there, and packages are not timed as wholes unless this
+    machine is the target. Raises ModelcError."""
     spend = budget if isinstance(budget, Budget) else Budget.parse(budget)
     explorer_class(explorer)
     path = Path(model)
     digest = digest_of(path)
+    where = Where.parse(runner)
+    if target is None and where.elsewhere:
+        raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
-    through = runner_command(runner)
-    if not through:
+    if where.here:
         _check_here(found)
     say = progress or (lambda stage, text: None)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
@@ -137,24 +138,13 @@ def tune(
     emulator(found.triple)  # for verification
     known, note = database_for(database, write=True)
     with known or nullcontext(), blaming(f"model {path}"):
-        result = _tuned(run, _Asked(place, spend, explorer, seed, threads, through, known, watch))
+        result = _tuned(run, _Asked(place, spend, explorer, seed, threads, where, known, watch))
     return replace(result, notes=(note, *result.notes)) if note else result
 
 
-def runner_command(text: str) -> tuple[str, ...]:
-    """What comes before a program that is to be measured: nothing for `local`. Raises ConfigError."""
-    if text == "local":
-        return ()
-    try:
-        words = shlex.split(text)
-    except ValueError as wrong:
-        raise ConfigError(f"the runner {text[:200]!r} cannot be read: {wrong}") from None
-    if not words or shutil.which(words[0]) is None:
-        raise ConfigError(
-            f"the runner is {text[:200]!r}, and there is no such program; expected local, or a command that runs "
-            "programs of the target, such as 'qemu-aarch64-static -L /usr/aarch64-linux-gnu'"
-        )
-    return tuple(words)
+def _is_target(target: Target, where: Where) -> bool:
+    """Whether packages are timed here as wholes: kernels ran here, or on a machine of the same key."""
+    return where.here or (where.elsewhere and load_target("native").key == target.key)
 
 
 def _check_here(target: Target) -> None:
@@ -179,7 +169,7 @@ class _Asked:
     explorer: str
     seed: int
     threads: int
-    through: tuple[str, ...]
+    where: Where
     database: Database | None
     watch: Callable[[Standing], None] | None
 
@@ -203,30 +193,35 @@ def _tuned(run: Run, asked: _Asked) -> TuneResult:
 
     memory, known, cold = None, 0, run.parameter_bytes
     if asked.database is not None:
-        made_for = run.target, code_version(run.target), threads, cold, run.config.policy, asked.through
+        made_for = run.target, code_version(run.target), threads, cold, run.config.policy, asked.where.command
         memory = Memory(asked.database, lambda task: Conditions.of(task, *made_for))
         policy = run.config.policy
         learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))
         known = memory.recall(subjects, scheduler)
     run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
     flush = run.config.flush_denormals
-    with Measurer(run.target, threads=threads, flush=flush, seed=seed, through=asked.through) as measurer:
+
+    def say(text: str) -> None:
+        run.stages.progress("board", text)
+
+    with Measurer(run.target, threads=threads, flush=flush, seed=seed, where=asked.where, say=say) as measurer:
         search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), asked.budget, memory, follow)
     changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
     recorded = None
-    if asked.database is not None and not asked.through:  # just what compile would take
+    if asked.database is not None and not asked.where.command:  # just what compile would take
         recorded = Recorded(asked.database, run.target, threads)
         known_faster = recorded.look({key: one.task for key, one in compiled.items()}, run.config.policy, cold)
         changed = {key: one for key, one in known_faster.items() if one.key != compiled[key].candidate.key}
     times = Times()
     tuned = _locked(run, programs, compiled, changed) if changed else run
-    if not asked.through:
+    timed = _is_target(run.target, asked.where)
+    if timed:
         tuned_spec = tuned.spec(programs, tuned.kernels(programs), run.kept) if changed else None
         times = compared(run, spec, tuned_spec, threads)
         if changed and recorded is not None:
             choice = recorded.choice(recorded.candidates, occurrences(programs), run.config.policy, cold)
             recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * times.tuned_ms)
-    taken = tuned if asked.through or (changed and gains(times.untuned_ms, times.tuned_ms)) else run
+    taken = tuned if not timed or (changed and gains(times.untuned_ms, times.tuned_ms)) else run
     *_, report = taken.made(programs, run.kept, asked.output, verify=True, keep_unverified=False)
     better = taken is not run
     notes = [learned.says] if explorer_class(asked.explorer).learns else []

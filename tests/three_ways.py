@@ -246,7 +246,7 @@ def run_kernel(built: Built, inputs: Mapping[str, Array], ways: Sequence[Way] = 
 
 
 def _outputs(built: Built, job: Job, runner: Runner) -> Arrays:
-    answer = runner.run("job", job.text(), SECONDS)
+    answer = runner.run("job", job)
     assert answer.outcome == "ok", f"the kernel of {built.task.name} {answer.outcome}: {job.sentence(answer)}"
     found, at = {}, 0
     for name in built.task.outputs:

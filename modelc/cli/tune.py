@@ -31,10 +31,10 @@ from modelc.cli.tuning_view import viewing
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @click.option(
     "--runner",
-    metavar="local|COMMAND",
+    metavar="local|ssh://HOST|COMMAND",
     default="local",
     show_default=True,
-    help="What runs kernels: a command to which a program's path is appended.",
+    help="What runs kernels: a board, or a command to which a program's path is appended.",
 )
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print events on stdout, a JSON document on each line.")

@@ -9,6 +9,8 @@ zygote.py       the process that builders are forked from
 pool.py         starting builders, asking them, killing them
 job.py          what a runner is told, and its answer
 runner.py       starting a runner and asking it
+ssh.py          a runner on another machine
+where.py        which of them runs kernels
 runner.c        the runner: a server; runner_job.c reads what a job says, runner_run.c is what its process does
 subject.py      a Task that candidates are measured of
 measurer.py     candidates in, measurements out: some build while one runs
@@ -17,5 +19,6 @@ measurer.py     candidates in, measurements out: some build while one runs
 from modelc.measure.measurement import Effort, Limits, Measurement
 from modelc.measure.measurer import Measurer
 from modelc.measure.subject import Subject
+from modelc.measure.where import Where
 
-__all__ = ["Effort", "Limits", "Measurement", "Measurer", "Subject"]
+__all__ = ["Effort", "Limits", "Measurement", "Measurer", "Subject", "Where"]

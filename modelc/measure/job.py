@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modelc.codegen.kernels import Kernel
 from modelc.ir.block import Task
@@ -33,6 +33,10 @@ class Part:
     sizes: Mapping[str, int]  # bytes of the contents
     cold: Mapping[str, int]
     serial: Sequence[bool]  # steps that are not worth sharing among threads
+
+    def renamed(self, names: Mapping[str, str]) -> Part:
+        contents = {buffer: names[file] for buffer, file in self.contents.items()}
+        return replace(self, library=names[self.library], contents=contents)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,22 @@ class Job:
             *([str(self.timing)] if self.timing else []),
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that the runner reads."""
+        parts = (self.candidate, *([self.reference] if self.reference else []))
+        named = [file for part in parts for file in (part.library, *part.contents.values())]
+        return tuple(dict.fromkeys((*named, *(region.file for region in self.regions))))
+
+    def renamed(self, names: Mapping[str, str]) -> Job:
+        """The same job with files that are called otherwise."""
+        return replace(
+            self,
+            candidate=self.candidate.renamed(names),
+            reference=None if self.reference is None else self.reference.renamed(names),
+            regions=tuple(replace(region, file=names[region.file]) for region in self.regions),
+        )
 
     def sentence(self, answer: Answer) -> str:
         """What a runner's answer says of a kernel."""

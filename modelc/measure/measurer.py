@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelc.errors import InvalidIR, MeasureError
+from modelc.errors import InvalidIR, MeasureError, Unmeasurable
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.build import schedule
@@ -22,7 +22,9 @@ from modelc.measure.job import Job, Part, Timing, Way
 from modelc.measure.measurement import Effort, Limits, Measurement
 from modelc.measure.pool import Builder, Zygote
 from modelc.measure.runner import Runner
+from modelc.measure.ssh import SshRunner
 from modelc.measure.subject import POISON, Subject
+from modelc.measure.where import Where
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 
@@ -49,8 +51,8 @@ class Measurer:
 
     `threads` run each kernel; `builders` processes build (one for each processor by default; those on the processors
     that measure stand still meanwhile). `flush` is whether subnormals are zero. Where the target is not this machine,
-    kernels run under its emulator, and times mean nothing; or through the command `through`, and they mean what that
-    makes of them.
+    kernels run under its emulator, and times mean nothing; or where `where` says, and they mean what that makes of
+    them; `say` is told what becomes of a board.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class Measurer:
         effort: Effort = Effort(),  # noqa: B008 (frozen)
         flush: bool = False,
         seed: int = 0,
-        through: Sequence[str] = (),
+        where: Where = Where(),  # noqa: B008 (frozen)
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.target, self.threads, self.limits, self.effort = target, threads, limits, effort
-        self._flush, self._seed, self._through = flush, seed, through
+        self._flush, self._seed, self._where, self._say = flush, seed, where, say
         cpus = sorted(os.sched_getaffinity(0))
-        self._measuring = cpus[-threads:]
+        self._measuring = [] if where.elsewhere else cpus[-threads:]
         self._cpus = [cpus[k % len(cpus)] for k in range(builders or len(cpus))]
         self._numbers = 0
         self._outstanding = 0
@@ -123,7 +126,7 @@ class Measurer:
         self._temporary = TemporaryFolder("measure")
         try:
             self._folder = Path(self._temporary.name)
-            self._runner = Runner(self.target, self._folder, self._measuring, self._through)
+            self._runner = self._started()
             try:
                 self._zygote = Zygote(self._folder, self.target)
             except BaseException:
@@ -137,6 +140,11 @@ class Measurer:
         for builder in self._builders:
             self._in_thread(self._build_all, builder)
         return self
+
+    def _started(self) -> Runner:
+        if self._where.board is not None:
+            return SshRunner(self.target, self._folder, self._where.board, self._say)
+        return Runner(self.target, self._folder, self._measuring, self._where.command)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ending.set()
@@ -213,6 +221,8 @@ class Measurer:
             try:
                 measurement = self._run(order, found, part)
                 failures = 0
+            except Unmeasurable:
+                raise
             except MeasureError as error:
                 failures += 1
                 if failures == FAILURES:
@@ -266,7 +276,7 @@ class Measurer:
         for builder in busy:
             builder.stop()
         try:
-            answer = self._runner.run(f"{order.name}.job", job.text(), self.limits.run_seconds)
+            answer = self._runner.run(f"{order.name}.job", job)
         finally:
             for builder in busy:
                 builder.go()

@@ -141,17 +141,24 @@ static void run_job(const char *name) {
     mr_free_job(j);
 }
 
+static _Noreturn void cannot_write(const char *name) {
+    char text[512];
+    snprintf(text, sizeof text, "%s: %s", name, strerror(errno));
+    mr_die("cannot write", text);
+}
+
 static void take_file(void) {
     const char *name = mr_word();
     FILE *file = mr_open_file(name, "wb");
     uint64_t bytes = mr_number(SIZE_MAX / 4);
     static uint8_t block[65536];
-    if (!file) mr_die("cannot write", name);
+    if (!file) cannot_write(name);
     for (size_t n; bytes; bytes -= n) {
         n = fread(block, 1, bytes < sizeof block ? (size_t)bytes : sizeof block, stdin);
-        if (!n || fwrite(block, 1, n, file) != n) mr_die("cannot write", name);
+        if (!n) mr_die("a file ends too early", name);
+        if (fwrite(block, 1, n, file) != n) cannot_write(name);
     }
-    if (fclose(file)) mr_die("cannot write", name);
+    if (fclose(file)) cannot_write(name);
 }
 
 static void drop_files(void) {

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from modelc.errors import MeasureError, TargetError
-from modelc.measure.job import Answer
+from modelc.measure.job import Answer, Job
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
@@ -35,21 +35,19 @@ class Runner:
     def __init__(
         self, target: Target, folder: Path, cpus: Collection[int] | None = None, through: Sequence[str] = ()
     ) -> None:
-        self.folder = folder
-        before = through or emulator(target.triple)
-        self._command = [*before, str(program(machine_of(target.triple).gnu_triple)), str(folder)]
-        self._features, self._cpus = target.features, cpus
+        self.target, self.folder = target, folder
+        self._cpus, self._through = cpus, through
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = bytearray()  # read and not yet used
         self._lock = threading.Lock()  # of the process
         self._closed = False
         self._start()
 
-    def run(self, name: str, text: str, seconds: float) -> Answer:
-        """Does the job `name`, whose `text` limits it to `seconds`. Raises MeasureError where no runner answers."""
-        (self.folder / name).write_text(text)
+    def run(self, name: str, job: Job) -> Answer:
+        """Does a job, by the name of a file. Raises MeasureError where no runner answers."""
+        (self.folder / name).write_text(job.text())
         try:
-            return self._asked(f"job {name}", seconds + PATIENCE)
+            return self._asked(f"job {name}", job.seconds + PATIENCE)
         except MeasureError:
             self._start()
             raise
@@ -59,14 +57,23 @@ class Runner:
 
     def put(self, name: str, data: bytes) -> None:
         """Has the runner write a file in its folder: for who does not share it."""
-        self._line(f"file {name} {len(data)}", PATIENCE, data)
+        self._json(f"file {name} {len(data)}", PATIENCE, data)
 
     def drop(self, *names: str) -> None:
         """Has the runner remove files."""
-        self._line(f"drop {' '.join(names)}", PATIENCE)
+        self._json(f"drop {' '.join(names)}", PATIENCE)
 
     def _start(self) -> None:
         """A new process in place of what there may be."""
+        before = self._through or emulator(self.target.triple)
+        self._launch([*before, str(program(machine_of(self.target.triple).gnu_triple)), str(self.folder)])
+        assert self._process is not None
+        with suppress(OSError):
+            if self._cpus is not None:
+                os.sched_setaffinity(self._process.pid, self._cpus)
+        self._check_features()
+
+    def _launch(self, command: Sequence[str]) -> None:
         with self._lock:
             self._end()
             if self._closed:
@@ -74,7 +81,7 @@ class Runner:
             try:
                 with (self.folder / "runner.log").open("wb") as log:
                     self._process = subprocess.Popen(
-                        self._command,
+                        command,
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=log,
@@ -82,27 +89,38 @@ class Runner:
                     )
             except OSError as error:
                 raise MeasureError(f"the runner cannot be started: {error}") from None
-        with suppress(OSError):
-            if self._cpus is not None:
-                os.sched_setaffinity(self._process.pid, self._cpus)
-        lacks = json.loads(self._line(f"features {' '.join(self._features)}", PATIENCE))["lacks"]
+
+    def _check_features(self) -> None:
+        lacks = self._json(f"features {' '.join(self.target.features)}", PATIENCE)["lacks"]
         if lacks:
             self.close()
             raise TargetError(f"the machine that measures lacks {lacks}, which the target needs")
 
     def _asked(self, command: str, seconds: float) -> Answer:
-        answer: dict[str, Any] = json.loads(self._line(command, seconds))
+        answer = self._json(command, seconds)
         answer["output"] = self._read(answer["output"], seconds)
         return Answer(**answer)
 
-    def _line(self, command: str, seconds: float, data: bytes = b"") -> bytes:
-        """The line that answers a command, which `data` follows."""
+    def _json(self, command: str, seconds: float, data: bytes = b"") -> dict[str, Any]:
+        """What answers a command, which `data` follows."""
+        self._write(command.encode() + b"\n" + data)
+        line = self._line(seconds)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise MeasureError(f"the runner answers {line[:80]!r}, which no runner of modelc says") from None
+        return answer
+
+    def _write(self, data: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(command.encode() + b"\n" + data)
+            self._process.stdin.write(data)
             self._process.stdin.flush()
         except BrokenPipeError:
             raise MeasureError(f"the runner has ended: {self._said()}") from None
+
+    def _line(self, seconds: float) -> bytes:
+        """The next line that it says."""
         until = time.monotonic() + seconds
         while (end := self._pending.find(b"\n")) < 0:
             self._more(until - time.monotonic())

@@ -1,0 +1,49 @@
+"""What runs kernels: this machine, a command, a board."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from dataclasses import dataclass
+
+from modelc.errors import ConfigError
+from modelc.measure.ssh import Board
+
+
+@dataclass(frozen=True)
+class Where:
+    """As `--runner` says it in `text`: this machine (local); `command`, to which the path of a program is appended; or
+    `board`."""
+
+    text: str = "local"
+    command: tuple[str, ...] = ()
+    board: Board | None = None
+
+    @staticmethod
+    def parse(text: str) -> Where:
+        """Raises ConfigError."""
+        if text == "local":
+            return Where()
+        if text.startswith("ssh://"):
+            if shutil.which("ssh") is None:
+                raise ConfigError("the runner is a board, and there is no program ssh: install Debian's openssh-client")
+            return Where(text, board=Board.parse(text))
+        try:
+            words = shlex.split(text)
+        except ValueError as wrong:
+            raise ConfigError(f"the runner {text[:200]!r} cannot be read: {wrong}") from None
+        if not words or shutil.which(words[0]) is None:
+            raise ConfigError(
+                f"the runner is {text[:200]!r}, and there is no such program; expected local, ssh://USER@HOST, or a "
+                "command that runs programs of the target, such as 'qemu-aarch64-static -L /usr/aarch64-linux-gnu'"
+            )
+        return Where(text, command=tuple(words))
+
+    @property
+    def here(self) -> bool:
+        return not self.command and not self.elsewhere
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether kernels run on another machine."""
+        return self.board is not None
