@@ -143,7 +143,7 @@ def test_each_costs_one_candidate(measurer: Measurer) -> None:
         assert one.outcome == outcome, f"{name}: {one}"
         assert re.search(message, one.message), f"{name}: {one}"
         assert (one.seconds > 0) == one.ok and bool(one.message) != one.ok
-    assert measurer._builders[0].replaced == 0
+    assert measurer.bench.builders[0].replaced == 0
 
 
 def test_what_is_stored_once_is_drawn_once(measurer: Measurer) -> None:
@@ -166,7 +166,7 @@ def several(count: int) -> list[Candidate]:
 def test_a_builder_that_dies_costs_one_candidate(measurer: Measurer) -> None:
     subject = measurer.subject(CONV)
     assert measurer.measure(subject, several(1))[0].ok
-    (builder,) = measurer._builders
+    (builder,) = measurer.bench.builders
     before = builder.replaced
     os.kill(builder._pid, signal.SIGKILL)
     found = measurer.measure(subject, several(3))
@@ -186,13 +186,13 @@ def test_what_building_may_take(
 ) -> None:
     subject = measurer.subject(RELU)
     assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
-    measurer._builders[0].kill()
+    measurer.bench.builders[0].kill()
     with monkeypatch.context() as patch:
-        patch.setattr(measurer, "limits", limits)
+        patch.setattr(measurer.bench, "limits", limits)
         found = measurer.measure(subject, [unrolled()] * 2)
     assert [one.outcome for one in found] == [outcome] * 2, found
     assert all(re.search(message, one.message) for one in found), found
-    measurer._builders[0].kill()  # its memory stays limited
+    measurer.bench.builders[0].kill()  # its memory stays limited
     assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
 
 
@@ -204,7 +204,7 @@ from three_ways import host_target
 from modelc.measure import Measurer
 
 with Measurer(host_target(), effort=QUICK) as measurer:
-    print(measurer._folder, flush=True)
+    print(measurer.bench.folder, flush=True)
     subject = measurer.subject(CONV)
     for candidate in several(10000):
         measurer.submit(subject, candidate)
@@ -271,7 +271,7 @@ def test_emulated() -> None:
 
 
 def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurer, "threads", 2)
+    monkeypatch.setattr(measurer.bench, "threads", 2)
     task = task_of("Conv", {"pads": [1] * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True)
     (one,) = measurer.measure(measurer.subject(task), [next(candidates(task, host_target()))])
     assert one.ok, one

@@ -1,0 +1,162 @@
+"""What builds and runs the candidates of one machine: a folder, builders, a runner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modelc.errors import InvalidIR
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.measure.build import schedule
+from modelc.measure.builder import Build, BuiltFiles, Prepare, constants_of, input_file, wanted_of
+from modelc.measure.job import Job, Part, Timing, Way
+from modelc.measure.measurement import Effort, Limits, Measurement
+from modelc.measure.pool import Builder, Zygote
+from modelc.measure.runner import Runner
+from modelc.measure.ssh import SshRunner
+from modelc.measure.subject import POISON, Subject
+from modelc.measure.where import Where
+from modelc.scratch import TemporaryFolder
+from modelc.target import Target
+
+PREPARING = 300.0  # seconds that NumPy may take for the outputs of a Task
+
+
+class Bench:
+    """Builds for `target` in `builders` processes (one for each processor by default; those on the processors that
+    measure stand still meanwhile), and runs kernels on `threads` threads. `flush` is whether subnormals are zero. Where
+    the target is not this machine, kernels run under its emulator, and times mean nothing; or where `where` says, and
+    they mean what that makes of them; `say` is told what becomes of a board."""
+
+    def __init__(
+        self,
+        target: Target,
+        threads: int = 1,
+        builders: int | None = None,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        flush: bool = False,
+        seed: int = 0,
+        where: Where = Where(),  # noqa: B008 (frozen)
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.target, self.threads, self.limits = target, threads, limits
+        self._flush, self._seed = flush, seed
+        self._subjects: dict[tuple[str, int], Subject] = {}
+        cpus = sorted(os.sched_getaffinity(0))
+        self.measuring = [] if where.elsewhere else cpus[-threads:]
+        self._temporary = TemporaryFolder("measure")
+        try:
+            self.folder = Path(self._temporary.name)
+            if where.board is not None:
+                self._runner: Runner = SshRunner(target, self.folder, where.board, say)
+            else:
+                self._runner = Runner(target, self.folder, self.measuring, where.command)
+            try:
+                self._zygote = Zygote(self.folder, target)
+            except BaseException:
+                self._runner.close()
+                raise
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        self.builders = [Builder(self._zygote, cpus[k % len(cpus)]) for k in range(builders or len(cpus))]
+
+    def stop(self) -> None:
+        """Ends what is being built and run: whoever waits for it gets an answer, or MeasureError."""
+        for builder in self.builders:
+            builder.kill()
+        self._runner.close()
+
+    def close(self) -> None:
+        self.stop()
+        self._zygote.close()
+        self._temporary.cleanup()
+
+    def subject(self, task: Task, cold_bytes: int = 0) -> Subject:
+        """The same one for an equal Task."""
+        known = self._subjects.get((str(task), cold_bytes))
+        if known is None:
+            known = Subject(f"t{len(self._subjects)}", task, cold_bytes)
+            self._subjects[str(task), cold_bytes] = known
+        return known
+
+    def prepare(self, subject: Subject, builder: Builder) -> tuple[Any, str]:
+        """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""
+        with subject.lock:
+            if not subject.prepared:
+                outcome, found = builder.ask(Prepare(subject.key, subject.task, self._seed), PREPARING)
+                if outcome != "done":
+                    return outcome, f"the outputs of the task are not known: {found}"
+                subject.prepared = True
+                subject.sizes = found
+                subject.wanted = wanted_of(subject.task, subject.key, self.folder)
+        return "done", ""
+
+    def build(self, name: str, subject: Subject, candidate: Candidate, builder: Builder) -> tuple[Any, Any]:
+        """("done", BuiltFiles), or the outcome and why not."""
+        outcome, why = self.prepare(subject, builder)
+        if outcome != "done":
+            return outcome, why
+        scheduled = None
+        if {stage.rule for stage in candidate.stages} - self._zygote.rules:
+            try:
+                constants = constants_of(subject.task, subject.key, self.folder)
+                scheduled = schedule(subject.task, candidate, self.target, constants, self.limits)
+            except InvalidIR as error:
+                return "invalid", str(error)
+        request = Build(name, subject.key, subject.task, candidate, self.target, self.limits, scheduled)
+        return builder.ask(request, self.limits.build_seconds)
+
+    def part(self, name: str, subject: Subject, found: BuiltFiles) -> Part:
+        """What was built as a job has it."""
+        task = subject.task
+        files = {n: input_file(name if n in task.constants else subject.key, task, n) for n in task.inputs}
+        sizes = {n: found.sizes.get(n, subject.sizes[n]) for n in task.inputs}
+        cold = {n: k for k, names in enumerate(subject.alike) for n in names} if subject.cold_bytes else {}
+        return Part(found.kernel, f"{name}.so", files, sizes, cold, found.serial)
+
+    def run(
+        self, name: str, subject: Subject, candidate: Candidate, found: BuiltFiles, part: Part, effort: Effort
+    ) -> Measurement:
+        """Measures what was built. The first good one of a subject becomes its reference. Raises MeasureError."""
+        best = subject.best * subject.reference_seconds if subject.reference and subject.reference_seconds else 0.0
+        job = Job(
+            task=subject.task,
+            candidate=part,
+            reference=subject.reference,
+            way=Way(poison=POISON),
+            timing=Timing(effort, effort.slower * best, effort.near * best),
+            threads=self.threads,
+            flush=self._flush,
+            regions=subject.regions(),
+            seconds=self.limits.run_seconds,
+            bytes=self.limits.run_bytes,
+        )
+        busy = [b for b in self.builders if b.cpu in self.measuring]
+        for builder in busy:
+            builder.stop()
+        try:
+            answer = self._runner.run(f"{name}.job", job)
+        finally:
+            for builder in busy:
+                builder.go()
+        if answer.outcome != "ok":
+            return Measurement(answer.outcome, job.sentence(answer))
+        if wrong := subject.wrong(answer.output, found):
+            return Measurement("wrong", wrong)
+        reference = answer.reference_seconds or answer.seconds
+        if subject.reference is None:
+            subject.reference, subject.reference_key = part, candidate.key
+        subject.reference_seconds = reference
+        subject.best = min(subject.best, answer.seconds / reference)
+        return Measurement(
+            "ok", "", answer.seconds, answer.noise, answer.repeats, reference, reference=subject.reference_key
+        )
+
+    def drop(self, name: str, task: Task) -> None:
+        """Removes what a builder wrote of a candidate."""
+        for file in (f"{name}.so", *(input_file(name, task, constant) for constant in task.constants)):
+            (self.folder / file).unlink(missing_ok=True)
