@@ -22,8 +22,7 @@ from modelc.codegen.pack import pack_constant
 from modelc.config import Config, Inputs, check_precision, load_config
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
-from modelc.errors import ConfigError, ModelError, ToolchainError, VerificationError, blaming
-from modelc.frontend.limits import LARGEST_TENSOR
+from modelc.errors import ConfigError, ToolchainError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
 from modelc.inputs import Flags, as_chosen, fitting, made_for
@@ -35,7 +34,7 @@ from modelc.ir.nest import Nest
 from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
-from modelc.layout.program import choose_layouts, partition
+from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.package import (
     FixedInput,
     Package,
@@ -53,14 +52,17 @@ from modelc.passes import run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
 from modelc.result import CompileResult
+from modelc.scratch import TemporaryFolder
 from modelc.space.choose import accepted, chosen, default_candidate
 from modelc.space.cost.seconds import costed
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
-from modelc.verify import Report
+from modelc.verify import LayerReport, Report, compare_layers
 from modelc.verify.check import drawn, verify_outputs
 from modelc.verify.engine import EngineError
+from modelc.verify.judge import Kernels
+from modelc.verify.layers import probes_of
 from modelc.verify.precision import Arrays, Kept
 
 MOST_THREADS = 4
@@ -147,16 +149,6 @@ def compile(
         run.notes = (note,) if note else ()
         run.recorded = Recorded(known, run.target, run_threads) if known else None
         return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
-
-
-def check_storage(program: Program) -> None:
-    """Raises ModelError where layouts make a value larger than kernels can count."""
-    for value in program.values.values():
-        if value.elements > LARGEST_TENSOR:
-            raise ModelError(
-                f"value {value.name!r} {list(value.shape)} is stored in {value.elements} elements; expected at most "
-                f"{LARGEST_TENSOR}"
-            )
 
 
 def place_of(task: Task) -> str:
@@ -259,7 +251,8 @@ class Run:
         spec = self.spec(programs, compiled, kept)
         self.stages.took("package", time.perf_counter() - start)
         try:
-            return spec, compiled, *self.write(spec, output, verify, keep_unverified, bool(filtered))
+            kernels = partial(self.layers, programs, compiled, kept)
+            return spec, compiled, *self.write(spec, output, kernels, verify, keep_unverified, bool(filtered))
         except _Filtered as wrong:
             self.stages.progress("schedule", f"{len(filtered)} tasks without minimal filtering")
             self.notes += (f"minimal filtering (Winograd) is not used, for with it the package {wrong}",)
@@ -443,10 +436,11 @@ class Run:
         return compile_kernel(find_toolchain(self.target.triple), kernel.source)
 
     def write(
-        self, spec: PackageSpec, output: Path, verify: bool, keep_unverified: bool, filtered: bool = False
+        self, spec: PackageSpec, output: Path, kernels: Kernels, verify: bool, keep_unverified: bool, filtered: bool
     ) -> tuple[Package, Report | None]:
-        """package, verify: the package takes its place when it has been found right. `filtered` says that there is
-        another way where an output is wrong that is computed by minimal filtering; raises _Filtered there."""
+        """package, verify: the package takes its place when it has been found right. `kernels` compares them one by
+        one; `filtered` says that there is another way where an output is wrong that is computed by minimal filtering;
+        raises _Filtered there."""
         report: Report | None = None
         written = False
 
@@ -457,7 +451,7 @@ class Run:
             samples = f"{self.config.verify.samples} sample(s)" if self.inputs is None else "the given inputs"
             samples += " against ONNX Runtime"
             with self.stages.stage("verify", samples), _offering_no_verify():
-                report = self.check(folder)
+                report = self.check(folder, kernels)
             if filtered and any(o.filtered and not o.passed for o in report.outputs):
                 raise _Filtered(report.sentence())
             if not report.passed and not keep_unverified:
@@ -472,10 +466,21 @@ class Run:
             self.stages.took("package", time.perf_counter() - start)
         return package, report
 
-    def check(self, folder: Path) -> Report:
+    def check(self, folder: Path, kernels: Kernels) -> Report:
         v = self.config.verify
         given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
-        return verify_outputs(folder, self.model, self.inputs, *given, every_variant=True)
+        return verify_outputs(folder, self.model, self.inputs, *given, every_variant=True, kernels=kernels)
+
+    def layers(
+        self, programs: Sequence[Program], compiled: Mapping[str, Compiled], kept: Kept, feed: Arrays
+    ) -> tuple[LayerReport, ...]:
+        """Every kernel of the program that takes `feed` by itself against ONNX Runtime."""
+        program = next(p for p in programs if all(p.values[n].shape == array.shape for n, array in feed.items()))
+        v = self.config.verify
+        with TemporaryFolder("layers") as folder:
+            exposed = write_package(self.spec([program], compiled, kept, expose=True), Path(folder) / "exposed.modelc")
+            probes = probes_of(program, exposed)
+            return compare_layers(exposed.path, probes, self.model, feed, v.rtol, v.atol, v.bf16)
 
 
 class _Filtered(VerificationError):

@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from modelc import __version__
 from modelc.choices import check_choices, digest_of, parse_choices
 from modelc.errors import InputError, blaming
-from modelc.ir.program import Program
-from modelc.package import Package, read_choices, read_package, write_package
-from modelc.partition.precision import rounded_values
+from modelc.package import Package, read_choices, read_package
 from modelc.pipeline import Run
-from modelc.scratch import TemporaryFolder
-from modelc.verify import Probe, Report, compare_layers
+from modelc.verify import Report
 from modelc.verify.check import (
     ATOL,
     RTOL,
@@ -30,6 +27,7 @@ from modelc.verify.check import (
     without_constants,
 )
 from modelc.verify.compare import BF16, Tolerance
+from modelc.verify.report import LayerReport
 
 
 def verify(
@@ -64,37 +62,34 @@ def _verify(
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not 0 <= value < inf:
             raise InputError(f"{name} is {value}; expected a number from 0")
-    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16)
     read = read_package(package)
-    report = replace(report, notes=other_model(read, model))
+    notes = other_model(read, model)
+
+    def kernels(feed: Mapping[str, NDArray[Any]]) -> tuple[LayerReport, ...]:
+        return _layers(read, Path(model), feed, rtol, atol, bf16)
+
+    rebuilt = None if notes else kernels
+    report = verify_outputs(Path(package), Path(model), inputs, seed, samples, rtol, atol, bf16, kernels=rebuilt)
+    report = replace(report, notes=(*notes, *report.notes))
     if not per_layer:
         return report
+    feed = next(drawn(read, model, seed)) if inputs is None else dict(without_constants(fixed_inputs(read), inputs))
+    return replace(report, layers=kernels(feed))
+
+
+def _layers(
+    read: Package, model: Path, feed: Mapping[str, NDArray[Any]], rtol: float, atol: float, bf16: Tolerance
+) -> tuple[LayerReport, ...]:
+    """Every kernel of the variant that takes `feed`, in a package that is built again from its choices."""
     source = str(read.path / "choices.json")
     chosen = parse_choices(read_choices(read), source)
-    digest = digest_of(Path(model))
+    digest = digest_of(model)
     check_choices(chosen, __version__, digest, None, source)
-    feed = next(drawn(read, model, seed)) if inputs is None else dict(without_constants(fixed_inputs(read), inputs))
     number = variant_of(read, feed)
     only = slice(number, number + 1)
     one = replace(chosen, shapes=chosen.shapes[only], float32=chosen.float32[only], layouts=chosen.layouts[only])
     constants = {one.name: one.array() for one in chosen.constants}
-    given = (Path(model), digest, chosen.target, chosen.config, one.shapes)
-    run = Run(*given, locked=one, tasks=one.tasks, constants=constants)
-    with TemporaryFolder("layers") as folder:
-        _, programs = run.programs()
-        spec = run.spec(programs, run.kernels(programs), one.float32, expose=True)
-        exposed = write_package(spec, Path(folder) / "exposed.modelc")
-        layers = compare_layers(exposed.path, _probes(programs[0], exposed), model, feed, rtol, atol, bf16)
-    return replace(report, layers=layers)
-
-
-def _probes(program: Program, exposed: Package) -> tuple[Probe, ...]:
-    """What the tasks write, in order of execution."""
-    there = {tensor.name for tensor in exposed.manifest.variants[0].outputs}
-    found, rounded = [], rounded_values(program)
-    for bound in program.tasks:
-        for value in (program.values[name] for name in bound.outputs):
-            if value.root in there:
-                place = (value.dtype, value.shape, value.layout, value.strides, value.root, value.offset)
-                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place, value.name in rounded))
-    return tuple(found)
+    config = replace(chosen.config, verify=replace(chosen.config.verify, rtol=rtol, atol=atol, bf16=bf16))
+    run = Run(model, digest, chosen.target, config, one.shapes, locked=one, tasks=one.tasks, constants=constants)
+    _, programs = run.programs()
+    return run.layers(programs, run.kernels(programs), one.float32, dict(feed))

@@ -45,6 +45,7 @@ from modelc.space.rules.winograd import windows
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Tolerance, rounded_distance
+from modelc.verify.judge import Kernels
 from modelc.verify.precision import kept_in_turn
 from modelc.verify.report import Report
 
@@ -368,8 +369,8 @@ def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
     """The first package is said to be wrong; the last one is rebuilt from its choices without any measuring."""
     check, reports = pipeline.Run.check, list[Report]()
 
-    def checked(run: pipeline.Run, folder: Path) -> Report:
-        reports.append(check(run, folder))
+    def checked(run: pipeline.Run, folder: Path, kernels: Kernels) -> Report:
+        reports.append(check(run, folder, kernels))
         return reports[-1] if len(reports) > 1 else replace(reports[-1], failure="was said to be wrong")
 
     def added(run: pipeline.Run, wide: Sequence[Program]) -> list[dict[str, float]]:

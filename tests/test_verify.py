@@ -21,7 +21,7 @@ from test_package_model import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
-from modelc.frontend.surgery import evaluate_float64, expose
+from modelc.frontend.surgery import expose
 from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
@@ -32,6 +32,7 @@ from modelc.verify.compare import conditioning, filtered_distance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.layers import unpacked
+from modelc.verify.truth import evaluate_float64
 from modelc.verify.worker import at_line
 
 nan, inf = np.nan, np.inf

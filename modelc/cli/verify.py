@@ -9,6 +9,7 @@ import click
 from modelc.cli.arrays import read_npz
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.verify.report import LayerReport
 
 
 @click.command()
@@ -44,8 +45,8 @@ def verify(
     if as_json:
         print_json(report.to_json())
         return 0 if report.passed else 1
-    if report.layers:
-        layers = [(x.kernel, x.value, x.distance, "" if x.distance.passed else "departs") for x in report.layers]
+    if per_layer:
+        layers = [(x.kernel, x.value, x.distance, _verdict(x)) for x in report.layers]
         show(
             ("kernel", "value", "max abs", "rms rel", ""),
             [(kernel, value, f"{d.max_abs:.1e}", f"{d.rms_rel:.1e}", verdict) for kernel, value, d, verdict in layers],
@@ -62,3 +63,9 @@ def verify(
     show(("output", "max abs", "max rel", "rms rel", "cosine", "float64: ours / reference", ""), rows)
     say(f"{package} {report.sentence()}")
     return 0 if report.passed else 1
+
+
+def _verdict(layer: LayerReport) -> str:
+    if not layer.distance.passed:
+        return "departs"
+    return f"{layer.steps} at ties" if layer.steps else ""

@@ -1,93 +1,151 @@
-"""For verification: a model with inner values exposed, or all in float64; what its inputs are used for."""
+"""For verification: a model with inner values exposed, or cut there; what its inputs are used for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from modelc.frontend.load import ELEMENT_TYPES
+from modelc.frontend.structure import reads
 
 LARGEST_PROTOBUF = 1_500_000_000
+QUANTIZED = {"QGemm", "QAttention"}  # ONNX Runtime's, beside those whose names say it
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a value of whole numbers is made: `x / scale + zero` rounded, by names in the model; `zero` is "" for none.
+    `scale` along `axis` of x, in blocks of `block` (0: none). With `lowest`, it is the zero point itself, and x the
+    least of what it has to represent, negated."""
+
+    x: str
+    scale: str
+    zero: str
+    axis: int = 1
+    block: int = 0
+    lowest: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is computed between a value and the values given before it: `rounding` says how its whole numbers come
+    about, where that is known; `rounds`, how often anything else there is rounded to whole numbers."""
+
+    rounding: Rounding | None
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model cut at inner values: `spans` are those that it gives, `given` the inputs that take their place for what
+    reads them, `read` the outputs with what else Roundings name."""
+
+    spans: Mapping[str, Span]
+    given: Mapping[str, str]
+    read: Mapping[str, str]
+
+
+def rounds(node: onnx.NodeProto) -> bool:
+    """Whether an operator rounds real numbers to whole ones that stand for them."""
+    return (
+        "Quantize" in node.op_type.replace("Dequantize", "")
+        or node.op_type in QUANTIZED
+        or (node.op_type.startswith("QLinear"))
+    )
+
+
+def quantizes(path: str | Path) -> bool:
+    """Whether anything in the model is rounded to whole numbers while it runs."""
+    model = onnx.load(path, load_external_data=False)
+    return any(rounds(n) for n in _nodes(model.graph)) or any(rounds(n) for f in model.functions for n in f.node)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
 
 
 def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
     """Writes the model with every one of `names` that its graph computes as an output, and says which these are."""
     model = onnx.load(path)
+    known = _exposed(model, names)
+    _save(model, output)
+    return known
+
+
+def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path) -> Cut:
+    """Writes the model cut at `values`, all of which its graph computes: each is an output, and what reads it reads an
+    input of the dtype and shape instead. What roundings need to be judged is an output too."""
+    model = onnx.load(path)
+    given = {name: f"{name}/given" for name in values}
+    producers = {x: node for node in model.graph.node for x in node.output if x}
+    spans = {name: Span(_rounding(producers[name], name), _rounds_before(producers, name, given)) for name in values}
+    used = (x for s in spans.values() if s.rounding for x in (s.rounding.x, s.rounding.scale, s.rounding.zero) if x)
+    known = {t.name for t in model.graph.initializer}
+    read = {x: f"{x}/read" if x in known else x for x in used if x not in given and (x in known or x in producers)}
+    for node in _nodes(model.graph):
+        for k, name in enumerate(node.input):
+            node.input[k] = given.get(name, name)
+    for name, array in values.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(given[name], kind, array.shape))
+    for name in sorted(read.keys() & known):  # a constant is no output
+        model.graph.node.append(onnx.helper.make_node("Identity", [name], [read[name]]))
+    _exposed(model, [*values, *read.values()])
+    _save(model, output)
+    return Cut(spans, given, read)
+
+
+def _exposed(model: onnx.ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     computed = {x for node in model.graph.node for x in node.output}
     there = {value.name for value in model.graph.output}
-    new = [name for name in dict.fromkeys(names) if name in computed and name not in there]
+    names = tuple(dict.fromkeys(names))
+    new = [name for name in names if name in computed and name not in there]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in new)
-    large = model.ByteSize() > LARGEST_PROTOBUF
-    onnx.save_model(model, output, save_as_external_data=large)
     return (*there & set(names), *new)
 
 
-class BatchNormalization(OpRun):
-    """For inference; before operator set 14 the reference implementation computes as in training."""
-
-    op_domain = ""
-
-    def _run(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float = 1e-5, **_: Any) -> Any:
-        shape = (-1, *(1,) * (x.ndim - 2))
-        factor = scale / np.sqrt(var + epsilon)
-        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+def _save(model: onnx.ModelProto, output: Path) -> None:
+    onnx.save_model(model, output, save_as_external_data=model.ByteSize() > LARGEST_PROTOBUF)
 
 
-def evaluate_float64(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The model's outputs with every float32 made float64, by ONNX's reference implementation: slow, and exact enough
-    to be the truth for float32."""
-    model = onnx.load(path)
-    _widen(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            _widen_node(node)
-    feeds = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in inputs.items()}
-    with np.errstate(all="ignore"):
-        results = ReferenceEvaluator(model, new_ops=[BatchNormalization]).run(None, feeds)
-    return {value.name: np.asarray(array) for value, array in zip(model.graph.output, results, strict=True)}
+def _rounding(node: onnx.NodeProto, name: str) -> Rounding | None:
+    """How `node` rounds to `name`, where its inputs and outputs say it."""
+    attrs = {a.name: a.i for a in node.attribute}
+    if node.op_type == "QuantizeLinear":
+        zero = node.input[2] if len(node.input) > 2 else ""
+        return Rounding(node.input[0], node.input[1], zero, attrs.get("axis", 1), attrs.get("block_size", 0))
+    if node.op_type == "DynamicQuantizeLinear" and name == node.output[0]:
+        return Rounding(node.input[0], node.output[1], node.output[2])
+    if node.op_type == "DynamicQuantizeLinear" and name == node.output[2]:
+        return Rounding(node.input[0], node.output[1], "", lowest=True)
+    return None
 
 
-def _widen(graph: onnx.GraphProto) -> None:
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = TensorProto.DOUBLE
-    for node in graph.node:
-        _widen_node(node)
-
-
-def _widen_node(node: onnx.NodeProto) -> None:
-    if node.op_type == "Constant":  # value_float and value_floats have no float64 form but a tensor
-        for attribute in list(node.attribute):
-            if attribute.name in ("value_float", "value_floats"):
-                value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-                node.attribute.remove(attribute)
-                tensor = numpy_helper.from_array(np.asarray(value, np.float64))
-                node.attribute.append(onnx.helper.make_attribute("value", tensor))
-    if node.op_type == "ConstantOfShape" and not node.attribute:
-        node.attribute.append(onnx.helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
-    for attribute in node.attribute:
-        if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
-            attribute.i = TensorProto.DOUBLE
-        _widen_tensor(attribute.t)
-        if attribute.HasField("g"):
-            _widen(attribute.g)
-
-
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == TensorProto.FLOAT:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+def _rounds_before(producers: Mapping[str, onnx.NodeProto], name: str, given: Mapping[str, str]) -> int:
+    """How many nodes round between `name` and what is given, beside the one that is known to make it."""
+    first = producers[name]
+    found = int(rounds(first) and _rounding(first, name) is None and name not in first.output[1:])
+    todo, seen = [*reads(first)], set[int]()
+    while todo:
+        value = todo.pop()
+        node = producers.get(value)
+        if node is None or value in given or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found += rounds(node)
+        todo += reads(node)
+    return found
 
 
 def summary(model: onnx.ModelProto) -> dict[str, Any]:

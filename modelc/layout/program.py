@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from modelc.errors import ModelError
+from modelc.frontend.limits import LARGEST_TENSOR
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program, verify_program
 from modelc.layout.choice import LayoutPolicy, choose
@@ -29,3 +31,13 @@ def choose_layouts(graph: Graph | Prepared, policy: LayoutPolicy, attention_byte
     """How partition() is to store the values of `graph`."""
     ready = graph if isinstance(graph, Prepared) else prepared(graph)
     return choose(ready.graph, ready.pieces, drafting(attention_bytes), policy)
+
+
+def check_storage(program: Program) -> None:
+    """Raises ModelError where layouts make a value larger than kernels can count."""
+    for value in program.values.values():
+        if value.elements > LARGEST_TENSOR:
+            raise ModelError(
+                f"value {value.name!r} {list(value.shape)} is stored in {value.elements} elements; expected at most "
+                f"{LARGEST_TENSOR}"
+            )

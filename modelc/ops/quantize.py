@@ -39,6 +39,11 @@ from modelc.ops.window import SPACE
 Outputs = tuple[Value | None, ...]
 
 
+def real_of(*values: Value) -> str:
+    """What whole numbers are scaled and rounded in: float32, but in a graph of float64."""
+    return "float64" if any(v.dtype == "float64" for v in values) else "float32"
+
+
 def saturated(e: Expr, of: str, to: str) -> Expr:
     """A float rounded (halves to even) and clamped to what the integer dtype `to` holds, NaN the least of that: it is
     cast to 0, so that signed numbers are moved before and after."""
@@ -96,17 +101,17 @@ def _quantize_infer(node: Node, inputs: Inputs) -> Types:
 def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x, scale = required(node, inputs, 0), required(node, inputs, 1)
     ((dtype, shape),) = _quantize_infer(node, inputs)
-    over = point(names(len(shape)))
+    over, real = point(names(len(shape))), real_of(x, scale)
     at = _per(node, x, scale, over)
-    divisor = widened(Load("x1", at), scale.dtype, "float32")
-    body = widened(Load("x0", over), x.dtype, "float32") / divisor
+    divisor = widened(Load("x1", at), scale.dtype, real)
+    body = widened(Load("x0", over), x.dtype, real) / divisor
     body = body if dtype in NARROW_FLOATS else op("round", body)
-    zero = zero_point(inputs, 2, at, "float32")
+    zero = zero_point(inputs, 2, at, real)
     body = body if zero is None else body + zero
     if dtype in NARROW_FLOATS:
-        body = encoded(body, "float32", dtype, bool(node.attrs.get("saturate", 1)))
+        body = encoded(body, real, dtype, bool(node.attrs.get("saturate", 1)))
         return Definition((), (assign("quantize", grid(shape), Load("y0", over), body),))
-    return Definition((), (assign("quantize", grid(shape), Load("y0", over), saturated(body, "float32", dtype)),))
+    return Definition((), (assign("quantize", grid(shape), Load("y0", over), saturated(body, real, dtype)),))
 
 
 def _dequantize_infer(node: Node, inputs: Inputs) -> Types:
@@ -131,13 +136,14 @@ def _dequantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 
 def _dynamic_infer(node: Node, inputs: Inputs) -> Types:
-    return (("uint8", required(node, inputs, 0).shape), ("float32", ()), ("uint8", ()))
+    x = required(node, inputs, 0)
+    return (("uint8", x.shape), (real_of(x), ()), ("uint8", ()))
 
 
 def _dynamic(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    shape = required(node, inputs, 0).shape
-    over, reducing = point(names(len(shape))), grid(shape, reduce=range(len(shape)))
-    t, zero = "float32", const(0.0, "float32")
+    x = required(node, inputs, 0)
+    shape, t = x.shape, real_of(x)
+    over, reducing, zero = point(names(len(shape))), grid(shape, reduce=range(len(shape))), const(0.0, t)
     low, high = op("min", Load("low", ()), zero), op("max", Load("high", ()), zero)
     scale, point_ = Load("y1", ()), Load("y2", ())
     blocks = (
@@ -204,11 +210,11 @@ def _matmul_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (renamed_output(centred(matmul_block(node, a, b), inputs, zeros), "y0"),))
 
 
-def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr]) -> Expr:
+def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr], real: str) -> Expr:
     value = inputs[k]
     assert value is not None
     indices = (Const(0),) * len(value.shape) if value.shape in ((), (1,)) else tuple(at)
-    return widened(Load(f"x{k}", indices), value.dtype, "float32")
+    return widened(Load(f"x{k}", indices), value.dtype, real)
 
 
 def _requantised(
@@ -220,10 +226,11 @@ def _requantised(
     over = point(named)
     total: Expr = Load("sum", over)
     total = total if bias is None else total + bias
-    scale = _scale_at(inputs, 1, rows) * _scale_at(inputs, 4, columns) / _scale_at(inputs, 6, ())
-    zero = zero_point(inputs, 7, [Const(0)] * len(inputs[7].shape if inputs[7] else ()), "float32")
-    body = op("round", cast("float32", total) * scale)
-    body = saturated(body if zero is None else body + zero, "float32", dtype)
+    real = real_of(*(v for v in (inputs[1], inputs[4], inputs[6]) if v is not None))
+    scale = _scale_at(inputs, 1, rows, real) * _scale_at(inputs, 4, columns, real) / _scale_at(inputs, 6, (), real)
+    zero = zero_point(inputs, 7, [Const(0)] * len(inputs[7].shape if inputs[7] else ()), real)
+    body = op("round", cast(real, total) * scale)
+    body = saturated(body if zero is None else body + zero, real, dtype)
     final = assign("requantize", grid(shape, named), Load("y0", over), body)
     return Definition((Buffer("sum", "int32", shape),), (block, final))
 

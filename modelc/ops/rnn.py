@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from modelc.ir.addresses import claim
@@ -40,10 +41,10 @@ from modelc.ops.operator import (
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-_ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "Sigmoid": lambda x: op("sigmoid", x),
-    "Tanh": lambda x: op("tanh", x),
-    "Relu": lambda x: op("max", x, const(0, "float32")),
+_ACTIVATIONS: dict[str, Callable[[str, Expr], Expr]] = {
+    "Sigmoid": lambda real, x: op("sigmoid", x),
+    "Tanh": lambda real, x: op("tanh", x),
+    "Relu": lambda real, x: op("max", x, const(0, real)),
 }
 
 
@@ -57,8 +58,8 @@ def _extents(node: Node, inputs: Inputs) -> tuple[int, int, int, int, bool]:
     if direction not in DIRECTIONS:
         fail(node, f"expected a direction among {', '.join(DIRECTIONS)}, found {direction!r}")
     directions = 2 if direction == "bidirectional" else 1
-    if x.dtype != "float32":
-        fail(node, f"expected float32, found {x.dtype}")
+    if x.dtype not in ("float32", "float64"):
+        fail(node, f"expected float32 or float64, found {x.dtype}")
     return time, batch, hidden, directions, batch_first
 
 
@@ -106,7 +107,7 @@ def _infer_step(node: Node, inputs: Inputs) -> Types:
         value = given(inputs, k)
         if value is not None and value.shape != shape:
             fail(node, f"expected input {value.name!r} of shape {list(shape)}, found {list(value.shape)}")
-    return (("float32", state),) * len(node.outputs)
+    return ((required(node, inputs, 0).dtype, state),) * len(node.outputs)
 
 
 def _infer_within(node: Node, inputs: Inputs) -> Types:
@@ -158,7 +159,8 @@ class _Cell:
         names = activations_of(self.kind, self.node.attrs, self.d)
         if unknown := [a for a in names if a not in _ACTIVATIONS]:
             fail(self.node, f"expected activations among {', '.join(_ACTIVATIONS)}, found {unknown[0]}")
-        self.activations = [_ACTIVATIONS[a] for a in names]
+        self.real = required(self.node, self.inputs, 0).dtype
+        self.activations = [partial(_ACTIVATIONS[a], self.real) for a in names]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
         lengths = given(self.inputs, 4)
         if self.one:
@@ -170,7 +172,7 @@ class _Cell:
 
     def local(self, name: str, *shape: int) -> str:
         name = f"{name}{self.d}"
-        self.locals[name] = Buffer(name, "float32", shape)
+        self.locals[name] = Buffer(name, self.real, shape)
         return name
 
     def result(self, t: int) -> Load:
@@ -201,7 +203,7 @@ class _Cell:
         """The hidden state after time `t`, which was `old` before."""
         if self.masked:
             self.put("hidden", t, self.within(t, value, old), "y1" if self.one else "")
-            value = self.within(t, self.output(t), const(0, "float32"))
+            value = self.within(t, self.output(t), const(0, self.real))
         self.blocks.append(assign(f"h{self.d}_{t}", self.iters, self.result(t), value))
 
     def state(self, buffer: str) -> Load:
@@ -213,7 +215,7 @@ class _Cell:
         """A state before a step: after time `t`, or (None) input `k`, or nothing."""
         if t is not None:
             return later(t)
-        return self.state(f"x{k}") if given(self.inputs, k) is not None else const(0, "float32")
+        return self.state(f"x{k}") if given(self.inputs, k) is not None else const(0, self.real)
 
     def project(self) -> None:
         """The inputs of all times by the weights of all gates; of a step this has been done."""
@@ -288,7 +290,7 @@ def _gru(cell: _Cell, t: int, previous: int | None) -> None:
         cell.recur(t, cell.put("reset", t, reset * hidden), 2, 1, "candidate")
         inner = cell.biased(cell.from_state(t, 0, "candidate"), 2)
     new = g(cell.from_input(t, 2) + inner)
-    cell.step(t, (const(1, "float32") - update) * new + update * hidden, hidden)
+    cell.step(t, (const(1, cell.real) - update) * new + update * hidden, hidden)
 
 
 def _lstm(cell: _Cell, t: int, previous: int | None) -> None:

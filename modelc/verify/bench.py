@@ -39,10 +39,10 @@ def bench(
     peak: bool = False,
 ) -> dict[str, Any]:
     """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
-    openvino in float32, openvino-bf16, or the path of another package, PKG.modelc. `ratio` is an engine's median time /
-    the package's: above 1, the package is faster. With `peak` also what this machine's units reach by themselves:
-    `peak_gflops` for every dtype that the package computes in, `peak_share` of the time that its arithmetic would take
-    there."""
+    ort-plain (without optimisations), openvino in float32, openvino-bf16, or the path of another package, PKG.modelc.
+    `ratio` is an engine's median time / the package's: above 1, the package is faster. With `peak` also what this
+    machine's units reach by themselves: `peak_gflops` for every dtype that the package computes in, `peak_share` of the
+    time that its arithmetic would take there."""
     say = progress or (lambda text: None)
     packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
     others = [name for name in dict.fromkeys(against) if name not in packages]

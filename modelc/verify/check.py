@@ -12,29 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
-from modelc.frontend.surgery import evaluate_float64
 from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
-from modelc.verify.compare import (
-    BF16,
-    Conditioning,
-    Tolerance,
-    conditioning,
-    distance,
-    filtered_distance,
-    rounded_distance,
-)
+from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
+from modelc.verify.judge import Judge, Kernels
 from modelc.verify.report import OutputReport, Report
 
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
-SUSPICIOUS = 0.01  # relative RMS error that float64 has to explain, even where every element is within `atol`
 
 
 def verify_outputs(
@@ -47,11 +38,13 @@ def verify_outputs(
     atol: float = ATOL,
     bf16: Tolerance = BF16,
     every_variant: bool = False,
+    kernels: Kernels | None = None,
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
     the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
-    damaged raises PackageError, inputs that do not fit InputError."""
+    damaged raises PackageError, inputs that do not fit InputError. `kernels` compares every kernel by itself, which
+    what is quantized may be judged by."""
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -64,8 +57,9 @@ def verify_outputs(
     compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
+    judge = judge_of(read, Path(model), rtol, atol, bf16, kernels)
     with ExitStack() as stack:
-        reference = stack.enter_context(Engine("ort", model))
+        reference = judge.reference(stack)
         about = reference.about
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
             run = runner(read, stack)
@@ -76,12 +70,32 @@ def verify_outputs(
             whole = for_the_model(read, feed)
             expected = reference.run(whole)
             try:
-                ours = run(feed)
+                ours = numbers(read, run(feed), expected)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
-            _compare(ours, expected, model, whole, rtol, atol, bf16, collected, read)
-    return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), failure=failure)
+            for one in judge.compare(ours, expected, whole):
+                collected[one.name] = collected[one.name].worse(one) if one.name in collected else one
+    layers, notes = judge.layers, tuple(dict.fromkeys(judge.notes))
+    return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), layers, failure, notes)
+
+
+def judge_of(
+    package: Package, model: Path, rtol: float, atol: float, bf16: Tolerance, kernels: Kernels | None
+) -> Judge:
+    """Who compares the package's outputs with those of `model`."""
+    plans = package.manifest.variants
+    rounded = frozenset(name for plan in plans for name in plan.rounded)
+    filters = any(plan.filters for plan in plans)
+    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, kernels)
+
+
+def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:
+    """A package's outputs as numbers. Raises ModelcError for one that the model does not have."""
+    if missing := ours.keys() - reference.keys():
+        raise ModelcError(f"the model has no output {min(missing)!r}: {package.path} was compiled from another model")
+    dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
+    return {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
 
 
 def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
@@ -188,63 +202,6 @@ def other_model(package: Package, model: str | Path) -> tuple[str, ...]:
         f"{package.path} was compiled from another file than {model} (sha256 {recorded[:12]}..., found "
         f"{found[:12]}...): what follows compares the two all the same",
     )
-
-
-def _compare(
-    ours: Arrays,
-    reference: Arrays,
-    model: str | Path,
-    feed: Arrays,
-    rtol: float,
-    atol: float,
-    bf16: Tolerance,
-    collected: dict[str, OutputReport],
-    package: Package,
-) -> None:
-    if missing := ours.keys() - reference.keys():
-        raise ModelcError(f"the model has no output {min(missing)!r}: {package.path} was compiled from another model")
-    dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
-    ours = {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
-    rounded = {name for plan in package.manifest.variants for name in plan.rounded}
-    filters = any(plan.filters for plan in package.manifest.variants)
-    plainly = filtered_distance if filters else distance
-    found = {
-        name: rounded_distance(array, reference[name], bf16)
-        if name in rounded
-        else plainly(array, reference[name], rtol, atol)
-        for name, array in ours.items()
-    }
-    far = [n for n, one in found.items() if not one.passed or (n not in rounded and one.rms_rel > SUSPICIOUS)]
-    truths = _against_float64(far, ours, reference, model, feed, {name: bf16 for name in rounded})
-    for name, one in found.items():
-        truth, passed = truths.get(name, (None, one.passed))
-        now = OutputReport(name, one, passed, truth, name in rounded, filters and name not in rounded)
-        collected[name] = collected[name].worse(now) if name in collected else now
-
-
-def _against_float64(
-    names: Sequence[str],
-    ours: Arrays,
-    reference: Arrays,
-    model: str | Path,
-    feed: Arrays,
-    rounded: Mapping[str, Tolerance],
-) -> dict[str, tuple[Conditioning, bool]]:
-    """The float64 verdict for outputs that are not near; nothing where there is no truth to be had. What was rounded to
-    bfloat16 has to be as near to the truth as it should have been to the reference."""
-    if not names:
-        return {}
-    try:
-        truth = evaluate_float64(model, feed)
-    except Exception:  # whatever the reference implementation lacks
-        return {}
-    verdicts = {}
-    for name in names:
-        if truth[name].shape == ours[name].shape:
-            both, policy = conditioning(ours[name], reference[name], truth[name]), rounded.get(name)
-            near = both.passed if policy is None else rounded_distance(ours[name], truth[name], policy).passed
-            verdicts[name] = (both, near)
-    return verdicts
 
 
 def as_numbers(array: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -22,6 +22,7 @@ class Tolerance:
 
 
 BF16 = Tolerance(2e-2, 1e-1)  # of what is computed through bfloat16
+QUANTIZED = Tolerance(2e-2, np.inf)  # of what is computed through whole numbers, a few of which fell the other way
 FILTERED = Tolerance(
     1e-4, 1e-4
 )  # by minimal filtering, whose errors are those of sums that cancel, however small these
@@ -105,6 +106,22 @@ class Conditioning:
         """A model whose own conditioning forbids closeness: ONNX Runtime is about as far from the truth as we are."""
         pairs = ((self.ours_rms, self.reference_rms), (self.ours_max, self.reference_max))
         return all(np.isfinite(ours) and ours <= TIMES_REFERENCE * reference for ours, reference in pairs)
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Relative RMS distances of a quantized model's output: ours, ONNX Runtime's without fusions and as it is from the
+    float64 result (`truth` false: from the first of these), and of these two from each other. `values` of kernels were
+    compared alone, `steps` whole numbers are a step apart at ties. `passed`: the whole is as near as these allow."""
+
+    ours_rms: float
+    reference_rms: float
+    default_rms: float
+    modes_rms: float
+    truth: bool
+    values: int
+    steps: int
+    passed: bool
 
 
 def conditioning(ours: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any]) -> Conditioning:

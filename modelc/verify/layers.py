@@ -1,7 +1,8 @@
 """Kernel by kernel against ONNX Runtime: the first one that departs is the one to look at.
 
 The package for this has what every kernel writes as an output, stored as the kernel stores it; the kernels are the
-very same. Values are matched with ONNX's by name, so those that fusion created are not compared.
+very same. Values are matched with ONNX's by name, so those that fusion created are not compared. ONNX Runtime runs the
+model cut there, without optimisations: every piece gets what our kernels got, so that each is judged alone.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import VerificationError
-from modelc.frontend.surgery import expose
+from modelc.frontend.surgery import Span, cut, expose
 from modelc.ir.block import compact_strides
 from modelc.ir.layout import Layout
-from modelc.package import read_package
+from modelc.ir.program import Program
+from modelc.package import Package, read_package
+from modelc.partition.precision import rounded_values
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import as_numbers, for_the_model, runner
-from modelc.verify.compare import Tolerance, distance, filtered_distance, rounded_distance
+from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.report import LayerReport
+from modelc.verify.steps import judged
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,18 @@ def unpacked(stored: NDArray[Any], layout: Layout, shape: tuple[int, ...]) -> ND
     return stored
 
 
+def probes_of(program: Program, exposed: Package) -> tuple[Probe, ...]:
+    """What the tasks write, in order of execution, as far as `exposed` has it among its outputs."""
+    there = {tensor.name for tensor in exposed.manifest.variants[0].outputs}
+    found, rounded = [], rounded_values(program)
+    for bound in program.tasks:
+        for value in (program.values[name] for name in bound.outputs):
+            if value.root in there:
+                place = (value.dtype, value.shape, value.layout, value.strides, value.root, value.offset)
+                found.append(Probe(bound.task.name, bound.task.nodes, value.name, *place, value.name in rounded))
+    return tuple(found)
+
+
 def compare_layers(
     exposed: str | Path,
     probes: tuple[Probe, ...],
@@ -85,17 +101,35 @@ def compare_layers(
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""
     package = read_package(exposed)
+    whole = for_the_model(package, feed)
+    filters = any(plan.filters for plan in package.manifest.variants)
     with TemporaryFolder("layers") as folder, ExitStack() as stack:
-        bare = Path(folder) / "model.onnx"
+        bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
         known = set(expose(model, [probe.value for probe in probes], bare))
-        ours = runner(package, stack)(dict(feed))
-        reference = stack.enter_context(Engine("ort", bare)).run(for_the_model(package, feed))
         if not known:
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
-        plainly = filtered_distance if any(plan.filters for plan in package.manifest.variants) else distance
+        probes = tuple(p for p in probes if p.value in known)
+        stored = runner(package, stack)(dict(feed))
+        ours = {p.value: as_numbers(p.logical(stored[p.root]), p.dtype) for p in probes}
+        plain = stack.enter_context(Engine("ort-plain", bare)).run(whole)
+        alike = {name: np.ascontiguousarray(a) for name, a in ours.items() if _alike(a, plain[name])}
+        made = cut(model, alike, pieces)
+        given = {made.given[name]: array for name, array in alike.items()}
+        reference = stack.enter_context(Engine("ort-plain", pieces)).run({**whole, **given})
+        values = {**plain, **{name: reference[place] for name, place in made.read.items()}, **whole, **alike}
         reports = []
-        for probe in (p for p in probes if p.value in known):
-            found, wanted = as_numbers(probe.logical(ours[probe.root]), probe.dtype), reference[probe.value]
-            apart = rounded_distance(found, wanted, bf16) if probe.rounded else plainly(found, wanted, rtol, atol)
-            reports.append(LayerReport(probe.kernel, probe.value, probe.nodes, apart))
+        for p in probes:
+            found, wanted, steps = ours[p.value], reference.get(p.value, plain[p.value]), 0
+            if p.rounded:
+                apart = rounded_distance(found, wanted, bf16)
+            elif filters and found.dtype.kind == "f":
+                apart = filtered_distance(found, wanted, rtol, atol)
+            else:
+                span = made.spans.get(p.value, Span(None, 0))
+                apart, steps = judged(found, wanted, span, values.__getitem__, rtol, atol)
+            reports.append(LayerReport(p.kernel, p.value, p.nodes, apart, steps))
         return tuple(reports)
+
+
+def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return (a.dtype, a.shape) == (b.dtype, b.shape)

@@ -6,13 +6,14 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from modelc.verify.compare import FILTERED, Conditioning, Distance, Tolerance
+from modelc.verify.compare import FILTERED, Conditioning, Distance, Quantized, Tolerance
 
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide;
-    `rounded` says that it was computed through bfloat16, `filtered` that it may have been by minimal filtering."""
+    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide, in
+    quantized models `quantized`; `rounded` says that it was computed through bfloat16, `filtered` that it may have been
+    by minimal filtering."""
 
     name: str
     distance: Distance
@@ -20,22 +21,25 @@ class OutputReport:
     float64: Conditioning | None = None
     rounded: bool = False
     filtered: bool = False
+    quantized: Quantized | None = None
 
     def worse(self, other: OutputReport) -> OutputReport:
-        """Both samples' worst; the float64 verdict of the one that failed, if one did."""
-        decisive = self if not self.passed or other.float64 is None else other
+        """Both samples' worst; the verdict of the one that failed, if one did."""
+        decisive = self if not self.passed or (other.float64 or other.quantized) is None else other
         worst, passed = self.distance.worse(other.distance), self.passed and other.passed
-        return replace(self, distance=worst, passed=passed, float64=decisive.float64)
+        return replace(self, distance=worst, passed=passed, float64=decisive.float64, quantized=decisive.quantized)
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one kernel computed, against the ONNX value of the same name."""
+    """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
+    whole numbers are a step apart, both right, for what was rounded is at a tie."""
 
     kernel: str
     value: str
     nodes: tuple[str, ...]
     distance: Distance
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,10 @@ class Report:
         if self.failure is not None:
             return self.failure
         if self.passed:
-            near = [output for output in self.outputs if output.float64 is None]
+            near = [output for output in self.outputs if output.float64 is None and output.quantized is None]
             found = [f"worst relative RMS error {max(o.distance.rms_rel for o in near):.1e}"] if near else []
             found += [f"{o.name!r} {_against_float64(o.float64)}" for o in self.outputs if o.float64 is not None]
+            found += [f"{o.name!r} {_quantized(o.quantized)}" for o in self.outputs if o.quantized is not None]
             found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
                 o.rounded for o in self.outputs
             )
@@ -84,8 +89,17 @@ class Report:
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
-            f"({self._allowed(bad)})"
+            f"({self._allowed(bad)}){self._by_kernel(bad)}"
         )
+
+    def _by_kernel(self, output: OutputReport) -> str:
+        """What is said of the kernels where they decide."""
+        first = self.first_departure
+        if output.quantized is None:
+            return ""
+        if first is not None:
+            return f"; the first kernel that departs on the same inputs is {first.kernel} ({first.value!r})"
+        return f"; it {_quantized(output.quantized)}"
 
     def _allowed(self, output: OutputReport) -> str:
         if not output.rounded:
@@ -110,6 +124,7 @@ class Report:
             "bf16": asdict(self.bf16),
             "rounded": [o.name for o in self.outputs if o.rounded],
             "filtered": [o.name for o in self.outputs if o.filtered],
+            "by_kernel": [o.name for o in self.outputs if o.quantized is not None],
             "by_float64": [o.name for o in self.outputs if o.float64 is not None],
             "sentence": self.sentence(),
             "notes": list(self.notes),
@@ -122,11 +137,13 @@ class Report:
                 "float64": o.float64 and asdict(o.float64),
                 "rounded": o.rounded,
                 "filtered": o.filtered,
+                "quantized": o.quantized and asdict(o.quantized),
             }
             for o in self.outputs
         ]
         layers = [
-            {"kernel": x.kernel, "value": x.value, "nodes": list(x.nodes), **asdict(x.distance)} for x in self.layers
+            {"kernel": x.kernel, "value": x.value, "nodes": list(x.nodes), **asdict(x.distance), "steps": x.steps}
+            for x in self.layers
         ]
         first = self.first_departure
         whole: dict[str, Any] = {"summary": summary, "outputs": outputs, "layers": layers}
@@ -138,6 +155,17 @@ class Report:
 
 def _against_float64(c: Conditioning) -> str:
     return f"is {c.ours_rms:.1e} from the float64 result, the reference {c.reference_rms:.1e}"
+
+
+def _quantized(q: Quantized) -> str:
+    far = "from the float64 result" if q.truth else "from the reference"
+    kernels = "kernels were not compared one by one"
+    if q.values:
+        kernels = f"{q.values} values of kernels are right on the same inputs, {q.steps} numbers a step apart at ties"
+    return (
+        f"is {q.ours_rms:.1e} {far}, the reference {q.reference_rms:.1e}, ONNX Runtime's fused mode "
+        f"{q.default_rms:.1e}, which are {q.modes_rms:.1e} apart; {kernels}"
+    )
 
 
 def finite(data: Any) -> Any:

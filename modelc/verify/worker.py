@@ -55,12 +55,13 @@ def open_modelc(path: str, threads: int) -> tuple[str, Run]:
     return f"modelc {model.metadata['versions'].get('modelc', '')}".strip(), model.run
 
 
-def open_ort(path: str, threads: int, denormals_as_zero: bool = False) -> tuple[str, Run]:
+def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> tuple[str, Run]:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.log_severity_level = 3
     if denormals_as_zero:
@@ -73,7 +74,8 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False) -> tuple[
         feeds = {name: array for name, array in inputs.items() if name in known}
         return dict(zip(names, session.run(names, feeds), strict=True))
 
-    return f"onnxruntime {ort.__version__}{' with denormals as zero' * denormals_as_zero}", run
+    how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
+    return f"onnxruntime {ort.__version__}{how}", run
 
 
 def open_openvino(path: str, threads: int, precision: str = "f32") -> tuple[str, Run]:
@@ -99,6 +101,7 @@ ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {
     "modelc": open_modelc,
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
+    "ort-plain": lambda path, threads: open_ort(path, threads, optimised=False),
     "openvino": open_openvino,
     "openvino-bf16": lambda path, threads: open_openvino(path, threads, "bf16"),
 }

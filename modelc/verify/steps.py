@@ -1,0 +1,70 @@
+"""Whole numbers that stand for real ones: two that are a step apart are both right where the real one is at a tie.
+
+A real number that float32 has to within its rounding error, on the border between two whole numbers, becomes either.
+What is judged here was computed from the very same inputs on both sides, so that nothing but this makes a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.frontend.surgery import Rounding, Span
+from modelc.verify.compare import Distance, distance
+
+NEAR = 0.02  # of a step: what is as near to a tie may be rounded either way
+FLIPPED = 1e-3  # of the numbers, at most, may follow from a tie on the way that is no value of a kernel
+FLIPPED_STEPS = 2  # by which these may be off where they are whole
+
+Array = NDArray[Any]
+
+
+def judged(
+    ours: Array, reference: Array, span: Span, value: Callable[[str], Array], rtol: float, atol: float
+) -> tuple[Distance, int]:
+    """How far `ours` is from the reference's result for the same inputs, and how many whole numbers are a step apart
+    at ties. `value` gives what the roundings of `span` name."""
+    found = distance(ours, reference, rtol, atol)
+    if found.passed or ours.shape != reference.shape:
+        return found, 0
+    if reference.dtype.kind in "iu":
+        apart = np.abs(ours.astype(np.float64) - reference.astype(np.float64))
+        wrong = apart > 0
+        if span.rounding is not None:
+            real = np.clip(_real(span.rounding, value), *_limits(reference.dtype))
+            wrong &= np.abs(ours.astype(np.float64) - real) > 0.5 + NEAR
+        near, steps = bool((apart <= FLIPPED_STEPS).all()), int(((apart > 0) & ~wrong).sum())
+    else:
+        with np.errstate(all="ignore"):
+            excess = np.abs(ours.astype(np.float64) - reference) > atol + rtol * np.abs(reference)
+        wrong, near, steps = excess | (np.isnan(ours) != np.isnan(reference)), True, 0
+    allowed = FLIPPED * wrong.size if span.rounds and near else 0.0
+    return replace(found, passed=bool(wrong.sum() <= allowed)), steps
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _real(rounding: Rounding, value: Callable[[str], Array]) -> Array:
+    """What is rounded, in steps."""
+    x, scale = value(rounding.x).astype(np.float64), value(rounding.scale).astype(np.float64)
+    if rounding.lowest:
+        return np.asarray(-min(float(x.min(initial=0.0)), 0.0) / scale)
+    zero = value(rounding.zero).astype(np.float64) if rounding.zero else np.zeros_like(scale)
+    scale, zero = (_over(one, rounding, x) for one in (scale, zero))
+    return np.asarray(x / scale + zero)
+
+
+def _over(one: Array, rounding: Rounding, x: Array) -> Array:
+    """A scale or zero point at every element of `x`, or what broadcasts to that."""
+    axis = rounding.axis % max(x.ndim, 1)
+    if one.size == 1:
+        return one.reshape(())
+    if rounding.block:
+        return np.repeat(one, rounding.block, axis).take(range(x.shape[axis]), axis)
+    return one.reshape([-1 if k == axis else 1 for k in range(x.ndim)])

@@ -1,0 +1,31 @@
+"""What a model computes in float64, with whole numbers exact: the truth that float32 is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.frontend.onnx import import_model
+from modelc.ir.expr import DTYPES
+from modelc.ops import evaluate_graph, in_float64
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def evaluate_float64(model: str | Path, inputs: Arrays, constants: Arrays | None = None) -> dict[str, NDArray[Any]]:
+    """The model's outputs for `inputs` by the operator library's meaning of every node, float32 made float64. What of
+    the inputs is in `constants` steers the model. Raises ModelError for what cannot be imported."""
+    constants = constants or {}
+    fed = {name: array for name, array in inputs.items() if name not in constants}
+    graph = in_float64(import_model(model, {name: array.shape for name, array in fed.items()}, constants))
+    with np.errstate(all="ignore"):
+        return evaluate_graph(graph, {name: _of(array, graph.values[name].dtype) for name, array in fed.items()})
+
+
+def _of(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """An input as the graph has it: bits as the numbers that they are, float32 as float64."""
+    return array.astype(np.float64) if dtype == "float64" else array.view(DTYPES[dtype])
