@@ -110,7 +110,7 @@ class InternalError(Escaped):
         kind, first = type(self.error).__name__, next(iter(str(self.error).strip().splitlines()), "")
         return (
             f"internal error ({kind}{f': {first}' if first else ''}); this is a mistake of modelc; "
-            "please report it with the model; --debug shows the traceback"
+            "please report it with the model, which `modelc reduce` makes small; --debug shows the traceback"
         )
 
 

@@ -23,10 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import model_mutations as mutations
 import model_seeds as seeds
-from fuzzing import Case, Limits, Report, Wrong, minimised, options, run_case, run_cases
+from fuzzing import Case, Limits, Report, Wrong, options, run_case, run_cases
 
 import modelc
 from modelc.errors import VerificationError
+from modelc.minimise import minimised
 
 TARGET = "x86-64-v3"
 FULL = 20  # one in so many mutants is compiled to the end and verified

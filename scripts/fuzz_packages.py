@@ -27,12 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import onnx
-from fuzzing import Case, Limits, Report, Wrong, minimised, options, run_case, run_cases
+from fuzzing import Case, Limits, Report, Wrong, options, run_case, run_cases
 from onnx import TensorProto, helper, numpy_helper
 from package_damage import Edit, apply, drawn_edit
 
 import modelc
 from modelc.errors import PackageError
+from modelc.minimise import minimised
 from modelc.package import find_toolchain, read_package, run_emulated
 from modelc.runtime import ModelError
 

@@ -28,11 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import onnx
 import yaml
-from fuzzing import ROOT, Case, Limits, Report, minimised, run_case, run_cases
+from fuzzing import ROOT, Case, Limits, Report, run_case, run_cases
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc import pipeline  # before any child, for all of them
 from modelc.config import load_config
+from modelc.minimise import minimised
 from modelc.target import load_target, read_intrinsics
 
 KINDS = ("target", "intrinsics", "config", "choices")

@@ -29,19 +29,17 @@ import textwrap
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modelc.errors import ModelcError  # noqa: E402
-
-T = TypeVar("T")
 
 GOOD = ("done", "refused")
 KINDS = (*GOOD, "exception", "wrong", "signal", "hang", "memory")
@@ -121,22 +119,6 @@ def run_cases(cases: Iterable[Case], limits: Limits = Limits(), jobs: int = 1) -
     finally:
         for child in running:
             child.finish()
-
-
-def minimised(parts: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A part of `parts` that still `fails`, and no longer does when any single one is left out (ddmin of Zeller)."""
-    kept, chunk = list(parts), max(len(parts) // 2, 1)
-    while True:
-        start = 0
-        while start < len(kept):
-            rest = kept[:start] + kept[start + chunk :]
-            if fails(rest):
-                kept = rest
-            else:
-                start += chunk
-        if chunk == 1:
-            return kept
-        chunk //= 2
 
 
 @dataclass

@@ -18,8 +18,8 @@ import test_pipeline_model as small
 from onnx import helper
 
 import modelc
+from modelc.arrays import read_npz
 from modelc.cli import VERBS, main
-from modelc.cli.arrays import read_npz
 from modelc.cli.compile import shape_sets
 from modelc.errors import InputError
 from modelc.verify.engine import Engine, EngineError
@@ -195,7 +195,7 @@ def test_archives_are_refused(tmp_path, monkeypatch) -> None:
         read_npz(npz(tmp_path / "b.npz", {"x.npy": data, "x": data}))
     with pytest.raises(InputError, match="has 5000 arrays"):
         read_npz(npz(tmp_path / "c.npz", {f"x{k}.npy": b"" for k in range(5000)}))
-    monkeypatch.setattr("modelc.cli.arrays.MOST_BYTES", 1000)
+    monkeypatch.setattr("modelc.arrays.MOST_BYTES", 1000)
     with pytest.raises(InputError, match="and 1000 bytes"):
         read_npz(npz(tmp_path / "d.npz", {"x.npy": data}))
     os.mkfifo(tmp_path / "e.npz")

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from modelc.errors import ModelError
+from modelc.minimise import minimised
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from fuzzing import KINDS, Case, Limits, Outcome, Report, Wrong, minimised, run_case, run_cases
+from fuzzing import KINDS, Case, Limits, Outcome, Report, Wrong, run_case, run_cases
 
 SHORT = Limits(seconds=1.0, bytes=256 << 20)
 

@@ -15,6 +15,7 @@ HOUSE = ROOT / "modelc"
 
 ROOMS = (  # from the top
     "errors",
+    "minimise",
     "scratch",
     "signals",
     "policy",
@@ -27,6 +28,7 @@ ROOMS = (  # from the top
     "layout",
     "space",
     "runtime",
+    "arrays",
     "package",
     "codegen",
     "plan",
@@ -42,6 +44,7 @@ ROOMS = (  # from the top
     "precision",
     "pipeline",
     "verification",
+    "reduction",
     "wholes",
     "tuning",
     "describe",

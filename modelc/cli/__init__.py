@@ -18,6 +18,7 @@ from modelc.cli.debug import add_debug_option, show_error, show_failure
 from modelc.cli.inspect import inspect
 from modelc.cli.output import standard_streams, unwritable
 from modelc.cli.profile import profile
+from modelc.cli.reduce import reduce
 from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.tune import tune
@@ -25,7 +26,7 @@ from modelc.cli.verify import verify
 from modelc.scratch import remove_orphans
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, tune, verify, bench, profile, run, inspect, targets, database)
+VERBS = (compile_, tune, verify, bench, profile, run, inspect, reduce, targets, database)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

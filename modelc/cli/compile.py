@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.arrays import read_npz
+from modelc.arrays import read_npz
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
 from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say, size
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.arrays import read_npz
+from modelc.arrays import read_npz
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 from modelc.verify.report import LayerReport

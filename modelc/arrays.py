@@ -1,19 +1,24 @@
-"""Arrays from an .npz file, which is not trusted: nothing in it is executed, and what it claims of sizes is checked."""
+"""Arrays in .npz files. One that is read is not trusted: nothing in it is executed, and what it claims of sizes is
+checked."""
 
 from __future__ import annotations
 
 import lzma
+import os
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError
+from modelc.runtime import as_bits
+from modelc.scratch import beside
 
 MOST_ARRAYS = 1 << 12
 MOST_BYTES = 1 << 34  # of all arrays, uncompressed
@@ -67,3 +72,30 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as stream:
         array = np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MOST_HEADER)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes an .npz file with arrays of any names; what is there is replaced when all of it has been written."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced
+            with path.open("wb") as file:
+                _write_members(file, arrays)
+            return
+        place = path.resolve()  # a link stays, and leads to the new file
+        with beside(place, folder=False) as made:
+            with made.open("wb") as file:
+                _write_members(file, arrays)
+            if place.exists():
+                made.chmod(place.stat().st_mode & 0o777)
+            os.replace(made, place)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null character in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path} cannot be written: {reason}") from None
+
+
+def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """As numpy.savez does, which takes some names for its own parameters."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, as_bits(np.asanyarray(array)), allow_pickle=False)

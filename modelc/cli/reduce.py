@@ -1,0 +1,70 @@
+"""modelc reduce"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from modelc.arrays import read_npz
+from modelc.cli.compile import PRECISIONS
+from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
+from modelc.cli.output import json_option, print_json, progress, say
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
+)
+@click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
+@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="What contractions multiply.")
+@fixing_options
+@click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="What it fails with (default: drawn).")
+@click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of what is drawn.")
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(1, 86400),
+    default=120,
+    show_default=True,
+    help="For one attempt, after which it counts as one that hangs.",
+)
+@json_option
+def reduce(
+    model: Path,
+    output: Path | None,
+    target: str | None,
+    config: str | None,
+    precision: str | None,
+    shapes: tuple[str, ...],
+    dims: tuple[str, ...],
+    constants: tuple[str, ...],
+    inputs: Path | None,
+    seed: int,
+    seconds: float,
+    as_json: bool,
+) -> int:
+    """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over, with inputs
+    that show it."""
+    from modelc.inputs import Flags
+    from modelc.reduction import reduce as reduced
+
+    place = output or Path(f"{model.stem}-reduced.onnx")
+    given = (("--target", target), ("--config", config), ("--precision", precision))
+    options = [word for name, value in given if value is not None for word in (name, value)]
+    flags = Flags(tuple(shape_sets(shapes)), dim_sizes(dims), constant_values(constants))
+    data = None if inputs is None else read_npz(inputs)
+    with progress("reading the model") as then:
+        found = reduced(model, place, flags, options, data, seed, seconds, then)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        again = shlex.join(["modelc", "compile", str(found.path), "--inputs", str(found.inputs), *options])
+        say(f"{found.left} of {found.nodes} nodes are left, after {found.attempts} attempts: {found.path}")
+        say(f"  fails as      {found.failure.kind}{f': {found.failure.sentence}' if found.failure.sentence else ''}")
+        say(f"  inputs        {found.inputs}")
+        say(f"  see it with   {again}")
+    return 0
