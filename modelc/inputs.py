@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from modelc.choices import Choices, Shapes
 from modelc.config import Inputs
-from modelc.frontend.steering import Given, Steered, looked_at, steered
+from modelc.frontend.steering import Given, Steered, looked_at, steerable, steered
 from modelc.ir.graph import Graph
 from modelc.package import FixedInput, TensorInfo
 from modelc.verify.check import check_feed, without_constants
@@ -42,6 +42,26 @@ class Flags:
         first variant."""
         sizes = {name: one if isinstance(one, int) else next(iter(one)) for name, one in self.dims.items()}
         return looked_at(model.graph, next(iter(self.shapes), {}), sizes, self.constants)
+
+
+def divided(flags: Flags, models: Sequence[Path]) -> list[Flags]:
+    """For each of several models what the flags say of its inputs and dimensions. What none of them has is given to
+    all, which refuse it."""
+    if len(models) == 1 or flags == Flags():
+        return [flags] * len(models)
+    known = [steerable(model) for model in models]
+    inputs, dims = (set().union(*(one[k] for one in known)) for k in (0, 1))
+    found = []
+    for own, free in known:
+        shapes = tuple({n: s for n, s in one.items() if n in own or n not in inputs} for one in flags.shapes)
+        found.append(
+            Flags(
+                tuple(one for one in shapes if one),
+                {n: size for n, size in flags.dims.items() if n in free or n not in dims},
+                {n: value for n, value in flags.constants.items() if n in own or n not in inputs},
+            )
+        )
+    return found
 
 
 def as_chosen(choices: Choices | None, flags: Flags, inputs: Inputs) -> Flags:

@@ -1,54 +1,53 @@
-"""Tuning a model: its Tasks' Candidates are searched by measuring on this machine, and the package is written from what
-was found if that is faster than without, timed as wholes."""
+"""Tuning models: their Tasks' Candidates are searched by measuring on this machine, and each package is written from
+what was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from modelc import __version__
-from modelc.choices import Choices, Shapes, digest_of, occurrences
+from modelc.choices import Shapes, digest_of
 from modelc.config import Config, load_config
 from modelc.database import Conditions, Database, code_version, database_for
-from modelc.database.recorded import Recorded
-from modelc.database.whole import gains
-from modelc.errors import ConfigError, TargetError, blaming
+from modelc.errors import ConfigError, PackageError, TargetError, blaming
 from modelc.frontend.steering import Given
-from modelc.inputs import Flags
+from modelc.inputs import Flags, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.program import Program
 from modelc.measure import Measurement, Measurer, Where
-from modelc.package import FixedInput, check_place, emulator, find_toolchain, machine_of
+from modelc.networks import Made, Network, made, tasks_of
+from modelc.package import check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
 from modelc.pipeline import Run
-from modelc.plan.program import Compiled
 from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
+from modelc.search.objectives import Aim, Objective
 from modelc.search.population import Space
 from modelc.search.resume import Memory
-from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.scheduler import Scheduler
 from modelc.search.standing import Standing, Watch
 from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, tune_tasks
-from modelc.space.cost.seconds import task_seconds
+from modelc.space.sketch import Floats
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
 from modelc.verify import Report
-from modelc.wholes import Times, compared
+from modelc.wholes import Times
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """`path` is the package; `tuned` says whether it is made of what was found, `changed` of how many of its Tasks
-    tuning chose otherwise. `times` are of both packages and of ONNX Runtime, by turns.
-    `known` records were in `database` before; `notes` say what else was noteworthy."""
+    """What became of the model of that name. `path` is its package; `tuned` says whether it is made of what was found,
+    `changed` of how many of its Tasks tuning chose otherwise. `times` are of both packages and of ONNX Runtime, by
+    turns. `search` is that of all models that were tuned together, with predictions of this one alone. `known` records
+    were in `database` before; `notes` say what else was noteworthy."""
 
+    model: str
     path: Path
     tuned: bool
     changed: int
@@ -67,6 +66,7 @@ class TuneResult:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "model": self.model,
             "path": str(self.path),
             "tuned": self.tuned,
             "tasks": self.tasks,
@@ -103,6 +103,7 @@ def tune(
     config: str | Path | Config | None = None,
     watch: Callable[[Standing], None] | None = None,
     runner: str = "local",
+    aim: Aim = Aim(),  # noqa: B008 (frozen)
 ) -> TuneResult:
     """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads.
@@ -114,32 +115,124 @@ def tune(
     target and version of modelc on so many threads is not measured again: the same call again goes on.
     `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
     board, `ssh://USER@HOST:PORT/FOLDER`: kernels are measured there, and packages are not timed as wholes unless this
-    machine is the target. Raises ModelcError."""
-    spend = budget if isinstance(budget, Budget) else Budget.parse(budget)
-    explorer_class(explorer)
-    path = Path(model)
-    digest = digest_of(path)
-    where = Where.parse(runner)
+    machine is the target. `aim` says what is to become small. Raises ModelcError."""
+    place = Path(output) if output is not None else Path(f"{Path(model).stem}.modelc")
+    flags = Flags(tuple(shapes), dims or {}, constants or {})
+    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
+    return _tune([Path(model)], [place], target, config, flags, progress, asked)[0]
+
+
+def tune_models(
+    models: Sequence[str | Path],
+    target: str | Path | Target | None = None,
+    budget: str | Budget = "5m",
+    explorer: str = "evolve",
+    output: str | Path | None = None,
+    seed: int = 0,
+    shapes: Sequence[Shapes] = (),
+    threads: int = 1,
+    database: str | Path | bool = True,
+    progress: Progress | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    config: str | Path | Config | None = None,
+    watch: Callable[[Standing], None] | None = None,
+    runner: str = "local",
+    aim: Aim = Aim(),  # noqa: B008 (frozen)
+) -> tuple[TuneResult, ...]:
+    """tune() of several models within one budget, to packages MODEL.modelc in the folder `output`, which is made where
+    there is none: Tasks that they share are tuned once. Of `shapes`, `dims` and `constants` each model takes what names
+    its inputs and dimensions."""
+    folder, paths = Path(output) if output is not None else Path(), [Path(model) for model in models]
+    names = [path.stem for path in paths]
+    if not paths:
+        raise ConfigError("there is no model to tune")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two models are called {twice[0]}: their packages would have one name; rename one")
+    flags = Flags(tuple(shapes), dims or {}, constants or {})
+    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
+    places = [folder / f"{name}.modelc" for name in names]
+    with _made_folder(folder):
+        return _tune(paths, places, target, config, flags, progress, asked)
+
+
+@contextmanager
+def _made_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder where there is none; where nothing comes of it, it goes."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        yield
+        return
+    except OSError as error:
+        raise PackageError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What tune() was asked for, whatever the models are."""
+
+    budget: str | Budget
+    explorer: str
+    seed: int
+    threads: int
+    database: str | Path | bool
+    runner: str
+    aim: Aim
+    watch: Callable[[Standing], None] | None
+
+
+def _tune(
+    models: Sequence[Path],
+    places: Sequence[Path],
+    target: str | Path | Target | None,
+    config: str | Path | Config | None,
+    flags: Flags,
+    progress: Progress | None,
+    asked: _Asked,
+) -> tuple[TuneResult, ...]:
+    spend = asked.budget if isinstance(asked.budget, Budget) else Budget.parse(asked.budget)
+    explorer_class(asked.explorer)
+    digests = [digest_of(path) for path in models]
+    objective = asked.aim.of([path.stem for path in models])
+    where = Where.parse(asked.runner)
     if target is None and where.elsewhere:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
     if where.here:
         _check_here(found)
-    say = progress or (lambda stage, text: None)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
-    with blaming(f"model {path}"):
-        steering = Flags(tuple(shapes), dims or {}, constants or {}).over(settings.inputs).applied(path)
-    run = Run(path, digest, found, settings, steering.shapes, constants=steering.constants, stages=Stages(progress=say))
-    if run.config.policy.precision == "auto":
+    if settings.policy.precision == "auto":
         raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
-    place = Path(output) if output is not None else Path(f"{path.stem}.modelc")
-    check_place(place)
+    say = progress or (lambda stage, text: None)
+    runs = []
+    for path, digest, own in zip(models, digests, divided(flags, models), strict=True):
+        with blaming(f"model {path}"):
+            steering = own.over(settings.inputs).applied(path)
+        stages = Stages(progress=_naming(say, path.stem) if len(models) > 1 else say)
+        runs.append(Run(path, digest, found, settings, steering.shapes, constants=steering.constants, stages=stages))
+    for place in places:
+        check_place(place)
     find_toolchain(found.triple)
     emulator(found.triple)  # for verification
-    known, note = database_for(database, write=True)
-    with known or nullcontext(), blaming(f"model {path}"):
-        result = _tuned(run, _Asked(place, spend, explorer, seed, threads, where, known, watch))
-    return replace(result, notes=(note, *result.notes)) if note else result
+    known, note = database_for(asked.database, write=True)
+    with known or nullcontext():
+        networks = []
+        for path, run, place in zip(models, runs, places, strict=True):
+            with blaming(f"model {path}"):
+                networks.append(Network.of(path.stem, run, place))
+        results = _tuned(networks, spend, objective, where, known, say, asked)
+    return tuple(replace(one, notes=(note, *one.notes)) if note else one for one in results)
+
+
+def _naming(say: Progress, name: str) -> Progress:
+    return lambda stage, text: say(stage, f"{name}: {text}")
 
 
 def _is_target(target: Target, where: Where) -> bool:
@@ -162,125 +255,77 @@ def _check_here(target: Target) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    output: Path
-    budget: Budget
-    explorer: str
-    seed: int
-    threads: int
-    where: Where
-    database: Database | None
-    watch: Callable[[Standing], None] | None
-
-
-def _tuned(run: Run, asked: _Asked) -> TuneResult:
-    _, programs = run.programs()
-    compiled = run.kernels(programs)
-    spec = run.spec(programs, compiled, run.kept)
-    threads, seed = asked.threads, asked.seed
-    learned = LearnedCost(seed)
-    subjects, scheduler = _subjects(run, programs, compiled, asked.explorer, seed, threads, learned)
-    names = {bound.task.hash: bound.task.name for program in programs for bound in program.tasks}
-    watched = Watch(subjects, names, scheduler, asked.budget)
+def _tuned(
+    networks: Sequence[Network],
+    budget: Budget,
+    objective: Callable[[Floats, Floats], Objective],
+    where: Where,
+    database: Database | None,
+    say: Progress,
+    asked: _Asked,
+) -> list[TuneResult]:
+    threads, run = asked.threads, networks[0].run
+    learned = LearnedCost(asked.seed)
+    tasks = tasks_of(networks, asked.explorer, asked.seed, threads, learned)
+    untuned = np.array([work.seconds for work in tasks.work])
+    scheduler = Scheduler(tasks.work, objective(tasks.weights, untuned), seed=asked.seed)
+    watched = Watch(tasks.subjects, tasks.names, scheduler, budget, [network.name for network in networks])
 
     def follow(moment: Moment, subject: Subject) -> None:
-        run.stages.progress(
-            "tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted"
-        )
+        say("tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted")
         if asked.watch is not None:
             asked.watch(watched.after(moment, subject))
 
-    memory, known, cold = None, 0, run.parameter_bytes
-    if asked.database is not None:
-        made_for = run.target, code_version(run.target), threads, cold, run.config.policy, asked.where.command
-        memory = Memory(asked.database, lambda task: Conditions.of(task, *made_for))
-        policy = run.config.policy
-        learned.begin(memory.elsewhere(subjects, lambda task: Space(task, run.target, policy, threads)))
-        known = memory.recall(subjects, scheduler)
-    run.stages.progress("tune", f"{len(subjects)} tasks, {known} records")
+    memory, known, policy = None, 0, run.config.policy
+    if database is not None:
+        version = code_version(run.target)
+
+        def conditions(task: Task, cold_bytes: int) -> Conditions:
+            return Conditions.of(task, run.target, version, threads, cold_bytes, policy, where.command)
+
+        memory = Memory(database, conditions)
+        learned.begin(memory.elsewhere(tasks.subjects, lambda task: Space(task, run.target, policy, threads)))
+        known = memory.recall(tasks.subjects, scheduler)
+    say("tune", f"{len(tasks.subjects)} tasks, {known} records")
     flush = run.config.flush_denormals
+    with Measurer(
+        run.target, threads=threads, flush=flush, seed=asked.seed, where=where, say=partial(say, "board")
+    ) as measurer:
+        search = tune_tasks(tasks.subjects, scheduler, _measuring(measurer), budget, memory, follow)
+    notes = (learned.says,) if explorer_class(asked.explorer).learns else ()
+    known_to_compile = None if where.command else database
+    timed = _is_target(run.target, where)
+    found = []
+    for number, network in enumerate(networks):
+        with blaming(f"model {network.run.model}"):
+            one = made(network, search.subjects, known_to_compile, threads, timed)
+        found.append(_result(network, replace(one, notes=(*notes, *one.notes)), search.of(number), database, known))
+    return found
 
-    def say(text: str) -> None:
-        run.stages.progress("board", text)
 
-    with Measurer(run.target, threads=threads, flush=flush, seed=seed, where=asked.where, say=say) as measurer:
-        search = tune_tasks(subjects, scheduler, _measuring(measurer, cold), asked.budget, memory, follow)
-    changed = {s.key: s.best for s in search.subjects if s.best is not s.untuned}
-    recorded = None
-    if asked.database is not None and not asked.where.command:  # just what compile would take
-        recorded = Recorded(asked.database, run.target, threads)
-        known_faster = recorded.look({key: one.task for key, one in compiled.items()}, run.config.policy, cold)
-        changed = {key: one for key, one in known_faster.items() if one.key != compiled[key].candidate.key}
-    times = Times()
-    tuned = _locked(run, programs, compiled, changed) if changed else run
-    timed = _is_target(run.target, asked.where)
-    if timed:
-        tuned_spec = tuned.spec(programs, tuned.kernels(programs), run.kept) if changed else None
-        times = compared(run, spec, tuned_spec, threads)
-        if changed and recorded is not None:
-            choice = recorded.choice(recorded.candidates, occurrences(programs), run.config.policy, cold)
-            recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * times.tuned_ms)
-    taken = tuned if not timed or (changed and gains(times.untuned_ms, times.tuned_ms)) else run
-    *_, report = taken.made(programs, run.kept, asked.output, verify=True, keep_unverified=False)
-    better = taken is not run
-    notes = [learned.says] if explorer_class(asked.explorer).learns else []
+def _result(network: Network, one: Made, search: Tuned, database: Database | None, known: int) -> TuneResult:
     return TuneResult(
-        path=asked.output,
-        tuned=better,
-        changed=len(changed) if better else 0,
-        tasks=len(compiled),
+        model=network.name,
+        path=network.output,
+        tuned=one.changed > 0,
+        changed=one.changed,
+        tasks=len(network.compiled),
         search=search,
-        times=times,
-        report=report,
-        database=None if asked.database is None else asked.database.path,
+        times=one.times,
+        report=one.report,
+        database=None if database is None else database.path,
         known=known,
-        notes=(*notes, *([times.note] if times.note else []), *taken.notes),
+        notes=one.notes,
     )
 
 
-def _subjects(
-    run: Run,
-    programs: Sequence[Program],
-    compiled: Mapping[str, Compiled],
-    explorer: str,
-    seed: int,
-    threads: int,
-    learned: LearnedCost,
-) -> tuple[list[Subject], Scheduler]:
-    """The distinct Tasks in which something is open, and what schedules them: the seconds of all programs."""
-    counts = [Counter(bound.task.hash for bound in program.tasks) for program in programs]
-    subjects, work = [], []
-    for key, one in compiled.items():
-        space = Space(one.task, run.target, run.config.policy, threads)
-        if space.size > 1:
-            subjects.append(Subject(key, one.task, one.candidate, explorer_class(explorer)(space, seed, learned)))
-            seconds = task_seconds(one.derived, one.candidate, run.target, threads)
-            operations = float(max(1, sum(step.flops for step in one.works)))
-            work.append(Work(seconds, operations, tuple(s.name for s in space.sketches)))
-    weights = np.array([[float(count[s.key]) for s in subjects] for count in counts])
-    return subjects, Scheduler(work, total(weights), seed=seed)
+def _measuring(measurer: Measurer) -> Measure:
+    """Measures on this machine, with constants as cold as a Subject says."""
 
-
-def _measuring(measurer: Measurer, cold_bytes: int) -> Measure:
-    """Measures on this machine, with constants as cold as among so many bytes of parameters."""
-
-    def measure(task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-        subject = measurer.subject(task, cold_bytes)
-        numbers = {measurer.submit(subject, candidate): index for index, candidate in enumerate(candidates)}
+    def measure(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+        measured = measurer.subject(subject.task, subject.cold_bytes)
+        numbers = {measurer.submit(measured, candidate): index for index, candidate in enumerate(candidates)}
         for number, measurement in measurer.results():
             yield numbers[number], measurement
 
     return measure
-
-
-def _locked(
-    run: Run, programs: Sequence[Program], compiled: Mapping[str, Compiled], changed: Mapping[str, Candidate]
-) -> Run:
-    """The same compilation with other Candidates; what has not changed is built."""
-    tasks = {key: one.candidate for key, one in compiled.items()} | dict(changed)
-    constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
-    made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
-    choices = Choices(*made_for, tasks, occurrences(programs), run.kept, run.layouts)
-    kept = {key: one for key, one in run.done.items() if key not in changed}
-    return replace(run, locked=choices, tasks=tasks, done=kept)

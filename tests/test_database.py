@@ -26,9 +26,10 @@ from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 from modelc.measure import Measurement
 from modelc.policy import Policy
+from modelc.search.objectives import total
 from modelc.search.population import Space
 from modelc.search.resume import Memory, individual_of, record_of
-from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Tuned, tune_tasks
 from modelc.space.rules import derivation
 from modelc.target.intrinsics import shipped_intrinsics
@@ -122,7 +123,7 @@ def tuned(path: Path, trials: int, until: int = 1 << 30) -> tuple[Tuned, Machine
     machine = Machine([s.untuned for s in subjects], until=until)
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
     with Database(path) as database:
-        memory = Memory(database, lambda task: replace(CONDITIONS, threads=1))
+        memory = Memory(database, lambda task, cold: replace(CONDITIONS, threads=1))
         known = memory.recall(subjects, scheduler)
         return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), memory, batch=12), machine, known
 
@@ -151,7 +152,7 @@ def test_tuners_go_on_from_what_the_other_measures(tmp_path: Path) -> None:
     with Database(tmp_path / "d") as first, Database(tmp_path / "d") as second:
         for database in (first, second):
             (subject,) = subjects_of(MATMULS[:1])
-            tuners.append((subject, Machine([subject.untuned]), Memory(database, lambda task: CONDITIONS)))
+            tuners.append((subject, Machine([subject.untuned]), Memory(database, lambda task, cold: CONDITIONS)))
         for _ in range(4):
             for subject, machine, memory in tuners:
                 scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
@@ -175,7 +176,7 @@ def test_all_that_is_known_needs_no_measurement(tmp_path: Path) -> None:
         scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
         untuned = Record.of(TASK.hash, CONDITIONS, subjects[0].untuned, made()[0].measurement, True)
         database.add(TASK, untuned)
-        assert Memory(database, lambda task: CONDITIONS).recall(subjects, scheduler) == 9
+        assert Memory(database, lambda task, cold: CONDITIONS).recall(subjects, scheduler) == 9
     assert subjects[0].best.key == made()[-1].key and subjects[0].gain == pytest.approx(0.9**-7)
     assert scheduler.histories == [[pytest.approx(1e-3 * 0.9**7)]]
 
@@ -344,7 +345,9 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
         database._connection.execute(f"PRAGMA max_page_count={pages + 3}")
         scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
         with pytest.raises(DatabaseError, match="is full; make room"):
-            tune_tasks(subjects, scheduler, machine, Budget(trials=500), Memory(database, lambda task: CONDITIONS))
+            tune_tasks(
+                subjects, scheduler, machine, Budget(trials=500), Memory(database, lambda task, cold: CONDITIONS)
+            )
         assert machine.calls > 1 and len(list(database.records())) == 8 + machine.calls - 1
     with Database(tmp_path / "d") as database:
         assert list(database.records())[:8] == list(made())

@@ -114,7 +114,7 @@ def test_what_failed_teaches_nothing() -> None:
 
 @needs_xgboost
 def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> None:
-    def conditions(task: Task) -> Conditions:
+    def conditions(task: Task, cold: int = 0) -> Conditions:
         return Conditions.of(task, host_target(), "v1", 1, 0, Policy())
 
     others = [task_of("MatMul", {}, [(m, 24), (24, 32)], consts=(1,)).canonical() for m in (24, 36, 40)]

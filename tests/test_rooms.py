@@ -46,6 +46,7 @@ ROOMS = (  # from the top
     "verification",
     "reduction",
     "wholes",
+    "networks",
     "tuning",
     "describe",
     "cli",

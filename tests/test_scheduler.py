@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from modelc.search.scheduler import PATIENCE, Scheduler, Work, early_stop, geometric, required, stopping, total
+from modelc.search.objectives import PATIENCE, early_stop, geometric, required, stopping, total
+from modelc.search.scheduler import Scheduler, Work
 
 ONES = np.ones((1, 3))
 

@@ -14,8 +14,9 @@ from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
 from modelc.search.evolve import Random
 from modelc.search.explorers import explorer_class
+from modelc.search.objectives import total
 from modelc.search.population import Individual, Space
-from modelc.search.scheduler import Scheduler, Work, total
+from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
 
@@ -41,7 +42,7 @@ class Machine:
         name = candidate.key
         return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
 
-    def __call__(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+    def __call__(self, subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
         for index in reversed(range(len(candidates))):
             self.calls += 1
             if self.calls > self.until:
@@ -120,9 +121,9 @@ def test_a_task_on_this_machine() -> None:
     quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
     with Measurer(host_target(), builders=1, effort=quick) as measurer:
 
-        def measure(task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-            subject = measurer.subject(task)
-            numbers = {measurer.submit(subject, c): k for k, c in enumerate(candidates)}
+        def measure(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
+            measured = measurer.subject(subject.task)
+            numbers = {measurer.submit(measured, c): k for k, c in enumerate(candidates)}
             for number, measurement in measurer.results():
                 yield numbers[number], measurement
 

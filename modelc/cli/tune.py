@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,9 +14,14 @@ from modelc.cli.output import complain, database_of, database_options, print_eve
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
+if TYPE_CHECKING:
+    from modelc.tuning import TuneResult
+
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
 
 @click.command()
-@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@click.argument("models", metavar="MODEL.onnx...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(
@@ -24,7 +31,23 @@ from modelc.cli.tuning_view import viewing
     show_default=True,
     help="evolve, ppo, random or construct.",
 )
-@click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
+@click.option(
+    "--objective",
+    metavar="NAME|MODULE:FUNCTION",
+    default="latency",
+    show_default=True,
+    help="latency, targets, geomean, early-stop, or a Python function, which is executed: MODULE:FUNCTION or "
+    "FILE.py:FUNCTION takes milliseconds by model and returns what is to become small.",
+)
+@click.option("--goal", "goals", metavar="[MODEL=]MS", multiple=True, help="Of targets: enough for a model.")
+@click.option("--patience", metavar="N", type=click.IntRange(1, 10_000), help="Of early-stop: rounds without gain (5).")
+@click.option(
+    "-o",
+    "output",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    help="The package (default: MODEL.modelc here); of several models, their folder.",
+)
 @fixing_options
 @click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
@@ -39,10 +62,13 @@ from modelc.cli.tuning_view import viewing
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print events on stdout, a JSON document on each line.")
 def tune(
-    model: Path,
+    models: tuple[Path, ...],
     target: str | None,
     budget: str,
     explorer: str,
+    objective: str,
+    goals: tuple[str, ...],
+    patience: int | None,
     output: Path | None,
     shapes: tuple[str, ...],
     dims: tuple[str, ...],
@@ -55,14 +81,16 @@ def tune(
     no_database: bool,
     as_json: bool,
 ) -> None:
-    """Compiles a model with schedules that were measured to be fast on this machine.
+    """Compiles models with schedules that were measured to be fast on this machine.
 
-    Ctrl-C ends measuring; the package is made of the best so far. Ends by timing the tuned package, the untuned one
-    and ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to
-    gain. Every measurement is kept as it comes, and none is made again: whatever ended a run, the same command goes on
-    from there, and --budget is what this run may take."""
+    Ctrl-C ends measuring; packages are made of the best so far. Ends by timing the tuned package, the untuned one and
+    ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
+    Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
+    whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
+    from modelc.search.objectives import Aim
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tune_model
+    from modelc.tuning import tune_models
 
     sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
     records = database_of(database, no_database)
@@ -80,27 +108,49 @@ def tune(
                 print_event("round", standing.to_json())
 
         said: set[str] = set()
-        found = tune_model(
-            model,
-            target=target,
-            budget=budget,
-            explorer=explorer,
-            output=output,
-            seed=seed,
-            shapes=sets,
-            dims=sizes,
-            constants=values,
-            config=config,
-            threads=threads,
-            database=records,
-            progress=follow,
-            watch=watch,
-            runner=runner,
-        )
-    drawn = write_curve(found.search.log, found.path)
-    if as_json:
-        print_event("result", {**found.to_json(), "curve": None if drawn is None else str(drawn)})
-        return
+        asked: dict[str, Any] = {
+            "target": target,
+            "budget": budget,
+            "explorer": explorer,
+            "output": output,
+            "seed": seed,
+            "shapes": sets,
+            "dims": sizes,
+            "constants": values,
+            "config": config,
+            "threads": threads,
+            "database": records,
+            "progress": follow,
+            "watch": watch,
+            "runner": runner,
+            "aim": Aim(objective, _goals(goals, models), patience),
+        }
+        found = (tune_model(models[0], **asked),) if len(models) == 1 else tune_models(models, **asked)
+    for one in found:
+        drawn = write_curve(one.search.log, one.path)
+        if as_json:
+            print_event("result", {**one.to_json(), "curve": None if drawn is None else str(drawn)})
+        else:
+            _show(one, drawn, threads, runner)
+
+
+def _goals(given: tuple[str, ...], models: tuple[Path, ...]) -> dict[str, float]:
+    """Milliseconds by model: MODEL=MS, or MS where there is one model."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        name = name if equals or len(models) > 1 else models[0].stem
+        if not name or name in found or not _NUMBER.fullmatch(number):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected MODEL=MILLISECONDS once for each model, such as {models[0].stem}=2.5",
+                param_hint="--goal",
+            )
+        found[name] = float(number)
+    return found
+
+
+def _show(found: TuneResult, drawn: Path | None, threads: int, runner: str) -> None:
+    """What became of one model, for people."""
     search = found.search
     say(f"{found.path}")
     if drawn is not None:

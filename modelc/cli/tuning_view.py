@@ -16,7 +16,7 @@ from rich.text import Text
 from modelc.cli.output import err, plain
 
 if TYPE_CHECKING:
-    from modelc.search.standing import Standing
+    from modelc.search.standing import ModelStanding, Standing
 
 SHOWN = 12  # Tasks, of the largest shares
 
@@ -37,7 +37,9 @@ class View:
         self._spinner.update(text=Text(plain(self.stage)))
         if self.standing is None:
             return self._spinner
-        return Group(Text(head(self.standing, time.monotonic() - self._at)), tasks(self.standing), self._spinner)
+        now = self.standing
+        each = [Text(plain(model(one))) for one in now.each] if len(now.each) > 1 else []
+        return Group(Text(head(now, time.monotonic() - self._at)), *each, tasks(now), self._spinner)
 
 
 @contextmanager
@@ -62,6 +64,12 @@ def head(now: Standing, later: float = 0.0) -> str:
         f"{clock(now.seconds + later)}, {left}; {now.trials} measured, {now.trials_per_second:.1f}/s; "
         f"{1e3 * now.predicted_seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned"
     )
+
+
+def model(one: ModelStanding) -> str:
+    """One line for one of several models."""
+    ratio = one.untuned_seconds / one.predicted_seconds if one.predicted_seconds else 1.0
+    return f"  {one.model}: {1e3 * one.predicted_seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned"
 
 
 def tasks(now: Standing) -> Table:

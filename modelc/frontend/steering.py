@@ -62,6 +62,12 @@ def steered(
     return Steered(tuple({n: s for n, s in one.items() if n not in found} for one in every), found)
 
 
+def steerable(path: str | Path) -> tuple[set[str], set[str]]:
+    """The names of a model's inputs, and of their free dimensions. Raises ModelError."""
+    declared = declared_shapes(read_model(path).graph)
+    return set(declared), {d for dims in declared.values() for d in dims or () if isinstance(d, str) and d}
+
+
 def looked_at(
     graph: onnx.GraphProto, shapes: Shapes, dims: Mapping[str, int], constants: Mapping[str, Given]
 ) -> tuple[dict[str, Array], dict[str, Dims | None]]:

@@ -24,10 +24,11 @@ Known = tuple[Candidate, Individual | None]  # a Candidate, and the point that i
 
 @dataclass
 class Memory:
-    """A database as tuning uses it: `conditions` says which records of a Task count."""
+    """A database as tuning uses it: `conditions` says which records of a Task count, among so many bytes of
+    parameters."""
 
     database: Database
-    conditions: Callable[[Task], Conditions]
+    conditions: Callable[[Task, int], Conditions]
     known: dict[str, dict[str, Known]] = field(default_factory=dict)  # to each Subject, by the Candidate's key
     learnt: dict[str, set[str]] = field(default_factory=dict)  # by each explorer, of what others measured
     counts: dict[str, int] = field(default_factory=dict)  # of records that each Subject was told of
@@ -37,21 +38,22 @@ class Memory:
     ) -> None:
         """Writes one measurement down, before anything else is done with it."""
         task, untuned = subject.task, candidate is subject.untuned
-        record = record_of(task, self.conditions(task), candidate, individual, measurement, untuned)
+        record = record_of(task, self.conditions(task, subject.cold_bytes), candidate, individual, measurement, untuned)
         self.counts[subject.key] = self.counts.get(subject.key, 0) + self.database.add(task, record)
         self.known.setdefault(subject.key, {})[record.key] = candidate, individual
 
     def refresh(self, subject: Subject) -> None:
         """Tells a Subject what other tuners have added since."""
-        conditions = self.conditions(subject.task)
-        if self.database.count(subject.key, conditions) != self.counts.get(subject.key, 0):
-            self._recalled(subject, list(self.database.records(subject.key, conditions)))
+        conditions = self.conditions(subject.task, subject.cold_bytes)
+        if self.database.count(subject.task.hash, conditions) != self.counts.get(subject.key, 0):
+            self._recalled(subject, list(self.database.records(subject.task.hash, conditions)))
 
     def recall(self, subjects: Sequence[Subject], scheduler: Scheduler) -> int:
         """Lets everything begin where the records of `subjects` end; returns how many records that are."""
         count = 0
         for number, subject in enumerate(subjects):
-            found = list(self.database.records(subject.key, self.conditions(subject.task)))
+            conditions = self.conditions(subject.task, subject.cold_bytes)
+            found = list(self.database.records(subject.task.hash, conditions))
             for seconds in self._recalled(subject, found):
                 scheduler.took(number, seconds)
             count += len(found)
@@ -59,12 +61,13 @@ class Memory:
 
     def elsewhere(self, subjects: Sequence[Subject], space_of: Callable[[Task], Space]) -> list[Example]:
         """What is known of other Tasks under the same conditions, as far as it can be compared."""
-        own, found = {subject.key for subject in subjects}, list[Example]()
+        own, found = {subject.task.hash for subject in subjects}, list[Example]()
+        cold = max((subject.cold_bytes for subject in subjects), default=0)
         for key in self.database.tasks():
             if key in own or len(found) >= ELSEWHERE:
                 continue
             task = self.database.task(key)
-            records = list(self.database.records(key, self.conditions(task)))
+            records = list(self.database.records(key, self.conditions(task, cold)))
             if len(records) >= COMPARED:
                 found += examples_of(space_of(task), records, EACH)
         return found[:ELSEWHERE]

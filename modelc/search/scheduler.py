@@ -10,59 +10,18 @@ improvement would not change it is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from modelc.search.objectives import Objective
 from modelc.space.sketch import Floats
 
 ALPHA, BETA, WINDOW, EPSILON = 0.2, 2.0, 3, 0.05
 WORTH = 0.003  # of the objective, that a Task's seconds have to make up to be worth a round
 HOPE = 0.5  # of a Task's seconds, that further rounds may save at the best
 LITTLE = 0.01  # of a Task's seconds: the step of the difference quotient
-PATIENCE, GAIN = 5, 0.01  # rounds without so large a gain stop a Task early
-
-Histories = Sequence[Sequence[float]]  # of each Task, its best seconds after each round
-Objective = Callable[[Floats, Histories], float]  # of the seconds of all Tasks [n], what is to become small
-
-
-# --- objectives (table 2): `weights` [networks x n] say how often each Task occurs in each network -------------------
-
-
-def total(weights: Floats) -> Objective:
-    """f1: the seconds of all networks, one after the other."""
-    return lambda seconds, histories: float((weights @ seconds).sum())
-
-
-def required(weights: Floats, wanted: Floats) -> Objective:
-    """f2: the same, with nothing gained below the seconds that are `wanted` of each network."""
-    return lambda seconds, histories: float(np.maximum(weights @ seconds, wanted).sum())
-
-
-def geometric(weights: Floats, reference: Floats) -> Objective:
-    """f3: the geometric mean of the speedups over `reference` seconds of each network, negative."""
-    return lambda seconds, histories: -float(np.exp(np.mean(np.log(reference / (weights @ seconds)))))
-
-
-def stopping(weights: Floats, stop: Callable[[Sequence[float]], float] | None = None) -> Objective:
-    """f4: the seconds of all networks, where a Task counts no less than `stop` says of its history."""
-    early = stop or early_stop
-
-    def value(seconds: Floats, histories: Histories) -> float:
-        least = np.array([early(history) for history in histories])
-        return float((weights @ np.maximum(seconds, least)).sum())
-
-    return value
-
-
-def early_stop(history: Sequence[float]) -> float:
-    """The last seconds where PATIENCE rounds gained less than GAIN, else 0."""
-    stuck = len(history) > PATIENCE and history[-1] > (1 - GAIN) * history[-1 - PATIENCE]
-    return history[-1] if stuck else 0.0
-
-
-# --- the scheduler ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

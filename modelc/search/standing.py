@@ -15,10 +15,12 @@ from modelc.search.tune import Budget, Moment, Subject
 @dataclass(frozen=True)
 class TaskStanding:
     """`share` of the objective; `best_seconds`, estimated where nothing is measured; `gain`, the untuned time over the
-    best; `measured` in this session; `improved`, seconds since its start when the best last became better."""
+    best; `measured` in this session; `improved`, seconds since its start when the best last became better. `models` are
+    those that it occurs in."""
 
     task: str
     name: str
+    models: tuple[str, ...]
     share: float
     best_seconds: float
     gain: float
@@ -27,9 +29,19 @@ class TaskStanding:
 
 
 @dataclass(frozen=True)
+class ModelStanding:
+    """Predicted seconds of a model, with what was found and without."""
+
+    model: str
+    predicted_seconds: float
+    untuned_seconds: float
+
+
+@dataclass(frozen=True)
 class Standing:
     """After a round of `task`: seconds and measurements since the start, and what is left of the budget; predicted
-    seconds of the whole, with what was found and without. `tasks`, the one with the largest share first."""
+    seconds of all models, with what was found and without, and of each. `tasks`, the one with the largest share
+    first."""
 
     task: str
     seconds: float
@@ -39,6 +51,7 @@ class Standing:
     trials_per_second: float
     predicted_seconds: float
     untuned_seconds: float
+    each: tuple[ModelStanding, ...]
     tasks: tuple[TaskStanding, ...]
 
     @property
@@ -53,11 +66,18 @@ class Standing:
 
 
 class Watch:
-    """Remembers when each of `subjects` was last improved. `names` are for people, by the Task's hash."""
+    """Remembers when each of `subjects` was last improved. `names` are for people, by the Subject's key; `models` are
+    in the order of the objective's weights."""
 
     def __init__(
-        self, subjects: Sequence[Subject], names: Mapping[str, str], scheduler: Scheduler, budget: Budget
+        self,
+        subjects: Sequence[Subject],
+        names: Mapping[str, str],
+        scheduler: Scheduler,
+        budget: Budget,
+        models: Sequence[str] = ("",),
     ) -> None:
+        self.models = tuple(models)
         self.subjects, self.names, self.scheduler, self.budget = subjects, names, scheduler, budget
         self._gains = {subject.key: subject.gain for subject in subjects}
         self._improved: dict[str, float] = {}
@@ -70,13 +90,15 @@ class Watch:
         self._gains[subject.key] = gain
         best = self.scheduler.seconds
         gains = np.array([self._gains[one.key] for one in self.subjects])
-        untuned = self.scheduler.objective(best * gains, self.scheduler.histories)
+        objective = self.scheduler.objective
+        predicted, untuned = (list(map(float, objective.networks(one))) for one in (best, best * gains))
         shares = self.scheduler.slopes() * best
         shares = shares / (shares.sum() or 1.0)
         tasks = [
             TaskStanding(
                 one.key,
                 self.names[one.key],
+                tuple(name for name, row in zip(self.models, objective.weights, strict=True) if row[k]),
                 float(shares[k]),
                 float(best[k]),
                 float(gains[k]),
@@ -93,7 +115,8 @@ class Watch:
             trials=moment.trials,
             trials_left=None if budget.trials == np.inf else int(budget.trials) - moment.trials,
             trials_per_second=moment.trials / max(spent, 1e-9),
-            predicted_seconds=moment.predicted,
-            untuned_seconds=untuned,
+            predicted_seconds=sum(predicted),
+            untuned_seconds=sum(untuned),
+            each=tuple(map(ModelStanding, self.models, predicted, untuned)),
             tasks=tuple(sorted(tasks, key=lambda one: -one.share)),
         )

@@ -26,8 +26,6 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_SECONDS, MOST_TRIALS = 30 * 86400.0, 10_000_000
 _BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)?")
 
-Measure = Callable[[Task, Sequence[Candidate]], Iterator[tuple[int, Measurement]]]  # by index, as they come
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -54,7 +52,8 @@ class Budget:
 
 @dataclass
 class Subject:
-    """One Task under tuning: its hash, itself, the Candidate that it has without tuning, what explores it.
+    """One Task under tuning: its name among others, itself, the Candidate that it has without tuning, what explores it.
+    It is measured as among `cold_bytes` of parameters.
 
     `earlier` is what other sessions measured, by turns with the untuned Candidate or on its scale; `again` what they
     found fastest beside something else, which is worth another measurement."""
@@ -63,6 +62,7 @@ class Subject:
     task: Task
     untuned: Candidate
     explorer: Explorer
+    cold_bytes: int = 0
     measured: list[tuple[Candidate, Measurement]] = field(default_factory=list)
     earlier: Sequence[tuple[Candidate, Measurement]] = ()
     again: Sequence[tuple[Candidate, Individual | None]] = ()
@@ -112,6 +112,9 @@ class Subject:
         return 0.0 if self.fastest is None else self.fastest[1].relative * first
 
 
+Measure = Callable[[Subject, Sequence[Candidate]], Iterator[tuple[int, Measurement]]]  # by index, as they come
+
+
 class Records(Protocol):
     """What keeps measurements as they come, and knows what others have kept since."""
 
@@ -124,11 +127,13 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Moment:
-    """The state after a round: seconds since the start, measurements so far, predicted seconds of the whole."""
+    """The state after a round: seconds since the start, measurements so far, predicted seconds of all networks, and of
+    each."""
 
     seconds: float
     trials: int
     predicted: float
+    networks: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"seconds": round(self.seconds, 3), "trials": self.trials, "predicted_seconds": self.predicted}
@@ -145,6 +150,10 @@ class Tuned:
     seconds: float
     ended: str
     searching: float
+
+    def of(self, network: int) -> Tuned:
+        """The same with what is predicted of one network alone."""
+        return replace(self, log=tuple(replace(one, predicted=one.networks[network]) for one in self.log))
 
 
 def tune_tasks(
@@ -178,9 +187,8 @@ def tune_tasks(
             trials = _trials(subjects)
             seconds = subject.seconds or float(scheduler.seconds[number])
             scheduler.took(number, seconds, exhausted=len(found) < asked)
-            moment = Moment(
-                time.monotonic() - start, trials, scheduler.objective(scheduler.seconds, scheduler.histories)
-            )
+            networks = tuple(map(float, scheduler.objective.networks(scheduler.seconds)))
+            moment = Moment(time.monotonic() - start, trials, sum(networks), networks)
             log.append(moment)
             if progress is not None:
                 progress(moment, subject)
@@ -217,7 +225,7 @@ def _measured(
     """Measures a batch until the deadline. The explorer learns, whatever ends it; the seconds that takes."""
     learnt = []
     try:
-        for index, measurement in measure(subject.task, [candidate for candidate, _ in batch]):
+        for index, measurement in measure(subject, [candidate for candidate, _ in batch]):
             candidate, individual = batch[index]
             subject.measured.append((candidate, measurement))
             if records is not None:
