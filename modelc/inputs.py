@@ -82,6 +82,6 @@ def made_for(choices: Choices, steering: Steered) -> bool:
 def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, model: Path) -> Arrays:
     """The data without the constants. Raises InputError where it fits no variant, before any work."""
     rest = without_constants(constants, data)
-    taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in map(g.values.__getitem__, g.inputs)] for g in graphs]
+    taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in map(g.values.__getitem__, g.fed)] for g in graphs]
     check_feed(taken, rest, f"the model {model}")
     return rest

@@ -20,13 +20,13 @@ from modelc.verify.check import (
     ATOL,
     RTOL,
     drawn,
-    fixed_inputs,
     other_model,
     variant_of,
     verify_outputs,
     without_constants,
 )
 from modelc.verify.compare import BF16, Tolerance
+from modelc.verify.reference import fixed_inputs
 from modelc.verify.report import LayerReport
 
 

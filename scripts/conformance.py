@@ -5,7 +5,7 @@ process of its own (forked, two at a time, with a limit on its time), and its ou
 shapes and tolerances. Inputs that only steer shapes are constants where modelc asks for them. A test is
 
     passed    every output is as the suite says
-    differs   an output is not, for a reason that is known (DIFFERENT, ROUNDED)
+    differs   an output is not, for a reason that is known (DIFFERENT, RANDOM, ROUNDED)
     failed    an output has another dtype, shape or value
     refused   modelc said in a sentence that it does not take the model
     crashed   anything else: an exception that is no sentence, a signal, no end
@@ -62,6 +62,11 @@ DIFFERENT = dict.fromkeys(
     ("test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"),
     "corners are aligned to the output's whole number of elements, as ONNX Runtime does",
 )
+# Tests whose outputs are random: dtypes and shapes are compared, the numbers are others than NumPy's.
+RANDOM = (
+    "test_bernoulli", "test_bernoulli_double", "test_bernoulli_seed", "test_training_dropout",
+    "test_training_dropout_default", "test_training_dropout_mask", "test_training_dropout_default_mask",
+)  # fmt: skip
 # Tests whose tolerance is below the rounding errors of the suite's own answer: their distance may be LAST_BITS units in
 # the last place of the tensor's largest element.
 ROUNDED = ("test_dft_inverse", "test_dft_inverse_opset19", "test_attention_4d_causal_fp16")
@@ -144,6 +149,8 @@ def examine(name: str) -> str:
             return f"differs: {DIFFERENT[name]}"
         if name in ROUNDED and all(map(_nearly, given, wanted)):
             return "differs: in the last bits"
+        if name in RANDOM and all((a.dtype, a.shape) == (b.dtype, b.shape) for a, b in zip(given, wanted, strict=True)):
+            return "differs: what is drawn at random is other than NumPy's"
         raise Wrong(str(error)) from None
     return "constant" if constant else ""
 

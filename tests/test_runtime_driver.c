@@ -44,7 +44,7 @@ static void run_once(modelc_handle *handle, float *y) {
 
 static modelc_handle *open_with(int32_t threads) {
     modelc_handle *handle;
-    modelc_options options = {threads, 0};
+    modelc_options options = {.threads = threads};
     CHECK(modelc_open(package, &options, &handle) == MODELC_OK);
     CHECK(modelc_thread_count(handle) == threads);
     return handle;
@@ -109,8 +109,8 @@ int main(int argc, char **argv) {
     modelc_close(three);
     CHECK(modelc_open(NULL, NULL, &three) == MODELC_BAD_ARGUMENT && !three);
     CHECK(modelc_open("no such folder", NULL, &three) == MODELC_NO_FILE && strstr(modelc_last_error(), "no such folder"));
-    CHECK(modelc_open(package, &(modelc_options){-1, 0}, &three) == MODELC_BAD_ARGUMENT);
-    CHECK(modelc_open(package, &(modelc_options){2, 1}, &three) == MODELC_OK);
+    CHECK(modelc_open(package, &(modelc_options){.threads = -1}, &three) == MODELC_BAD_ARGUMENT);
+    CHECK(modelc_open(package, &(modelc_options){.threads = 2, .check = 1}, &three) == MODELC_OK);
     modelc_close(three);
     modelc_close(NULL);
     puts("ok");

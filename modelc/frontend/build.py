@@ -56,6 +56,7 @@ class Builder:
     folded: int = 0  # bytes of constants made so far
     numbers: Counter[str] = field(default_factory=Counter)  # of values' names made of the same base
     node_numbers: Counter[str] = field(default_factory=Counter)
+    streams: int = 0  # nodes that draw random numbers from the handle's seed
 
     def value(self, name: str) -> Value:
         return self.values[name]

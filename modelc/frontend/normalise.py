@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.random import ONNX_DRAWS, drawn
 from modelc.frontend.recurrent import recurrent
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
 
@@ -364,6 +365,7 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 _ALIGNED = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
 
 NORMALISERS: dict[str, Normaliser] = {
+    **dict.fromkeys(ONNX_DRAWS, drawn),
     "Reshape": _reshape,
     "Flatten": _flatten,
     "Squeeze": _squeeze,

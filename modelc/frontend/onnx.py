@@ -25,6 +25,7 @@ from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
+from modelc.frontend.random import refuse_inner, spelled_out
 from modelc.frontend.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.structure import (
     Lack,
@@ -37,13 +38,13 @@ from modelc.frontend.structure import (
 from modelc.frontend.types import inferred_bytes
 from modelc.frontend.unroll import unroll
 from modelc.frontend.uses import Uses, advised
-from modelc.ir.graph import Graph, Node, Value
+from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value
 
 
 def unsupported(path: str | Path, model: onnx.ModelProto | None = None) -> list[tuple[str, str, str, str]]:
     """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes. `model`
     is what was read from the file, if it was. Raises ModelError if it is no model at all."""
-    model = read_model(path) if model is None else model
+    model = spelled_out(read_model(path) if model is None else model)
     found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path))))
     return [(u.node, u.op, u.domain, u.reason) for u in found]
 
@@ -61,6 +62,7 @@ def import_model(
     path = Path(path)
     model = read_model(path)
     fix_constants(model, constants or {})
+    model = spelled_out(model)
     nodes = _live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes)))
@@ -200,6 +202,8 @@ class Importer:
         b = self.builder
         if node.domain == "" and self._stated(node):
             return
+        if node.domain == "" and (scope.around is not None or scope.prefix):
+            refuse_inner(node)
         values = [b.value(x) if x else None for x in node.inputs]
         made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
         if node.domain == "" and self._known(proto, node, scope, made):
@@ -335,7 +339,8 @@ class Importer:
         for name, constant in held.items():
             node = OnnxNode("Identity", "", 1, f"{name}_copy", (constant,), (name,), {}, name)
             b.emit(node, "Identity", (constant,), outputs=(name,))
-        graph = Graph(proto.name or path.stem, tuple(v.name for v in inputs), outputs, b.values, ())
+        names = (*(v.name for v in inputs), *([RANDOM_STATE] if RANDOM_STATE in b.values else ()))
+        graph = Graph(proto.name or path.stem, names, outputs, b.values, ())
         return graph.with_nodes(b.nodes)
 
 

@@ -79,7 +79,7 @@ def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, .
     """Writes the model with every one of `names` that its graph computes as an output, and says which these are."""
     model = onnx.load(path)
     known = _exposed(model, names)
-    _save(model, output)
+    save(model, output)
     return known
 
 
@@ -102,7 +102,7 @@ def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path) -> C
     for name in sorted(read.keys() & known):  # a constant is no output
         model.graph.node.append(onnx.helper.make_node("Identity", [name], [read[name]]))
     _exposed(model, [*values, *read.values()])
-    _save(model, output)
+    save(model, output)
     return Cut(spans, given, read)
 
 
@@ -115,7 +115,8 @@ def _exposed(model: onnx.ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     return (*there & set(names), *new)
 
 
-def _save(model: onnx.ModelProto, output: Path) -> None:
+def save(model: onnx.ModelProto, output: Path) -> None:
+    """Writes the model, with its data beside it where one protobuf cannot hold it."""
     onnx.save_model(model, output, save_as_external_data=model.ByteSize() > LARGEST_PROTOBUF)
 
 

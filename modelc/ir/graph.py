@@ -22,6 +22,10 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 
+RANDOM_STATE = (
+    "modelc:random"  # an input that the runtime gives: the handle's seed and the number of the run, uint64[2]
+)
+
 
 @dataclass(frozen=True)
 class Value:
@@ -75,6 +79,11 @@ class Graph:
     values: Mapping[str, Value]
     nodes: tuple[Node, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The inputs that a user gives."""
+        return tuple(name for name in self.inputs if name != RANDOM_STATE)
 
     def value(self, name: str) -> Value:
         return self.values[name]

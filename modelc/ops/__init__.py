@@ -13,6 +13,7 @@ from modelc.ops import (
     pad,
     pool,
     quantize,
+    random,
     reduce,
     resize,
     rnn,
@@ -27,7 +28,7 @@ from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
     conv, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
-    rnn, sample, fourier,
+    rnn, sample, fourier, random,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 
@@ -37,10 +38,6 @@ REFUSED: dict[str, str] = {
         ("NonMaxSuppression", "Unique"),
         "the shape of its result depends on the input's values, and shapes are fixed when compiling; "
         "cut the model before this node and do this step after it",
-    ),
-    **dict.fromkeys(
-        ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"),
-        "its result is random, so that it cannot be verified; make the random tensor an input of the model",
     ),
     **dict.fromkeys(("If", "Loop", "Scan"), "control flow that depends on data has no parallel form"),
 }

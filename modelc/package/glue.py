@@ -15,6 +15,7 @@ POINTERS = {
     "params": "(uint8_t *)(uintptr_t)frame->params",
     "input": "(uint8_t *)(uintptr_t)frame->inputs[{index}]",
     "output": "(uint8_t *)frame->outputs[{index}]",
+    "random": "(uint8_t *)(uintptr_t)frame->random",
 }
 
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, NARROW
 
-Space = Literal["arena", "params", "input", "output"]
+Space = Literal["arena", "params", "input", "output", "random"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
+RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
 
@@ -88,8 +89,8 @@ class FixedInput:
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, or input or output `index`; in a
-    loop it moves by `stride` bytes with every iteration."""
+    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, or what
+    random numbers are made of; in a loop it moves by `stride` bytes with every iteration."""
 
     space: Space
     index: int = 0
@@ -185,6 +186,11 @@ class Plan:
         for loop in self.loops:
             found[loop.first : loop.first + loop.length] = [loop.count] * loop.length
         return tuple(found)
+
+    @property
+    def draws(self) -> bool:
+        """Whether some step makes random numbers."""
+        return any(argument.space == "random" for step in self.steps for argument in step.arguments)
 
     @property
     def filters(self) -> bool:
@@ -296,9 +302,8 @@ def _check_step(step: Step, calls: int, plan: Plan, params_bytes: int) -> None:
         tensors = {"input": plan.inputs, "output": plan.outputs}.get(argument.space)
         if tensors is not None and not 0 <= argument.index < len(tensors):
             raise PackageError(f"step '{step.name}' uses {argument.space} {argument.index} of {len(tensors)}")
-        size = (
-            tensors[argument.index].bytes if tensors else {"arena": plan.arena_bytes}.get(argument.space, params_bytes)
-        )
+        sizes = {"arena": plan.arena_bytes, "params": params_bytes, "random": RANDOM_BYTES}
+        size = tensors[argument.index].bytes if tensors else sizes[argument.space]
         last = argument.offset + (calls - 1) * argument.stride
         if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
             raise PackageError(

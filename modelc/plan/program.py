@@ -22,6 +22,7 @@ from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
+from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
@@ -205,7 +206,8 @@ def plan_program(
     roots = _arena_roots(program, uses)
     lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
-    places = {name: Argument("input", k) for k, name in enumerate(program.inputs)}
+    fed = [name for name in program.inputs if name != RANDOM_STATE]
+    places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(program.outputs)}
     outputs = [_tensor(program.values[name]) for name in program.outputs]
     if expose:
@@ -215,7 +217,7 @@ def plan_program(
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
     rounded = rounded_values(program)
     plan = Plan(
-        inputs=tuple(_tensor(program.values[name]) for name in program.inputs),
+        inputs=tuple(_tensor(program.values[name]) for name in fed),
         outputs=tuple(outputs),
         steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
         arena_bytes=size,

@@ -87,7 +87,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    _fields_ = [("threads", ctypes.c_int32), ("check", ctypes.c_int32)]
+    _fields_ = [("threads", ctypes.c_int32), ("check", ctypes.c_int32), ("seed", ctypes.c_uint64)]
 
 
 class _Profile(ctypes.Structure):
@@ -120,26 +120,26 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False) -> Model:
+def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
     """Opens the package in folder `path`, which executes its library, after its checksum has been compared. `threads`
     None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of params.bin.
-    Raises ModelError."""
-    return Model(os.fspath(path), threads, check)
+    `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
+    return Model(os.fspath(path), threads, check, seed)
 
 
 class Model:
     """An open package. Calls from several threads are right, and take turns; open it twice to run twice at a time."""
 
-    def __init__(self, path: str, threads: int | None = None, check: bool = False) -> None:
+    def __init__(self, path: str, threads: int | None = None, check: bool = False, seed: int = 0) -> None:
         self._handle = _P()
         self._bounds: list[_Bound] = []
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
-        if not -(2**31) <= (threads or 0) < 2**31:  # ctypes would take it modulo 2^32
-            raise ModelError(f"{threads} threads were asked for, which is more than can be had")
+        if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
+            raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
         manifest, library_file = _checked(path, check)
         self._library = library = _open_library(path, library_file)
-        options = _Options(threads or 0, 0)  # the checksums have been compared
+        options = _Options(threads or 0, 0, seed)  # the checksums have been compared
         if library.modelc_open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
             raise ModelError(_text(library.modelc_last_error()))
         self.threads: int = library.modelc_thread_count(self._handle)

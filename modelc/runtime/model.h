@@ -68,6 +68,8 @@ typedef struct modelc_tensor {
 typedef struct modelc_options {
     int32_t threads; /* 0: as many as the affinity mask and the cgroup's CPU limit allow */
     int32_t check;   /* not 0: compare the checksum of params.bin, which reads all of it */
+    uint64_t seed;   /* of the random numbers that the model draws: the first run of a handle, the second, ... draw the
+                      * same with the same seed, on any number of threads; a node that has a seed of its own keeps it */
 } modelc_options;
 
 typedef struct modelc_step_profile {

@@ -27,6 +27,7 @@ struct modelc_handle {
     const uint8_t *params;
     int32_t threads;
     int profiling;
+    uint64_t random[2]; /* the seed, and the runs so far */
     step_counter **counters; /* [variant][step] */
 };
 
@@ -193,6 +194,7 @@ modelc_status modelc_open(const char *path, const modelc_options *options, model
     modelc_handle *made = calloc(1, sizeof *made);
     if (!made) return fail(MODELC_NO_MEMORY, "out of memory");
     pthread_mutex_init(&made->lock, NULL);
+    made->random[0] = chosen.seed;
     made->threads = chosen.threads ? chosen.threads : mc_cpu_limit();
     if (made->threads > MOST_THREADS) made->threads = MOST_THREADS;
     if ((status = map_params(made, path, chosen.check)) || (status = reserve(made))) {
@@ -319,9 +321,11 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
     pthread_mutex_lock(&handle->lock);
     frame.arena = handle->arena;
+    frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
     status = run_variant(handle, v, &frame, handle->profiling ? handle->counters[variant] : NULL);
     mc_float_leave(saved);
+    handle->random[1]++;
     pthread_mutex_unlock(&handle->lock);
     return status;
 }

@@ -10,6 +10,7 @@ typedef struct mc_frame {
     const uint8_t *params;
     const void *const *inputs;
     void *const *outputs;
+    const uint64_t *random; /* the handle's seed and the number of the run, which random numbers are made of */
     int64_t iteration; /* of the loop that a step is in: its arguments move with it */
 } mc_frame;
 

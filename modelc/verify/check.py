@@ -22,7 +22,8 @@ from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.judge import Judge, Kernels
-from modelc.verify.report import OutputReport, Report
+from modelc.verify.reference import Reference, fixed_inputs
+from modelc.verify.report import LayerReport, OutputReport, Report
 
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
@@ -57,8 +58,9 @@ def verify_outputs(
     compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
-    judge = judge_of(read, Path(model), rtol, atol, bf16, kernels)
     with ExitStack() as stack:
+        wanted = stack.enter_context(Reference(read, model))
+        judge = judge_of(read, wanted.path, rtol, atol, bf16, kernels)
         reference = judge.reference(stack)
         about = reference.about
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
@@ -66,8 +68,8 @@ def verify_outputs(
         except VerificationError as error:
             failure, feeds = f"did not run: {error}", iter(())
         for feed in feeds:
+            whole = wanted.feed(feed, compared)
             compared += 1
-            whole = for_the_model(read, feed)
             expected = reference.run(whole)
             try:
                 ours = numbers(read, run(feed), expected)
@@ -87,7 +89,11 @@ def judge_of(
     plans = package.manifest.variants
     rounded = frozenset(name for plan in plans for name in plan.rounded)
     filters = any(plan.filters for plan in plans)
-    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, kernels)
+
+    def each(feed: Arrays) -> tuple[LayerReport, ...]:
+        return kernels({t.name: feed[t.name] for t in plans[0].inputs}) if kernels else ()
+
+    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, each if kernels else None)
 
 
 def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:
@@ -118,11 +124,6 @@ def _as_verification() -> Iterator[None]:
         yield
     except PackageError as error:
         raise VerificationError(str(error)) from None
-
-
-def fixed_inputs(package: Package) -> Arrays:
-    """The model's inputs that are constants of the package."""
-    return {one.name: one.array() for one in package.manifest.constants}
 
 
 def for_the_model(package: Package, feed: Mapping[str, NDArray[Any]]) -> Arrays:

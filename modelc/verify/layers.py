@@ -24,9 +24,10 @@ from modelc.ir.program import Program
 from modelc.package import Package, read_package
 from modelc.partition.precision import rounded_values
 from modelc.scratch import TemporaryFolder
-from modelc.verify.check import as_numbers, for_the_model, runner
+from modelc.verify.check import as_numbers, runner
 from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
+from modelc.verify.reference import Reference
 from modelc.verify.report import LayerReport
 from modelc.verify.steps import judged
 
@@ -101,11 +102,12 @@ def compare_layers(
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""
     package = read_package(exposed)
-    whole = for_the_model(package, feed)
     filters = any(plan.filters for plan in package.manifest.variants)
     with TemporaryFolder("layers") as folder, ExitStack() as stack:
         bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
-        known = set(expose(model, [probe.value for probe in probes], bare))
+        wanted_model = stack.enter_context(Reference(package, model))
+        whole = wanted_model.feed(feed, 0)
+        known = set(expose(wanted_model.path, [probe.value for probe in probes], bare))
         if not known:
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
         probes = tuple(p for p in probes if p.value in known)
@@ -113,7 +115,7 @@ def compare_layers(
         ours = {p.value: as_numbers(p.logical(stored[p.root]), p.dtype) for p in probes}
         plain = stack.enter_context(Engine("ort-plain", bare)).run(whole)
         alike = {name: np.ascontiguousarray(a) for name, a in ours.items() if _alike(a, plain[name])}
-        made = cut(model, alike, pieces)
+        made = cut(wanted_model.path, alike, pieces)
         given = {made.given[name]: array for name, array in alike.items()}
         reference = stack.enter_context(Engine("ort-plain", pieces)).run({**whole, **given})
         values = {**plain, **{name: reference[place] for name, place in made.read.items()}, **whole, **alike}

@@ -1,0 +1,64 @@
+"""The model as ONNX Runtime is to run it: what a package draws at random is an input there, with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.frontend.given import numbers, with_numbers_given
+from modelc.frontend.onnx import import_model
+from modelc.ir.graph import Graph
+from modelc.package import Package, machine_of
+from modelc.package.toolchain import native_machine
+from modelc.scratch import TemporaryFolder
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def fixed_inputs(package: Package) -> dict[str, NDArray[Any]]:
+    """The model's inputs that are constants of the package."""
+    return {one.name: one.array() for one in package.manifest.constants}
+
+
+class Reference:
+    """A model for what a package computes of the same inputs. `path` is a file that ONNX Runtime takes: the model's own
+    where the package draws no numbers."""
+
+    def __init__(self, package: Package, model: str | Path) -> None:
+        self._package, self._model, self.path = package, Path(model), Path(model)
+        self._graphs: dict[tuple[tuple[str, tuple[int, ...]], ...], Graph] = {}
+        self._given: dict[str, str] = {}
+        self._folder: TemporaryFolder | None = None
+        plan = package.manifest.variants[0]
+        if plan.draws:
+            self._folder = TemporaryFolder("reference")
+            self.path = Path(self._folder.name) / "model.onnx"
+            drawn = numbers(self._graph({t.name: t.shape for t in plan.inputs}), 0, 0)
+            self._given = with_numbers_given(self._model, fixed_inputs(package), drawn, self.path)
+
+    def feed(self, inputs: Arrays, run: int) -> dict[str, NDArray[Any]]:
+        """What the model takes where the package takes `inputs`, in the run of that number. Under emulation every run
+        is the first of a handle."""
+        found = {**inputs, **fixed_inputs(self._package)}
+        if self._given:
+            native = machine_of(self._package.manifest.target.triple) == native_machine()
+            graph = self._graph({name: array.shape for name, array in inputs.items()})
+            found |= {self._given[n]: x for n, x in numbers(graph, 0, run if native else 0).items() if n in self._given}
+        return found
+
+    def _graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        key = tuple(sorted(shapes.items()))
+        if key not in self._graphs:
+            self._graphs[key] = import_model(self._model, shapes, fixed_inputs(self._package))
+        return self._graphs[key]
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
