@@ -28,7 +28,7 @@ from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
 from modelc.search.scheduler import Work
 from modelc.search.tune import Subject
-from modelc.space.cost.seconds import task_seconds
+from modelc.space.cost.roofline import roofline_seconds
 from modelc.space.sketch import Floats
 from modelc.verify import Report
 from modelc.wholes import Times, compared
@@ -91,9 +91,10 @@ def tasks_of(networks: Sequence[Network], explorer: str, seed: int, threads: int
         name = key if key not in names else f"{key} in {place}"
         cold = max(networks[number].run.parameter_bytes for number in owners)
         subjects.append(Subject(name, one.task, one.candidate, explore(space, seed, learned), cold))
-        seconds = task_seconds(one.derived, one.candidate, target, threads)
+        _, seconds = space.untuned(one.candidate)
         operations = float(max(1, sum(step.flops for step in one.works)))
-        work.append(Work(seconds, operations, tuple(s.name for s in space.sketches)))
+        floor = roofline_seconds({one.task, *(s.task for s in space.sketches)}, target, threads, cold)
+        work.append(Work(seconds, operations, tuple(s.name for s in space.sketches), floor))
         weights.append([float(n.occurrences[key]) if k in owners else 0.0 for k, n in enumerate(networks)])
         programs = (program for network in networks for program in network.programs)
         names[name] = next(bound.task.name for p in programs for bound in p.tasks if bound.task.hash == key)

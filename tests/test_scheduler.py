@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.search.objectives import PATIENCE, early_stop, geometric, required, stopping, total
-from modelc.search.scheduler import Scheduler, Work
+from modelc.search.scheduler import BELIEVED, ENOUGH, Scheduler, Work
 
 ONES = np.ones((1, 3))
 
@@ -93,3 +93,22 @@ def test_a_task_without_gain_stops_early() -> None:
     scheduler = Scheduler([Work(1.0), Work(1.0)], stopping(np.ones((1, 2))), epsilon=0)
     order = run(scheduler, 100, {0: [1.0], 1: [1.0]})
     assert Counter(order) == {0: PATIENCE + 1, 1: PATIENCE + 1}
+
+
+def test_a_task_at_its_roofline_is_left_alone() -> None:
+    def order(floor: float) -> Counter[int]:
+        scheduler = Scheduler([Work(1.0, floor=floor), Work(1.0)], total(np.ones((1, 2))), epsilon=0)
+        return Counter(run(scheduler, 20, {0: [0.8], 1: [0.8]}))
+
+    below, at, beyond = order(0.5 * 0.8), order(ENOUGH * 0.8), order(1.01 * BELIEVED * 0.8)
+    assert at[0] == 1 and at[1] > 4, "one round says where it is"
+    assert below[0] > 4 and beyond[0] > 4, "a roofline that is beaten says nothing"
+
+
+def test_no_round_saves_what_lies_below_a_roofline() -> None:
+    """A Task of 1 % of the time, half of which is above its roofline, pays for less than one that may all be saved."""
+    rounds = []
+    for floor in (0.0, 0.94 * 0.01):
+        scheduler = Scheduler([Work(1.0), Work(0.01, floor=floor)], total(np.ones((1, 2))), epsilon=0.5)
+        rounds.append(Counter(run(scheduler, 40, {0: [1.0], 1: [0.01]}))[1])
+    assert rounds[0] > rounds[1] == 1

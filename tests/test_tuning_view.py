@@ -37,7 +37,9 @@ def test_standings_say_what_was_found() -> None:
 def test_the_view_shows_time_rate_and_tasks() -> None:
     def one(number: int) -> TaskStanding:
         improved = 30.0 if number == 0 else None
-        return TaskStanding(f"{number:016x}", f"conv\x1b_{number}", ("a", "b"), 0.05, 12.5e-6, 1.25, 40, improved)
+        return TaskStanding(
+            f"{number:016x}", f"conv\x1b_{number}", ("a", "b"), 0.05, 12.5e-6, 1.25, 40, improved, 0.876
+        )
 
     every = tuple(map(one, range(SHOWN + 3)))
     each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding("b\x1b", 0.5e-3, 0.7e-3))

@@ -74,7 +74,7 @@ def model(one: ModelStanding) -> str:
 
 def tasks(now: Standing) -> Table:
     """The Tasks that take most of the time."""
-    table = Table("", "task", "share", "best us", "gain", "measured", "improved", box=None)
+    table = Table("", "task", "share", "best us", "gain", "roofline", "measured", "improved", box=None)
     for one in now.tasks[:SHOWN]:
         since = "" if one.improved is None else f"{clock(now.seconds - one.improved)} ago"
         cells = (
@@ -83,6 +83,7 @@ def tasks(now: Standing) -> Table:
             f"{100 * one.share:.1f} %",
             f"{1e6 * one.best_seconds:.2f}",
             f"{one.gain:.3f}",
+            f"{100 * one.roofline:.0f} %" if one.roofline else "",
             str(one.measured),
             since,
         )

@@ -21,13 +21,14 @@ from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of
+from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.roll import rolled
+from modelc.space.analysis.work import block_flops, executed_dtype
 from modelc.space.rules.derivation import constant_data, rounding_error
 
 if TYPE_CHECKING:
@@ -402,33 +403,6 @@ def phase_works(compiled: Compiled) -> Iterator[Work]:
             yield Work(0, moved, written)
             continue
         blocks = [b for b in compiled.task.blocks if isinstance(b, Block)]
-        heaviest = max(blocks, key=_block_flops)
-        dtype = step.intrinsics[0].multiplies if step.intrinsics else _executed_dtype(heaviest, compiled.task.dtypes)
-        yield Work(sum(map(_block_flops, blocks)), moved, dtype)
-
-
-_FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
-
-
-def _block_flops(block: Block) -> int:
-    combining = len(block.body) if block.reduction else 0
-    return block.points() * (combining + sum(op.name not in _FREE for e in block.body for op in _operations(e)))
-
-
-def _operations(e: Expr) -> Iterator[Op]:
-    """The operations on values: not those inside indices."""
-    if isinstance(e, Load):
-        return
-    if isinstance(e, Op):
-        yield e
-    for child in children(e):
-        yield from _operations(child)
-
-
-def _executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
-    """The dtype of the multiplications of a contraction in plain vectors, else of the result."""
-    for e in block.body:
-        for operation in _operations(e):
-            if operation.name == "mul" and block.reduction:
-                return dtype_of(operation, dtypes)
-    return dtype_of(block.body[0], dtypes)
+        heaviest = max(blocks, key=block_flops)
+        dtype = step.intrinsics[0].multiplies if step.intrinsics else executed_dtype(heaviest, compiled.task.dtypes)
+        yield Work(sum(map(block_flops, blocks)), moved, dtype)

@@ -41,6 +41,7 @@ class Space:
         groups += [sketches(derived, target, policy, (stage,)) for stage, derived in proposals(task, target)]
         self.sketches = tuple(s for group in groups for s in group)
         self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
+        self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
         for number, sketch in enumerate(self.sketches):
@@ -99,9 +100,20 @@ class Space:
 
     def constructed(self, cores: int, seed: int = 0) -> Points:
         """What construction finds in each Sketch for `cores`, the best of all first."""
-        found = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
-        found.sort(key=lambda one: one[1].seconds * self.scales[one[0]])
-        return np.concatenate([self.rows(n, c.point[None, :]) for n, c in found])
+        if (cores, seed) not in self._constructed:
+            found = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
+            found.sort(key=lambda one: one[1].seconds * self.scales[one[0]])
+            self._constructed[cores, seed] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in found])
+        return self._constructed[cores, seed]
+
+    def untuned(self, candidate: Candidate) -> tuple[Individual | None, float]:
+        """The point that the Candidate is which a Task has without tuning, if it is one; and its estimated seconds, or
+        those of the best point constructed."""
+        rows = self.constructed(self.target.cores)  # as compile does, whatever the threads
+        for row in rows:
+            if (one := self.individual(row)).candidate.key == candidate.key:
+                return one, float(self.estimate(row[None, :])[0])
+        return None, float(self.estimate(rows[:1])[0])
 
     def individual(self, row: Points) -> Individual:
         """The schedule that a legal row describes."""

@@ -5,7 +5,8 @@
 
 g_i are the seconds of Task i's best Candidate after t_i rounds, C_i its operations, V_k the operations a second that a
 similar Task k reaches. df/dg_i is a difference quotient, so that the objective may be any function; a Task whose
-improvement would not change it is left alone.
+improvement would not change it is left alone, and so is one that is as good as at its roofline: no round can save what
+lies below that.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ ALPHA, BETA, WINDOW, EPSILON = 0.2, 2.0, 3, 0.05
 WORTH = 0.003  # of the objective, that a Task's seconds have to make up to be worth a round
 HOPE = 0.5  # of a Task's seconds, that further rounds may save at the best
 LITTLE = 0.01  # of a Task's seconds: the step of the difference quotient
+ENOUGH = 0.95  # of its roofline, at which a Task is left alone
+BELIEVED = 1.05  # of it, above which the Target's figures are not those of the machine: they say nothing then
 
 
 @dataclass(frozen=True)
 class Work:
     """What is known of one Task beforehand: `seconds` that it is estimated to take; its `operations`; Tasks of equal
-    `likeness` are similar."""
+    `likeness` are similar; `floor`, the seconds of its roofline (0: not known)."""
 
     seconds: float
     operations: float = 1.0
     likeness: Hashable = None
+    floor: float = 0.0
 
 
 class Scheduler:
@@ -104,4 +108,12 @@ class Scheduler:
         """Whether what a round could save is worth it: a part of the objective that falls with every round of it."""
         whole = abs(self.objective(self.seconds, self.histories))
         save = slope * HOPE * self.seconds[task] / max(1, len(self.histories[task]))
+        if self.histories[task] and self.roofline(task) <= BELIEVED:
+            if self.roofline(task) >= ENOUGH:
+                return False
+            save = min(save, slope * (self.seconds[task] - self.work[task].floor))
         return bool(save > WORTH * HOPE * whole)
+
+    def roofline(self, task: int) -> float:
+        """The share of its roofline that a Task's best reaches; 0 where that is not known."""
+        return float(self.work[task].floor / self.seconds[task])

@@ -16,7 +16,7 @@ from modelc.search.tune import Budget, Moment, Subject
 class TaskStanding:
     """`share` of the objective; `best_seconds`, estimated where nothing is measured; `gain`, the untuned time over the
     best; `measured` in this session; `improved`, seconds since its start when the best last became better. `models` are
-    those that it occurs in."""
+    those that it occurs in; `roofline`, the share of it that the best reaches (0: not known)."""
 
     task: str
     name: str
@@ -26,6 +26,7 @@ class TaskStanding:
     gain: float
     measured: int
     improved: float | None
+    roofline: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Watch:
                 float(gains[k]),
                 len(one.measured),
                 self._improved.get(one.key),
+                self.scheduler.roofline(k),
             )
             for k, one in enumerate(self.subjects)
         ]

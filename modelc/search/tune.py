@@ -205,10 +205,7 @@ def _batch(subject: Subject, count: int) -> list[tuple[Candidate, Individual | N
     """What is measured in one round: at first the untuned Candidate, which may be a point of the space or not."""
     if subject.measured:
         return [(one.candidate, one) for one in subject.explorer.propose(count)]
-    name = subject.untuned.key
-    space = subject.explorer.space
-    built = (space.individual(row) for row in space.constructed(space.target.cores))
-    own = next((one for one in built if one.candidate.key == name), None)
+    own, _ = subject.explorer.space.untuned(subject.untuned)
     subject.explorer.skip(subject.untuned)
     first = [(subject.untuned, own), *subject.again][:count]
     more = subject.explorer.propose(count - len(first)) if count > len(first) else []

@@ -5,5 +5,6 @@ access.py      strides of accesses in storage
 footprint.py   bytes and lines that tiles touch, and what crosses a cache, for many tiles at once
 boxes.py       which elements a part of an iteration space touches
 conditions.py  what loops decide of conditions on iterators
+work.py        operations of a Block, and the dtype that it computes in
 match.py       whether an intrinsic computes what a Block does (TensorIR, section 4.2)
 """

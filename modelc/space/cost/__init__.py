@@ -7,6 +7,7 @@ model.py          what the analytic cost needs to know of a tiled Task, once for
 population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
 overlap.py        what goes on at once: computing, and prefetching constants
+roofline.py       what no schedule of a Task is faster than
 seconds.py        any Candidate, from its loops and accesses
 
 What is fitted in them stands in the Target: CostParameters (target/cost.py).
