@@ -116,6 +116,10 @@ UNARY: dict[str, Callable[[Node, str, Expr], Expr]] = {
     "Shrink": _shrink,
     "IsInf": _isinf,
 }
+# Of several operations: half floats are rounded once, at the end.
+COMPOUND = frozenset(
+    ("LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish", "Swish", "Mish", "Softsign", "Gelu")
+)
 
 
 # --- two operands -------------------------------------------------------------------------------------------------
@@ -232,7 +236,13 @@ def _agreed(node: Node, inputs: Inputs) -> str:
 def _unary(name: str) -> Operator:
     expression = UNARY[name]
     result = (lambda node, inputs: "bool") if name in TO_BOOL else _dtype
-    return _map(name, lambda node, inputs, xs: expression(node, _dtype(node, inputs), xs[0]), result, 1)
+
+    def meaning(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
+        t = _dtype(node, inputs)
+        wide = accumulator(t) if name in COMPOUND else t
+        return widened(expression(node, wide, widened(xs[0], t, wide)), wide, t)
+
+    return _map(name, meaning, result, 1)
 
 
 def _binary(name: str) -> Operator:
