@@ -105,7 +105,7 @@ def step(g: RandomGraph) -> Draft | None:
 
 
 def root(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.floating and float(v.array.min()) > 0.05)
+    x = g.value(lambda v: v.floating and (v.exact or v.array.itemsize > 2) and float(v.array.min()) > 0.05)
     return x and Draft([node(str(g.pick(("Sqrt", "Log", "Reciprocal"))), [x.name], [g.fresh("v")])])
 
 
