@@ -7,6 +7,10 @@ order      "rows": chunks of rows outside, panels of vectors inside; "panels": t
 parallel   the macro loop whose iterations go to threads; "" where it is none
 steps      reduction steps in one iteration of the innermost loop, as far as registers hold what they load
 prefetch   software prefetch (nest/prefetch.py): "far", of what comes from beyond the second-level cache; or "none"
+
+Of a matrix product the rows are M, the vector iterator N, the reductions K; in BLIS' words rows.m x vectors is mr x nr
+and chunk is mc. There is no kc: accumulators stay in registers over all of K, and panels of constants are streamed with
+a prefetch of the next one.
 """
 
 from __future__ import annotations
