@@ -64,7 +64,7 @@ class Choices:
 
 def occurrences(programs: Sequence[Program]) -> Counter[str]:
     """How often each Task runs, by its hash, in all programs together."""
-    return Counter(bound.task.hash for program in programs for bound in program.tasks)
+    return Counter(bound.task.hash for program in programs for bound in program.kernels)
 
 
 def read_choices_file(path: str | Path) -> Choices:

@@ -97,7 +97,7 @@ def tasks_of(networks: Sequence[Network], explorer: str, seed: int, threads: int
         work.append(Work(seconds, operations, tuple(s.name for s in space.sketches), floor))
         weights.append([float(n.occurrences[key]) if k in owners else 0.0 for k, n in enumerate(networks)])
         programs = (program for network in networks for program in network.programs)
-        names[name] = next(bound.task.name for p in programs for bound in p.tasks if bound.task.hash == key)
+        names[name] = next(bound.task.name for p in programs for bound in p.kernels if bound.task.hash == key)
     return Tasks(tuple(subjects), tuple(work), np.array(weights).reshape(-1, len(networks)).T, names)
 
 

@@ -310,8 +310,11 @@ class Run:
                 ]
                 programs = self.rounded(wide, self.kept)
             for program in programs:
-                check_storage(program)
-            self.parameter_bytes = max(sum(array.nbytes for array in p.constants.values()) for p in programs)
+                for one in program.every_program:
+                    check_storage(one)
+            self.parameter_bytes = max(
+                sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in programs
+            )
             for program in programs if self.stages.dumping else ():
                 dump(str(program))
         return wide, programs
@@ -339,7 +342,7 @@ class Run:
         """schedule, codegen: every distinct Task once, by its hash."""
         every: dict[str, Task] = {}
         for program in programs:
-            for bound in program.tasks:
+            for bound in program.kernels:
                 every.setdefault(bound.task.hash, bound.task)
         if self.recorded is not None:
             canonical = {key: task.canonical() for key, task in every.items() if key not in self.tasks}

@@ -361,13 +361,6 @@ def test_a_branch_that_hands_through(tmp_path):
     check(model(nodes, X4, constants={"c": np.array(True)}), tmp_path)
 
 
-def test_an_unknown_condition_is_refused(tmp_path):
-    then, other = branch("then", [node("Abs", "X", "o")], "o"), branch("else", [node("Relu", "X", "o")], "o")
-    nodes = [helper.make_node("If", ["c"], ["Y"], name="if", then_branch=then, else_branch=other)]
-    with pytest.raises(ModelError, match=r"'if' \(If\): both branches"):
-        import_model(save(model(nodes, [*X4, ("c", TensorProto.BOOL, [])]), tmp_path))
-
-
 def test_outputs_that_are_constants_or_inputs(tmp_path):
     nodes = [node("Shape", "X", "Y"), node("Identity", "X", "Z"), node("Relu", "W", "R")]
     graph = check(model(nodes, X4, ["Y", "Z", "W", "R"], {"W": np.ones(2, np.float32)}), tmp_path)

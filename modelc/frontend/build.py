@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.limits import LARGEST_FOLDED, check_shape
-from modelc.ir.graph import Node, Value
+from modelc.ir.graph import Graph, Node, Value
 from modelc.ops import operator_of
 
 Array = NDArray[Any]
@@ -116,6 +116,7 @@ class Builder:
         inputs: Sequence[str],
         attrs: Mapping[str, Any] | None = None,
         outputs: Sequence[str] | None = None,
+        bodies: tuple[Graph, ...] = (),
     ) -> str:
         """Adds one node that is part of the meaning of `node`; its outputs are new values unless given. Returns the
         first output's name."""
@@ -123,7 +124,7 @@ class Builder:
         while trimmed and not trimmed[-1]:
             trimmed.pop()
         names = tuple(outputs) if outputs is not None else (self.fresh(f"{node.outputs[0]}_{op.lower()}"),)
-        new = Node(op, self._node_name(node.name, op), tuple(trimmed), names, dict(attrs or {}), (node.source,))
+        new = Node(op, self._node_name(node.name, op), tuple(trimmed), names, dict(attrs or {}), (node.source,), bodies)
         try:
             types = operator_of(new).infer(new, tuple(self.values[x] if x else None for x in trimmed))
         except NotKnown as error:

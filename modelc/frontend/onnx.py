@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from onnx import AttributeProto
 from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.control import BRANCHES, both_branches, branch_of
 from modelc.frontend.fold import KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.limits import FUNCTION_DEPTH
@@ -180,7 +182,8 @@ class Importer:
         if function is not None:
             self._inline(function, proto, inputs, outputs, name, source, scope)
         elif proto.op_type == "If" and domain == "":
-            self._branch(proto, inputs, outputs, name, source, scope)
+            version = scope.versions.get(domain, 1)
+            self._if(proto, OnnxNode("If", "", version, name, inputs, outputs, {}, source), scope)
         elif proto.op_type in ("Loop", "Scan") and domain == "":
             version = scope.versions.get(domain, 1)
             unroll(self, proto, OnnxNode(proto.op_type, "", version, name, inputs, outputs, {}, source), scope)
@@ -285,28 +288,17 @@ class Importer:
             self.visit(node, f"{name}/{inner_name}", source, inner)
         self._hand_over(wanted, produced, inner, name, source)
 
-    def _branch(
-        self,
-        proto: onnx.NodeProto,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        name: str,
-        source: str,
-        scope: Scope,
-    ) -> None:
-        """The branch that a constant condition takes."""
-        condition = self.builder.data(inputs[0])
-        if condition is not None and (condition.size != 1 or condition.dtype != np.bool_):
-            found = f"{condition.dtype}{list(condition.shape)}"
-            raise ModelError(f"node {name!r} (If): expected a condition of one bool, found {found}")
-        if condition is None:
-            self.lacking.append(Unsupported(name, "If", "", reason("If", "", 1)))
-            self.missing |= set(outputs)
+    def _if(self, proto: onnx.NodeProto, if_: OnnxNode, scope: Scope) -> None:
+        """The branch that a constant condition takes; both, where it depends on data."""
+        name, outputs, source = if_.name, if_.outputs, if_.source
+        condition = self.builder.value(if_.inputs[0])
+        if prod(condition.shape) != 1 or condition.dtype != "bool":
+            raise if_.fail(f"expected a condition of one bool, found {condition.dtype}{list(condition.shape)}")
+        if condition.data is None:
+            both_branches(self, proto, if_, scope)
             return
-        taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-        graph = next((a.g for a in proto.attribute if a.name == taken), None)
-        if graph is None or len(graph.output) < len(outputs):
-            raise ModelError(f"node {name!r} (If): expected a {taken} of {len(outputs)} outputs")
+        taken = BRANCHES[0 if bool(condition.data.reshape(-1)[0]) else 1]
+        graph = branch_of(proto, taken, name)
         inner = scope.within(f"{name}/")
         self.initialisers(graph, inner)
         wanted = {formal.name: actual for formal, actual in zip(graph.output, outputs, strict=False) if actual}

@@ -29,7 +29,6 @@ SEQUENCES = (
     "ConcatFromSequence",
 )
 REASONS = {
-    "If": "both branches would have to be compiled; only a condition that is known when compiling is supported",
     "Loop": "its trip count depends on data; loops run a number of times that is known when compiling",
     **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
@@ -191,12 +190,22 @@ class Lack:
             self.look(named, operator_sets(function), inner, depth + 1)
         elif op == "If" and domain == "":
             if node.input[0] not in constants:
-                self.found.append(Unsupported(name, op, domain, REASONS["If"]))
+                self._look_into(name, node, versions, constants, depth)
         elif op == "Loop" and domain == "":
             if any(x and x not in constants for x in node.input[:2]):
                 self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
+
+    def _look_into(
+        self, name: str, node: onnx.NodeProto, versions: Mapping[str, int], constants: set[str], depth: int
+    ) -> None:
+        """Looks at the bodies of control flow that is left to a run."""
+        for graph in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
+            known = {*constants, *(t.name for t in graph.initializer)}
+            known |= {t.values.name for t in graph.sparse_initializer}
+            inner = zip(node_names(graph.node), graph.node, strict=True)
+            self.look([(f"{name}/{n}", x) for n, x in inner], versions, known, depth)
 
     def _body(self, op: str, domain: str, version: int) -> bool:
         """Whether ONNX defines the operator by others. Those are looked at when their types are known."""

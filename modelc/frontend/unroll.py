@@ -15,8 +15,9 @@ import onnx
 from modelc.errors import ModelError
 from modelc.frontend.attributes import attributes
 from modelc.frontend.build import OnnxNode
+from modelc.frontend.control import visit_body
 from modelc.frontend.limits import MOST_UNROLLED
-from modelc.frontend.structure import Unsupported, captured, ordered
+from modelc.frontend.structure import Unsupported
 
 if TYPE_CHECKING:
     from modelc.frontend.onnx import Importer, Scope
@@ -148,21 +149,10 @@ def _one(data: Any, node: OnnxNode) -> Any:
 
 def _iteration(importer: Importer, body: Body, k: int, given: Sequence[str]) -> list[str] | None:
     """Imports the body once: the names of its outputs, None where something in it is lacking."""
-    graph, name = body.graph, body.node.name
-    inner = body.outer.within(f"{name}/{k}/")
+    graph, prefix = body.graph, f"{body.node.name}/{k}/"
+    inner = body.outer.within(prefix)
     inner.names |= {formal.name: actual for formal, actual in zip(graph.input, given, strict=True)}
-    lacked = len(importer.lacking)
-    wanted = [o.name for o in graph.output]
-    produced = {x for node in graph.node for x in node.output}
-    outside = {i.name for i in graph.input} | {x for x in captured(graph) if body.outer.has(x)}
-    outside |= {x for x in wanted if x not in produced and inner.has(x)}
-    outside |= {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    for inner_name, node in ordered(graph.node, wanted, outside - produced, f"node {name!r} ({body.node.op})"):
-        importer.visit(node, f"{name}/{k}/{inner_name}", body.node.source, inner)
-    if len(importer.lacking) > lacked:
-        return None
-    found = [inner.find(x) for x in wanted]
-    return None if any(x in importer.missing for x in found) else found
+    return visit_body(importer, graph, prefix, body.node.source, inner, [o.name for o in graph.output])
 
 
 def _part(importer: Importer, node: OnnxNode, x: str, axis: int, k: int) -> str:

@@ -7,12 +7,13 @@
       Y = Conv(X, W) strides=(2, 2) pads=(3, 3, 3, 3)  # conv1
       output Y
 
-Operators carry ONNX's names and attributes, normalised by the frontend: see modelc/ops for their meaning.
+Operators carry ONNX's names and attributes, normalised by the frontend: see modelc/ops for their meaning. What a
+branch or a loop runs are Graphs of its own, the Node's bodies; their inputs are given by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -56,7 +57,7 @@ class Value:
 @dataclass(frozen=True)
 class Node:
     """One operator. An absent optional input is the empty string. `attrs` values are int, float, str, tuples of them,
-    or NumPy arrays; `source` names the ONNX nodes it came from."""
+    or NumPy arrays; `source` names the ONNX nodes it came from; `bodies` are what control flow runs."""
 
     op: str
     name: str
@@ -64,6 +65,7 @@ class Node:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
     source: tuple[str, ...] = ()
+    bodies: tuple[Graph, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.op, self.name, self.inputs, self.outputs))
@@ -94,6 +96,14 @@ class Graph:
 
     def producers(self) -> dict[str, Node]:
         return {out: node for node in self.nodes for out in node.outputs if out}
+
+    @property
+    def every_node(self) -> Iterator[Node]:
+        """The nodes, and those of their bodies."""
+        for node in self.nodes:
+            yield node
+            for body in node.bodies:
+                yield from body.every_node
 
     def consumers(self) -> dict[str, list[Node]]:
         """Value -> nodes that read it (a node that reads it twice is listed once)."""
@@ -133,4 +143,4 @@ class Graph:
 
 def _comparable(node: Node) -> tuple[object, ...]:
     attrs = {k: (v.dtype.name, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for k, v in node.attrs.items()}
-    return node.op, node.name, node.inputs, node.outputs, attrs, node.source
+    return node.op, node.name, node.inputs, node.outputs, attrs, node.source, node.bodies

@@ -8,6 +8,7 @@
       output Y
       note "a sentence"
 
+The bodies of control flow follow their node, each a graph between the lines `begin` and `end`.
 Names that are not identifiers are quoted as in JSON; `""` is an absent input. A node's sources are printed unless they
 are its own name alone.
 """
@@ -20,6 +21,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -48,7 +50,10 @@ def show_graph(graph: Graph, elide: int | None = None) -> str:
     computed = [f"  value {_typed(v)}" for k, v in graph.values.items() if k not in given]
     lines[1:1] = inputs
     lines += computed
-    lines += [f"  {show_node(node, elide)}" for node in graph.nodes]
+    for node in graph.nodes:
+        lines.append(f"  {show_node(node, elide)}")
+        for body in node.bodies:
+            lines += ["  begin", *(f"  {line}" for line in show_graph(body, elide).splitlines()), "  end"]
     lines += [f"  output {_name(name)}" for name in graph.outputs]
     lines += [f"  note {json.dumps(note)}" for note in graph.notes]
     return "\n".join(lines) + "\n"
@@ -249,8 +254,21 @@ def parse_graph(text: str) -> Graph:
     notes: list[str] = []
     values: dict[str, Value] = {}
     nodes: list[Node] = []
+    inner: list[str] | None = None  # the lines of a body, while it is read
+    depth = 0
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
+            continue
+        depth += {"begin": 1, "end": -1}.get(line.strip(), 0)
+        if inner is not None and depth:
+            inner.append(line)
+            continue
+        if inner is not None and nodes:
+            nodes[-1] = replace(nodes[-1], bodies=(*nodes[-1].bodies, parse_graph("\n".join(inner))))
+            inner = None
+            continue
+        if depth and nodes:
+            inner = []
             continue
         try:
             reader = _Reader(line)
@@ -275,6 +293,8 @@ def parse_graph(text: str) -> Graph:
             raise GraphSyntaxError(f"line {number}: {error}") from None
         except (ValueError, zlib.error) as error:
             raise GraphSyntaxError(f"line {number}: damaged data: {error}") from None
+    if depth:
+        raise GraphSyntaxError(f"expected 'begin' and 'end' in pairs, found {abs(depth)} without the other")
     return Graph(name, tuple(inputs), tuple(outputs), values, tuple(nodes), tuple(notes))
 
 

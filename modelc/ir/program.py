@@ -14,7 +14,7 @@ written once, by one Task. What a Task computes does not depend on where its val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard, unproved
 from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
+from modelc.ir.control import Body, run_control
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.interpret import run_block
 from modelc.ir.layout import Layout
@@ -88,11 +89,13 @@ class Placed:
 @dataclass(frozen=True)
 class BoundTask:
     """A Task and the values that its boundary buffers stand for. `guards` are checked before it runs: data that it
-    computes addresses from."""
+    computes addresses from. `bodies` are the Programs of control flow: the Task, one opaque Block, is no kernel then
+    (modelc/ir/control.py says what it means)."""
 
     task: Task
     values: Mapping[str, str]
     guards: tuple[Guard, ...] = ()
+    bodies: tuple[Program, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -101,6 +104,13 @@ class BoundTask:
     @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(self.values[b] for b in self.task.outputs)
+
+    @property
+    def control(self) -> OpaqueBlock:
+        """The Block that stands for the bodies."""
+        (block,) = self.task.blocks
+        assert isinstance(block, OpaqueBlock) and self.bodies
+        return block
 
     def __str__(self) -> str:
         checked = f" where {', '.join(map(str, self.guards))}" if self.guards else ""
@@ -120,6 +130,19 @@ class Program:
     tasks: tuple[BoundTask, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def every_program(self) -> Iterator[Program]:
+        """The program, and those of its bodies."""
+        yield self
+        for bound in self.tasks:
+            for body in bound.bodies:
+                yield from body.every_program
+
+    @property
+    def kernels(self) -> Iterator[BoundTask]:
+        """The Tasks that become kernels, those of bodies among them."""
+        return (bound for program in self.every_program for bound in program.tasks if not bound.bodies)
+
     def kinds(self) -> dict[str, str]:
         """Task name -> opaque, contraction, reduction or map."""
         return {bound.task.name: kind_of(bound.task) for bound in self.tasks}
@@ -133,6 +156,7 @@ class Program:
         for bound in self.tasks:
             lines.append(f"  run {bound}")
             lines += ["    " + line for line in str(bound.task).splitlines()]
+            lines += ["    " + line for body in bound.bodies for line in str(body).splitlines()]
         lines += [f"  output {v}" for v in self.outputs]
         lines += [f"  note {n}" for n in self.notes]
         return "\n".join(lines)
@@ -173,8 +197,29 @@ def run_program(
     for name, data in program.constants.items():
         storage.view(name)[...] = data
     for bound in program.tasks:
-        run_task(bound.task, {b: storage.view(v) for b, v in bound.values.items()}, opaque or {})
+        views = {b: storage.view(v) for b, v in bound.values.items()}
+        if bound.bodies:
+            _run_bodies(bound, views, opaque)
+            continue
+        run_task(bound.task, views, opaque or {})
     return {name: storage.view(name).copy() for name in program.outputs}
+
+
+def _run_bodies(bound: BoundTask, views: Mapping[str, Array], opaque: Mapping[str, Meaning] | None) -> None:
+    def body(program: Program) -> Body:
+        def run(given: Sequence[Array]) -> list[Array]:
+            found = run_program(program, dict(zip(program.inputs, given, strict=True)), opaque)
+            return [found[name] for name in program.outputs]
+
+        return run
+
+    block = bound.control
+    attrs = dict(block.attrs)
+    inputs = [views[name].copy() for name in block.inputs]
+    results = run_control(block.meaning, attrs, inputs, [body(program) for program in bound.bodies])
+    for name, k in zip(block.outputs, attrs["outputs"], strict=True):
+        if k < len(results):
+            views[name][...] = results[k]
 
 
 def run_task(task: Task, buffers: Mapping[str, Array], opaque: Mapping[str, Meaning]) -> None:

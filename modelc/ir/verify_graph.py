@@ -80,6 +80,8 @@ def _check_node(
     for name in node.outputs:
         if name and name not in graph.values:
             raise InvalidIR(f"{at} writes {name!r}, which has no dtype and shape")
+    for body in node.bodies:
+        verify_graph(body, f"{at}: body {body.name!r}", infer)
     if infer is None:
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from modelc.errors import ModelError
@@ -11,6 +12,7 @@ from modelc.ir.program import Program, verify_program
 from modelc.layout.choice import LayoutPolicy, choose
 from modelc.layout.convert import LayoutChoice, converted
 from modelc.partition.draft import Prepared, drafting, prepared
+from modelc.partition.pieces import Piece
 
 
 def partition(graph: Graph | Prepared, attention_bytes: int = 0, choice: LayoutChoice | None = None) -> Program:
@@ -21,10 +23,25 @@ def partition(graph: Graph | Prepared, attention_bytes: int = 0, choice: LayoutC
     draft = drafting(attention_bytes)
     choice = choice or choose(ready.graph, ready.pieces, draft, LayoutPolicy())
     graph, pieces, layouts = converted(ready.graph, ready.pieces, choice)
-    program = draft(graph, pieces, layouts).program(graph)
-    program = replace(program, notes=(*graph.notes, *ready.notes))
+    made = draft(graph, pieces, layouts)
+    program = made.program(graph)
+    tasks = tuple(
+        replace(bound, bodies=tuple(_body(body, attention_bytes) for body in _bodies(group)))
+        for bound, group in zip(program.tasks, made.groups, strict=True)
+    )
+    program = replace(program, tasks=tasks, notes=(*graph.notes, *ready.notes))
     verify_program(program, "partition")
     return program
+
+
+def _bodies(group: Sequence[Piece]) -> tuple[Graph, ...]:
+    """Those of the control flow that a Task is; copies of its operands are Tasks of their own."""
+    return group[0].node.bodies if group[0].opaque else ()
+
+
+def _body(graph: Graph, attention_bytes: int) -> Program:
+    """The Program of a body of control flow; its values are stored as the rule says."""
+    return replace(partition(graph, attention_bytes), notes=())
 
 
 def choose_layouts(graph: Graph | Prepared, policy: LayoutPolicy, attention_bytes: int = 0) -> LayoutChoice:

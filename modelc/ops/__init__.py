@@ -3,6 +3,7 @@
 from modelc.errors import ModelError
 from modelc.ir.graph import Node
 from modelc.ops import (
+    control,
     conv,
     elementwise,
     fourier,
@@ -28,7 +29,7 @@ from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
     conv, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
-    rnn, sample, fourier, random,
+    rnn, sample, fourier, random, control,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 
@@ -39,7 +40,6 @@ REFUSED: dict[str, str] = {
         "the shape of its result depends on the input's values, and shapes are fixed when compiling; "
         "cut the model before this node and do this step after it",
     ),
-    **dict.fromkeys(("If", "Loop", "Scan"), "control flow that depends on data has no parallel form"),
 }
 
 

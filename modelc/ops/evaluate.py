@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, OpaqueBlock
+from modelc.ir.control import run_control
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.interpret import run_block
@@ -53,6 +55,8 @@ def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
 
     if missing := [v.name for v in inputs if v is not None and v.data is None]:
         fail(node, f"expected constants to fold, found {missing[0]!r}")
+    if node.bodies:
+        return _controlled(node, inputs)
     operator = operator_of(node)
     types = operator.infer(node, inputs)
     outputs = tuple(
@@ -60,6 +64,20 @@ def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
     )
     definition = operator.define(node, inputs, outputs)
     return run(definition, [None if v is None else v.data for v in inputs], outputs)
+
+
+def _controlled(node: Node, inputs: Inputs) -> tuple[Array, ...]:
+    """What control flow comes to: its bodies are evaluated as often as it says."""
+    from modelc.ops import operator_of
+
+    def body(graph: Graph, given: Sequence[Array]) -> list[Array]:
+        found = evaluate_graph(graph, dict(zip(graph.inputs, given, strict=True)))
+        return [found[name] for name in graph.outputs]
+
+    arrays = [v.data for v in inputs if v is not None and v.data is not None]
+    results = run_control(node.op, node.attrs, arrays, [partial(body, graph) for graph in node.bodies])
+    empty = [np.zeros(shape, DTYPES[dtype]) for dtype, shape in operator_of(node).infer(node, inputs)[len(results) :]]
+    return (*results, *empty)
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -85,7 +103,8 @@ def in_float64(graph: Graph) -> Graph:
     from modelc.ops import operator_of
 
     for node in graph.nodes:
-        wide = replace(node, attrs={key: _wide(one) for key, one in node.attrs.items()})
+        attrs = {key: _wide(one) for key, one in node.attrs.items()}
+        wide = replace(node, attrs=attrs, bodies=tuple(map(in_float64, node.bodies)))
         types = operator_of(wide).infer(wide, tuple(values[x] if x else None for x in wide.inputs))
         for name, (dtype, shape) in zip(wide.outputs, types, strict=False):
             if name:

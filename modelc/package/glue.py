@@ -6,7 +6,18 @@ import json
 from collections.abc import Iterable
 
 from modelc.errors import PackageError
-from modelc.package.spec import DTYPE_BYTES, Argument, PackageSpec, Plan, RangeCheck, Step, TensorInfo
+from modelc.package.spec import (
+    DTYPE_BYTES,
+    Argument,
+    Branch,
+    Control,
+    Loop,
+    PackageSpec,
+    Plan,
+    RangeCheck,
+    Step,
+    TensorInfo,
+)
 
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_BYTES, 1)}
 
@@ -16,7 +27,9 @@ POINTERS = {
     "input": "(uint8_t *)(uintptr_t)frame->inputs[{index}]",
     "output": "(uint8_t *)frame->outputs[{index}]",
     "random": "(uint8_t *)(uintptr_t)frame->random",
+    "slot": "frame->slots[{index}]",
 }
+SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 
 
 def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sha256: str) -> str:
@@ -53,6 +66,7 @@ const mc_model mc_the_model = {{
     .arena_bytes = {max(plan.arena_bytes for plan in spec.variants)}u,
     .scratch_bytes = {max(plan.scratch_bytes for plan in spec.variants)}u,
     .params_bytes = {spec.params_bytes}u,
+    .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
 }};
 """
@@ -71,8 +85,7 @@ def _variant(number: int, plan: Plan) -> str:
     thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
     rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
-    loops = "".join(f"{{{loop.first}, {loop.length}, {loop.count}}}, " for loop in plan.loops)
-    tables += f"static const mc_loop loops_{number}[] = {{{loops}{{0}}}};\n"
+    tables += control_tables(str(number), plan)
     return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
 
 
@@ -133,9 +146,52 @@ def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
     return f"{shapes}static const modelc_tensor {name}[] = {{\n{rows}    {{0}}}};\n"
 
 
+def control_tables(number: str, plan: Plan) -> str:
+    """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
+    every: list[Control | Loop] = [*plan.control, *plan.loops]
+    spans = [(one.first, one.first + one.length if isinstance(one, Loop) else one.end) for one in every]
+    order = sorted(range(len(every)), key=lambda k: (spans[k][0], -spans[k][1], k))
+    tables, rows = "", ""
+    for row, k in enumerate(order):
+        one, (first, end) = every[k], spans[k]
+        following = [spans[j][0] for j in order[row + 1 :]]
+        after = row + 1 + next((i for i, begin in enumerate(following) if begin >= end), len(following))
+        if isinstance(one, Loop):
+            rows += (
+                f"    {{.kind = MC_STEADY, .first = {first}, .end = {end}, .next = {after}, .limit = {one.count}}},\n"
+            )
+            continue
+        if isinstance(one, Branch):
+            cut = row + 1 + next((i for i, begin in enumerate(following) if begin >= one.middle), len(following))
+            rows += (
+                f"    {{.kind = MC_BRANCH, .first = {first}, .middle = {one.middle}, .end = {end}, .cut = {cut}, "
+                f".next = {after}, .condition = {_address(one.condition)}}},\n"
+            )
+            continue
+        carried = "".join(
+            f"{{{c.read}, {c.written}, {_address(c.start)}, {_address(c.result)}, {_address(c.spare)}, {c.bytes}u}}, "
+            for c in one.carried
+        )
+        moving = "".join(f"{{{m.slot}, {_address(m.start)}, {m.bytes}u}}, " for m in one.moving)
+        tables += f"static const mc_carried carried_{number}_{row}[] = {{{carried}{{0}}}};\n"
+        tables += f"static const mc_moving moving_{number}_{row}[] = {{{moving}{{0}}}};\n"
+        rows += (
+            f"    {{.kind = MC_REPEAT, .first = {first}, .end = {end}, .next = {after}, "
+            f".limit = INT64_C({one.limit}), .count = {_address(one.count)}, .condition = {_address(one.condition)}, "
+            f".number = {_address(one.number)}, .go = {_address(one.go)}, .carried = carried_{number}_{row}, "
+            f".carried_count = {len(one.carried)}, .moving = moving_{number}_{row}, "
+            f".moving_count = {len(one.moving)}}},\n"
+        )
+    return f"{tables}static const mc_control control_{number}[] = {{\n{rows}    {{0}}}};\n"
+
+
+def _address(argument: Argument | None) -> str:
+    return "{0}" if argument is None else f"{{{SPACES[argument.space]}, {argument.index}, {argument.offset}u}}"
+
+
 def _variant_row(number: int, plan: Plan) -> str:
-    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.loops)}"
-    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, loops_{number}, {counts}}},\n"
+    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.control) + len(plan.loops)}"
+    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, {counts}}},\n"
 
 
 def _c_string(text: str) -> str:

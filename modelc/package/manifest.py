@@ -14,11 +14,16 @@ from modelc.package.schema import Check, Mismatch, compiled
 from modelc.package.spec import (
     ArenaTensor,
     Argument,
+    Branch,
+    Carried,
+    Control,
     FixedInput,
     Loop,
+    Moving,
     PackageTarget,
     Plan,
     RangeCheck,
+    Repeat,
     Step,
     TensorInfo,
     check_plans,
@@ -69,9 +74,12 @@ class Manifest:
         return text
 
 
+_ABSENT = ("stride", "loops", "control", "slots", "count", "condition", "go")
+
+
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """What hardly any step and plan has is left out."""
-    return {name: value for name, value in fields if value or name not in ("stride", "loops")}
+    return {name: value for name, value in fields if value or name not in _ABSENT}
 
 
 def parsed(data: Mapping[str, Any], where: str) -> Manifest:
@@ -82,9 +90,9 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
             f"{where} is of schema {version}, and this modelc knows up to {SCHEMA_VERSION}: update modelc"
         )
     _validate(data, where)
-    found = _from_data(data)
-    params = found.files["params.bin"].bytes
     try:
+        found = _from_data(data)
+        params = found.files["params.bin"].bytes
         check_plans(found.variants, params, where)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
@@ -150,7 +158,29 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         memory=tuple(ArenaTensor(**t) for t in data["memory"]),
         rounded=tuple(data["rounded"]),
         loops=tuple(Loop(**loop) for loop in data.get("loops", ())),
+        control=tuple(_control(one) for one in data.get("control", ())),
+        slots=tuple(data.get("slots", ())),
     )
+
+
+def _control(data: Mapping[str, Any]) -> Control:
+    """A branch has a middle. Raises PackageError where something is lacking, or is no branch's or no loop's."""
+    at = {name: Argument(**one) for name, one in data.items() if name in _PLACES}
+    parts = {name: tuple(kind(**_placed(one)) for one in data[name]) for name, kind in _PARTS.items() if name in data}
+    try:
+        if "middle" in data:
+            return Branch(**{**data, **at})
+        return Repeat(**{**dict.fromkeys(("count", "condition", "go")), **data, **at, **parts})
+    except TypeError:
+        raise PackageError("it has control flow that is neither a branch nor a loop") from None
+
+
+def _placed(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**data, **{name: Argument(**data[name]) for name in ("start", "result", "spare") if name in data}}
+
+
+_PLACES = ("condition", "count", "number", "go")
+_PARTS: Mapping[str, type[Carried | Moving]] = {"carried": Carried, "moving": Moving}
 
 
 def _tensor(data: Mapping[str, Any]) -> TensorInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, NARROW
 
-Space = Literal["arena", "params", "input", "output", "random"]
+Space = Literal["arena", "params", "input", "output", "random", "slot"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
@@ -89,8 +89,9 @@ class FixedInput:
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, or what
-    random numbers are made of; in a loop it moves by `stride` bytes with every iteration."""
+    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, what
+    random numbers are made of, or where slot `index` points, which control flow sets; in a loop it moves by `stride`
+    bytes with every iteration."""
 
     space: Space
     index: int = 0
@@ -156,6 +157,98 @@ class Loop:
     count: int
 
 
+Moved = Callable[[Argument], Argument]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The ONNX node `name`: steps [first, middle) run where the bool at `condition` is true, else [middle, end)."""
+
+    name: str
+    first: int
+    middle: int
+    end: int
+    condition: Argument
+
+    def moved(self, steps: int, slots: int, there: Moved) -> Branch:
+        """The same among other steps, `steps` further on, where arguments are elsewhere."""
+        first, middle, end = (n + steps for n in (self.first, self.middle, self.end))
+        return Branch(self.name, first, middle, end, there(self.condition))
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        return (self.condition,)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What an iteration hands to the next, `bytes` each: it reads where slot `read` points and writes where `written`
+    does. The first reads `start`; from then on `result` and `spare` are read and written by turns, and after the last
+    it lies in `result`."""
+
+    read: int
+    written: int
+    start: Argument
+    result: Argument
+    spare: Argument
+    bytes: int
+
+    def moved(self, slots: int, there: Moved) -> Carried:
+        places = (there(self.start), there(self.result), there(self.spare))
+        return Carried(self.read + slots, self.written + slots, *places, self.bytes)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What lies `bytes` further with every iteration, from `start` on: slot `slot` points to it."""
+
+    slot: int
+    start: Argument
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The ONNX node `name`: steps [first, end) run again and again, while the bool at `condition`, and after an
+    iteration that at `go`, is true, at most as often as the int64 at `count` says and `limit` times (-1: no limit).
+    What is absent does not limit it. `number` is where the int64 number of the iteration is written before each."""
+
+    name: str
+    first: int
+    end: int
+    limit: int
+    count: Argument | None
+    condition: Argument | None
+    number: Argument
+    go: Argument | None
+    carried: tuple[Carried, ...]
+    moving: tuple[Moving, ...]
+
+    def moved(self, steps: int, slots: int, there: Moved) -> Repeat:
+        """The same among other steps, `steps` further on, and other slots, where arguments are elsewhere."""
+        return Repeat(
+            self.name,
+            self.first + steps,
+            self.end + steps,
+            self.limit,
+            None if self.count is None else there(self.count),
+            None if self.condition is None else there(self.condition),
+            there(self.number),
+            None if self.go is None else there(self.go),
+            tuple(c.moved(slots, there) for c in self.carried),
+            tuple(Moving(m.slot + slots, there(m.start), m.bytes) for m in self.moving),
+        )
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        found = (self.count, self.condition, self.number, self.go, *(m.start for m in self.moving))
+        places = (place for c in self.carried for place in (c.start, c.result, c.spare))
+        return tuple(place for place in (*found, *places) if place is not None)
+
+
+Control = Branch | Repeat
+
+
 @dataclass(frozen=True)
 class ArenaTensor:
     """Where a tensor lives in the arena while it lives."""
@@ -169,7 +262,8 @@ class ArenaTensor:
 class Plan:
     """A variant, the model for one set of input shapes: its steps in order. All variants of a package have the same
     inputs and outputs but for the shapes, and share the parameters. `rounded` are the outputs that are computed through
-    values in bfloat16; `loops` are apart and in order."""
+    values in bfloat16; `loops` are apart and in order. `control` is what a run decides about, each before what is
+    within it; loops are innermost. `slots`: how many bytes lie where each points."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -178,10 +272,12 @@ class Plan:
     memory: tuple[ArenaTensor, ...] = ()
     rounded: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
+    control: tuple[Control, ...] = ()
+    slots: tuple[int, ...] = ()
 
     @property
     def calls(self) -> tuple[int, ...]:
-        """How often each step is called in a run."""
+        """How often each step is called in a run, where control flow comes to it once."""
         found = [1] * len(self.steps)
         for loop in self.loops:
             found[loop.first : loop.first + loop.length] = [loop.count] * loop.length
@@ -252,6 +348,9 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
             _check_tensors(tensors, f"variant {number} of {where}")
             if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
                 raise PackageError(f"variant {number} of {where} differs from variant 0 in more than shapes")
+        check_control(plan, f"variant {number} of {where}")
+        for argument in (a for one in plan.control for a in one.arguments):
+            _check_argument(argument, 1, plan, params_bytes, "control flow")
         end = 0
         for loop in plan.loops:
             if loop.first < end or loop.length < 1 or loop.count < 1 or loop.first + loop.length > len(plan.steps):
@@ -297,15 +396,42 @@ def _check_step(step: Step, calls: int, plan: Plan, params_bytes: int) -> None:
         if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
             raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
     for argument in (*step.arguments, *(check.argument for check in step.checks)):
-        if argument.space not in get_args(Space):
-            raise PackageError(f"step '{step.name}' has an argument in '{argument.space}'")
-        tensors = {"input": plan.inputs, "output": plan.outputs}.get(argument.space)
-        if tensors is not None and not 0 <= argument.index < len(tensors):
-            raise PackageError(f"step '{step.name}' uses {argument.space} {argument.index} of {len(tensors)}")
-        sizes = {"arena": plan.arena_bytes, "params": params_bytes, "random": RANDOM_BYTES}
-        size = tensors[argument.index].bytes if tensors else sizes[argument.space]
-        last = argument.offset + (calls - 1) * argument.stride
-        if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
-            raise PackageError(
-                f"step '{step.name}' uses offset {argument.offset} of {argument.space}, which has {size} bytes"
-            )
+        _check_argument(argument, calls, plan, params_bytes, f"step '{step.name}'")
+
+
+def _check_argument(argument: Argument, calls: int, plan: Plan, params_bytes: int, what: str) -> None:
+    if argument.space not in get_args(Space):
+        raise PackageError(f"{what} has an argument in '{argument.space}'")
+    sizes = {
+        "input": tuple(t.bytes for t in plan.inputs),
+        "output": tuple(t.bytes for t in plan.outputs),
+        "slot": plan.slots,
+    }.get(argument.space)
+    others = {"arena": plan.arena_bytes, "params": params_bytes, "random": RANDOM_BYTES}
+    if sizes is not None and not 0 <= argument.index < len(sizes):
+        raise PackageError(f"{what} uses {argument.space} {argument.index} of {len(sizes)}")
+    size = others.get(argument.space, 0) if sizes is None else sizes[argument.index]
+    last = argument.offset + (calls - 1) * argument.stride
+    if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
+        raise PackageError(f"{what} uses offset {argument.offset} of {argument.space}, which has {size} bytes")
+
+
+def check_control(plan: Plan, where: str) -> None:
+    """Raises PackageError unless control flow is over steps that are there, and within each other, each before what is
+    within it."""
+    around = [(0, len(plan.steps))]
+    spans = [(c.first, c.end, (c.middle,) if isinstance(c, Branch) else ()) for c in plan.control]
+    for first, end, cuts in spans:
+        while around and first >= around[-1][1]:
+            around.pop()
+        if not around or not around[-1][0] <= first < end <= around[-1][1]:
+            raise PackageError(f"{where} has control flow over steps {first} to {end}, which reach outside it")
+        cut = cuts[0] if cuts else end
+        if not first <= cut <= end:
+            raise PackageError(f"{where} has a branch of steps {first} to {end} that parts at {cut}")
+        around += [part for part in ((cut, end), (first, cut)) if part[0] < part[1]]
+    for one in plan.control:
+        slots = [] if isinstance(one, Branch) else [n for c in one.carried for n in (c.read, c.written)]
+        slots += [] if isinstance(one, Branch) else [m.slot for m in one.moving]
+        if any(not 0 <= slot < len(plan.slots) for slot in slots):
+            raise PackageError(f"{where} has control flow over slots that are not there")

@@ -11,6 +11,7 @@ from modelc.errors import ConfigError, blaming
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.verify_graph import verify_graph
 from modelc.ops import operator_of
+from modelc.passes.bodies import with_bodies
 from modelc.passes.clean_arithmetic import CleanArithmetic
 from modelc.passes.clean_moves import CleanMoves
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
@@ -89,7 +90,8 @@ def infer(node: Node, inputs: tuple[Value | None, ...]) -> tuple[tuple[str, tupl
 def run_passes(
     graph: Graph, specs: Sequence[Spec] = SIMPLIFY, on_pass: Callable[[str, Graph], None] | None = None
 ) -> Graph:
-    """`graph` after the passes, verified after each; `on_pass` is told each pass's name and result.
+    """`graph` after the passes, verified after each; `on_pass` is told each pass's name and result. The bodies of its
+    control flow follow, each by itself.
 
     Raises ConfigError for unknown passes before any is run, InternalError, which names the pass, for one that
     fails, and InvalidIR for a broken result.
@@ -101,6 +103,9 @@ def run_passes(
         verify_graph(graph, f"pass {name}", infer)
         if on_pass is not None:
             on_pass(name, graph)
+    if any(node.bodies for node in graph.nodes):
+        graph = with_bodies(graph, lambda body: run_passes(body, specs))
+        verify_graph(graph, "passes over bodies", infer)
     return graph
 
 

@@ -37,6 +37,8 @@ class EliminateCommonSubexpressions:
 
 def _key(node: Node) -> tuple[object, ...]:
     present = tuple(bool(out) for out in node.outputs)
+    if node.bodies:  # no two are compared
+        return (node.name,)
     return node.op, node.inputs, present, tuple(sorted((k, _hashable(v)) for k, v in node.attrs.items()))
 
 

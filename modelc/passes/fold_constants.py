@@ -50,7 +50,7 @@ class FoldConstants:
         return graph.with_nodes(kept, folded.values()) if count else graph
 
     def _folds(self, node: Node, inputs: tuple[Value | None, ...], values: dict[str, Value]) -> bool:
-        if node.op in KEPT:
+        if node.op in KEPT or node.bodies:
             return False
         if any(v is not None and v.data is None for v in inputs):
             return False

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
 from modelc.partition.precision import rounded_values
-from modelc.plan.roll import rolled
+from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
 from modelc.space.rules.derivation import constant_data, rounding_error
 
@@ -190,6 +191,19 @@ class Use:
         """Everything that has to keep its contents until the step has run."""
         return (*self.arguments, *(self.bound.values[guard.buffer] for guard in self.guards))
 
+    @property
+    def temporaries(self) -> dict[str, int]:
+        """The arguments that are no values, and their bytes."""
+        sizes = self.compiled.temporaries
+        return {a: sizes[r] for a, r in zip(self.arguments, self.regions, strict=True) if r in sizes}
+
+    @property
+    def taken(self) -> dict[str, tuple[str, ...]]:
+        """For arguments that are written those in whose place they may lie (in_place.py)."""
+        name = dict(zip(self.regions, self.arguments, strict=True))
+        places = self.compiled.taken_places
+        return {name[o]: tuple(name[i] for i in found if i in name) for o, found in places.items() if o in name}
+
 
 def plan_program(
     program: Program,
@@ -203,7 +217,11 @@ def plan_program(
     checked first. With `expose`, what would lie in the arena is an output, stored as the kernels write it, under its
     own name: for looking at what every kernel computed."""
     _check_boundary(program)
-    uses = list(_uses(program, compiled, checked))
+
+    def body(inner: Program) -> Plan:
+        return plan_program(inner, compiled, parameters, pack, checked)
+
+    uses = list(_uses(program, compiled, checked, body))
     roots = _arena_roots(program, uses)
     lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
@@ -217,15 +235,23 @@ def plan_program(
             outputs.append(_tensor(root))
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
     rounded = rounded_values(program)
-    plan = Plan(
+    made = Assembly()
+    for _, group in groupby(uses, key=type):
+        some = list(group)
+        made.plain([_step(use, program, places, parameters, pack) for use in some if isinstance(use, Use)])
+        for one in (use for use in some if isinstance(use, Structured)):
+            made.structured(one, lambda name: _plain_argument(name, program, places, parameters, pack))
+    return Plan(
         inputs=tuple(_tensor(program.values[name]) for name in fed),
         outputs=tuple(outputs),
-        steps=tuple(_step(use, program, places, parameters, pack) for use in uses),
+        steps=tuple(made.steps),
         arena_bytes=size,
         memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
         rounded=tuple(name for name in program.outputs if name in rounded),
+        loops=tuple(made.loops),
+        control=tuple(made.control),
+        slots=tuple(made.slots),
     )
-    return rolled(plan)
 
 
 def _check_boundary(program: Program) -> None:
@@ -237,8 +263,13 @@ def _tensor(placed: Placed) -> TensorInfo:
     return TensorInfo(placed.name, placed.dtype, placed.physical_shape)
 
 
-def _uses(program: Program, compiled: Mapping[str, Compiled], checked: bool) -> Iterator[Use]:
+def _uses(
+    program: Program, compiled: Mapping[str, Compiled], checked: bool, body: Callable[[Program], Plan]
+) -> Iterator[Use | Structured]:
     for number, bound in enumerate(program.tasks):
+        if bound.bodies:
+            yield structured(bound, number, tuple(map(body, bound.bodies)))
+            continue
         found = compiled[bound.task.hash]
         values = {
             canonical.name: bound.values[own.name]
@@ -250,14 +281,14 @@ def _uses(program: Program, compiled: Mapping[str, Compiled], checked: bool) -> 
             yield Use(bound, found, k, arguments, step.args, bound.guards if k == 0 and checked else ())
 
 
-def _arena_roots(program: Program, uses: Sequence[Use]) -> dict[str, Placed]:
+def _arena_roots(program: Program, uses: Sequence[Use | Structured]) -> dict[str, Placed]:
     """The values that need storage in the arena, in order of first use."""
     outside = {*program.inputs, *program.outputs, *program.constants}
     names = [program.values[a].root for use in uses for a in use.needs if a in program.values]
     return {name: program.values[name] for name in names if name not in outside}
 
 
-def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
+def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
     steps: dict[str, list[int]] = {name: [] for name in roots}
     for number, use in enumerate(uses):
         for argument in use.needs:
@@ -267,30 +298,27 @@ def _lifetimes(program: Program, uses: Sequence[Use], roots: Mapping[str, Placed
         yield Lifetime(name, roots[name].bytes, min(at), max(at))
 
 
-def _temporary_lifetimes(uses: Sequence[Use]) -> list[Lifetime]:
+def _temporary_lifetimes(uses: Sequence[Use | Structured]) -> list[Lifetime]:
     found: dict[str, Lifetime] = {}
     for number, use in enumerate(uses):
-        sizes = use.compiled.temporaries
-        for argument, region in zip(use.arguments, use.regions, strict=True):
-            if region in sizes:
-                first = found[argument].first if argument in found else number
-                found[argument] = Lifetime(argument, sizes[region], first, number)
+        for argument, size in use.temporaries.items():
+            first = found[argument].first if argument in found else number
+            found[argument] = Lifetime(argument, size, first, number)
     return list(found.values())
 
 
-def _places_taken(program: Program, uses: Sequence[Use], lives: Sequence[Lifetime]) -> dict[str, str]:
+def _places_taken(program: Program, uses: Sequence[Use | Structured], lives: Sequence[Lifetime]) -> dict[str, str]:
     """Values that lie in the place of one that the same step reads for the last time (in_place.py)."""
     life = {one.name: one for one in lives}
     taken: dict[str, str] = {}
     given: set[str] = set()  # places that have been taken
     for number, use in enumerate(uses):
-        name = dict(zip(use.regions, use.arguments, strict=True))
         roots = [program.values[a].root if a in program.values else a for a in use.arguments]
-        for output, inputs in use.compiled.taken_places.items():
-            new = life.get(name.get(output, ""))
+        for output, inputs in use.taken.items():
+            new = life.get(output)
             if new is None or new.first != number:
                 continue
-            for old in [life[name[i]] for i in inputs if name.get(i, "") in life]:
+            for old in [life[name] for name in inputs if name in life]:
                 alone = roots.count(old.name) == 1 and old.name not in given
                 if alone and old.last == number and old.bytes == new.bytes:
                     taken[new.name] = old.name
@@ -358,6 +386,20 @@ def _argument(
         return _constant_argument(placed, region, compiled, program, parameters, pack)
     place = places[placed.root]
     return Argument(place.space, place.index, place.offset + offset)
+
+
+def _plain_argument(
+    name: str, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack
+) -> Argument:
+    """Where a value that control flow reads or writes lies, or a temporary; a constant is stored row-major."""
+    if name not in program.values:
+        return places[name]
+    placed = program.values[name]
+    if placed.root in program.constants:
+        data = program.constants[placed.root].reshape(-1)[placed.offset :][: placed.elements].reshape(placed.shape)
+        return Argument("params", 0, parameters.place(data, Buffer(name, placed.dtype, placed.shape), Layout(), pack))
+    place = places[placed.root]
+    return Argument(place.space, place.index, place.offset + placed.offset * DTYPES[placed.dtype].itemsize)
 
 
 def _constant_argument(

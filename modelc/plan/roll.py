@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from modelc.package.spec import Argument, Loop, Plan, Step
+from modelc.package.spec import Argument, Loop, Step
 
 LEAST_COUNT = 4  # iterations for which a loop is made
 MOST_LENGTH = 64  # steps of an iteration
 
 
-def rolled(plan: Plan) -> Plan:
-    """The plan that runs the same kernels on the same data in the same order, with loops."""
+def rolled(given: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Loop, ...]]:
+    """Steps and loops that run the same kernels on the same data in the same order."""
     steps: list[Step] = []
     loops: list[Loop] = []
-    for _, group in groupby(plan.steps, key=lambda step: step.nodes):
+    for _, group in groupby(given, key=lambda step: step.nodes):
         same = tuple(group)
         keys = [_key(step, k) for k, step in enumerate(same)]
         at = 0
@@ -37,7 +37,7 @@ def rolled(plan: Plan) -> Plan:
             loops.append(Loop(len(steps), length, count))
             steps += [_moving(same[at + k], same[at + k + length]) for k in range(length)]
             at += length * count
-    return replace(plan, steps=tuple(steps), loops=tuple(loops))
+    return tuple(steps), tuple(loops)
 
 
 def _key(step: Step, number: int) -> object:

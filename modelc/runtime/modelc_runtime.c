@@ -24,6 +24,7 @@ struct modelc_handle {
     pthread_mutex_t lock; /* one run at a time; also guards the counters */
     mc_pool *pool;
     uint8_t *arena;
+    uint8_t **slots;
     const uint8_t *params;
     int32_t threads;
     int profiling;
@@ -167,6 +168,8 @@ static modelc_status reserve(modelc_handle *handle) {
     if (!handle->arena)
         return fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena",
                     (unsigned long long)mc_the_model.arena_bytes);
+    handle->slots = calloc((size_t)mc_the_model.slot_count + 1, sizeof *handle->slots);
+    if (!handle->slots) return fail(MODELC_NO_MEMORY, "out of memory");
     handle->counters = calloc((size_t)mc_the_model.variant_count, sizeof *handle->counters);
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) {
         int32_t steps = mc_the_model.variants[v].step_count;
@@ -215,6 +218,7 @@ void modelc_close(modelc_handle *handle) {
     if (handle->params) munmap((void *)(uintptr_t)handle->params, (size_t)mc_the_model.params_bytes);
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) free(handle->counters[v]);
     free(handle->counters);
+    free(handle->slots);
     free(handle);
 }
 
@@ -294,20 +298,86 @@ static modelc_status run_steps(const modelc_handle *handle, const mc_variant *v,
     return status;
 }
 
-/* All steps of a variant, those of its loops as often as these say. */
-static modelc_status run_variant(const modelc_handle *handle, const mc_variant *v, mc_frame *frame,
-                                 step_counter *counters) {
-    modelc_status status = MODELC_OK;
-    int32_t done = 0;
-    for (int32_t l = 0; l < v->loop_count && !status; l++) {
-        const mc_loop *loop = &v->loops[l];
-        status = run_steps(handle, v, done, loop->first, frame, counters);
-        done = loop->first + loop->length;
-        for (; frame->iteration < loop->count && !status; frame->iteration++)
-            status = run_steps(handle, v, loop->first, done, frame, counters);
-        frame->iteration = 0;
+/* Steps [first, end), and rows [row, last) of control, which are within them. */
+typedef struct part {
+    int32_t first, end, row, last;
+} part;
+
+static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
+                              step_counter *counters);
+
+static uint8_t *at(const mc_frame *frame, mc_address a) {
+    switch (a.space) {
+    case MC_ARENA: return frame->arena + a.offset;
+    case MC_PARAMS: return (uint8_t *)(uintptr_t)frame->params + a.offset;
+    case MC_INPUT: return (uint8_t *)(uintptr_t)frame->inputs[a.index] + a.offset;
+    case MC_OUTPUT: return (uint8_t *)frame->outputs[a.index] + a.offset;
+    case MC_SLOT: return frame->slots[a.index] + a.offset;
+    case MC_NOWHERE: break;
     }
-    return status ? status : run_steps(handle, v, done, v->step_count, frame, counters);
+    return NULL;
+}
+
+/* A bool; where it is nowhere, true. Users' bools may be any byte. */
+static int is_true(const mc_frame *frame, mc_address a) { return a.space == MC_NOWHERE || *at(frame, a) != 0; }
+
+static modelc_status run_repeat(const modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
+                                step_counter *counters) {
+    const mc_control *c = &v->control[row];
+    const part body = {c->first, c->end, row + 1, c->next};
+    modelc_status status = MODELC_OK;
+    int64_t count = c->limit < 0 ? INT64_MAX : c->limit, done = 0, given;
+    if (c->count.space != MC_NOWHERE) {
+        memcpy(&given, at(frame, c->count), sizeof given); /* a user's buffer has any alignment */
+        if (given < count) count = given;
+    }
+    for (int32_t i = 0; i < c->carried_count; i++) frame->slots[c->carried[i].written] = at(frame, c->carried[i].start);
+    int go = is_true(frame, c->condition);
+    for (; go && done < count && !status; done++) {
+        for (int32_t i = 0; i < c->carried_count; i++) {
+            const mc_carried *one = &c->carried[i];
+            frame->slots[one->read] = frame->slots[one->written];
+            frame->slots[one->written] = at(frame, done % 2 ? one->spare : one->result);
+        }
+        for (int32_t i = 0; i < c->moving_count; i++)
+            frame->slots[c->moving[i].slot] = at(frame, c->moving[i].start) + (uint64_t)done * c->moving[i].bytes;
+        memcpy(at(frame, c->number), &done, sizeof done);
+        status = run_part(handle, v, body, frame, counters);
+        go = is_true(frame, c->go);
+    }
+    for (int32_t i = 0; i < c->carried_count && !status; i++) {
+        const mc_carried *one = &c->carried[i];
+        if (frame->slots[one->written] != at(frame, one->result))
+            memcpy(at(frame, one->result), frame->slots[one->written], (size_t)one->bytes);
+    }
+    return status;
+}
+
+static modelc_status run_control(const modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
+                                 step_counter *counters) {
+    const mc_control *c = &v->control[row];
+    modelc_status status = MODELC_OK;
+    if (c->kind == MC_REPEAT) return run_repeat(handle, v, row, frame, counters);
+    if (c->kind == MC_BRANCH) {
+        part then = {c->first, c->middle, row + 1, c->cut}, otherwise = {c->middle, c->end, c->cut, c->next};
+        return run_part(handle, v, is_true(frame, c->condition) ? then : otherwise, frame, counters);
+    }
+    for (; frame->iteration < c->limit && !status; frame->iteration++)
+        status = run_steps(handle, v, c->first, c->end, frame, counters);
+    frame->iteration = 0;
+    return status;
+}
+
+static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
+                              step_counter *counters) {
+    modelc_status status = MODELC_OK;
+    int32_t done = p.first;
+    for (int32_t row = p.row; row < p.last && !status; row = v->control[row].next) {
+        status = run_steps(handle, v, done, v->control[row].first, frame, counters);
+        if (!status) status = run_control(handle, v, row, frame, counters);
+        done = v->control[row].end;
+    }
+    return status ? status : run_steps(handle, v, done, p.end, frame, counters);
 }
 
 modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs) {
@@ -323,7 +393,9 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     frame.arena = handle->arena;
     frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
-    status = run_variant(handle, v, &frame, handle->profiling ? handle->counters[variant] : NULL);
+    frame.slots = handle->slots;
+    const part all = {0, v->step_count, 0, v->control_count};
+    status = run_part(handle, v, all, &frame, handle->profiling ? handle->counters[variant] : NULL);
     mc_float_leave(saved);
     handle->random[1]++;
     pthread_mutex_unlock(&handle->lock);

@@ -11,7 +11,8 @@ typedef struct mc_frame {
     const void *const *inputs;
     void *const *outputs;
     const uint64_t *random; /* the handle's seed and the number of the run, which random numbers are made of */
-    int64_t iteration; /* of the loop that a step is in: its arguments move with it */
+    uint8_t **slots;   /* where control flow lets arguments point */
+    int64_t iteration; /* of the steady loop that a step is in: its arguments move with it */
 } mc_frame;
 
 /* Runs iterations [begin, end) of a step's outermost loop. The result does not depend on how the loop is cut. */
@@ -43,22 +44,65 @@ typedef struct mc_step {
     double bytes;
 } mc_step;
 
-/* Steps that run `count` times, in this order: `length` of them from `first` on. */
-typedef struct mc_loop {
+/* Where data is: so many bytes into the arena, the parameters, input or output `index`, or where slot `index` points. */
+typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT } mc_space;
+typedef struct mc_address {
+    mc_space space;
+    int32_t index;
+    uint64_t offset;
+} mc_address;
+
+/* What an iteration hands to the next: the first reads `start`, then `result` and `spare` are written and read by turns;
+ * in the end it lies in `result`. */
+typedef struct mc_carried {
+    int32_t read; /* slots */
+    int32_t written;
+    mc_address start;
+    mc_address result;
+    mc_address spare;
+    uint64_t bytes;
+} mc_carried;
+
+/* What lies so many bytes further with every iteration. */
+typedef struct mc_moving {
+    int32_t slot;
+    mc_address start;
+    uint64_t bytes;
+} mc_moving;
+
+/* What decides whether, and how often, the steps [first, end) run. Rows up to `next` are within it.
+ *   MC_STEADY  `limit` times, and arguments move with every iteration
+ *   MC_BRANCH  [first, middle) (rows before `cut`) where the bool at `condition` is true, else [middle, end)
+ *   MC_REPEAT  while the bool at `condition`, and after an iteration that at `go`, is true, at most as often as the int64
+ *              at `count` says and `limit` times; what is nowhere, and a limit of -1, does not end it */
+typedef enum { MC_STEADY, MC_BRANCH, MC_REPEAT } mc_kind;
+typedef struct mc_control {
+    mc_kind kind;
     int32_t first;
-    int32_t length;
-    int32_t count;
-} mc_loop;
+    int32_t middle;
+    int32_t end;
+    int32_t cut;
+    int32_t next;
+    int64_t limit;
+    mc_address condition;
+    mc_address count;
+    mc_address go;
+    mc_address number; /* an int64: which iteration it is */
+    const mc_carried *carried;
+    const mc_moving *moving;
+    int32_t carried_count;
+    int32_t moving_count;
+} mc_control;
 
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
     const mc_step *steps;
-    const mc_loop *loops; /* apart, ascending */
+    const mc_control *control; /* each before what is within it */
     int32_t input_count;
     int32_t output_count;
     int32_t step_count;
-    int32_t loop_count;
+    int32_t control_count;
 } mc_variant;
 
 typedef struct mc_model {
@@ -72,6 +116,7 @@ typedef struct mc_model {
     uint64_t arena_bytes;   /* the most of any variant */
     uint64_t scratch_bytes; /* the most of any step */
     uint64_t params_bytes;
+    int32_t slot_count; /* the most of any variant */
     uint8_t params_sha256[32];
 } mc_model;
 

@@ -27,6 +27,7 @@ from modelc.verify.report import LayerReport, OutputReport, Report
 
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
+LEAST_WITH_BRANCHES = 2  # samples: a condition that is an input is true in one
 
 
 def verify_outputs(
@@ -174,14 +175,15 @@ def _shown(tensor: TensorInfo) -> str:
 
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
-    """`samples` inputs for every variant, each drawn when it is asked for. Without the model, whole numbers are 0 or
-    1, but for those that kernels address by."""
+    """`samples` inputs for every variant, and two at least where it branches, each drawn when it is asked for.
+    Without the model, whole numbers are 0 or 1, but for those that kernels address by."""
     uses = None if model is None else read_uses(model)
     for plan in package.manifest.variants:
         spans = _claimed(plan)
         known = {} if uses is None else index_spans(uses, spans)
         every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
-        yield from (draw_inputs(plan.inputs, every, seed, k) for k in range(samples))
+        count = max(samples, LEAST_WITH_BRANCHES if plan.control else 1)
+        yield from (draw_inputs(plan.inputs, every, seed, k) for k in range(count))
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

@@ -21,9 +21,12 @@ COARSE = 8  # an image is noise at 1/8 of its size, enlarged, and a little noise
 def draw_inputs(
     tensors: Sequence[TensorInfo], spans: Mapping[str, Sequence[Span]], seed: int, sample: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """One array for each input. `spans`: where the numbers of inputs that become indices have to lie."""
+    """One array for each input. `spans`: where the numbers of inputs that become indices have to lie. Flags, bools of
+    one element, are set by turns: two samples see each of them both ways."""
     rng = np.random.default_rng((seed, sample))
-    return {tensor.name: _draw(tensor, spans.get(tensor.name, ()), rng) for tensor in tensors}
+    found = {tensor.name: _draw(tensor, spans.get(tensor.name, ()), rng) for tensor in tensors}
+    flags = [tensor for tensor in tensors if tensor.dtype == "bool" and prod(tensor.shape) == 1]
+    return found | {flag.name: np.full(flag.shape, (sample + k) % 2 == 0) for k, flag in enumerate(flags)}
 
 
 def _draw(tensor: TensorInfo, spans: Sequence[Span], rng: np.random.Generator) -> NDArray[Any]:

@@ -55,7 +55,7 @@ class Engine:
         """The outputs. Raises VerificationError where a package crashes or does not end, EngineError where another
         engine does, or where one refuses."""
         given, taken = Path(self._folder.name) / "inputs.npz", Path(self._folder.name) / "outputs.npz"
-        write_arrays(str(given), {name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        write_arrays(str(given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
         self._ask("run", inputs=str(given), outputs=str(taken))
         return read_arrays(str(taken))
 

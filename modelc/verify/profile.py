@@ -14,9 +14,9 @@ from modelc.verify.check import drawn
 
 
 def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str, Any]:
-    """What every kernel of the package's first variant takes in a run, all its calls together, in order. `peak_share`
-    is against this machine's vector peak for the dtype that the kernel computes in (float32's where that was not
-    measured), measured in this run."""
+    """What every kernel of the package's first variant takes in a run, all its calls together, in order; what control
+    flow does not come to takes nothing. `peak_share` is against this machine's vector peak for the dtype that the
+    kernel computes in (float32's where that was not measured), measured in this run."""
     read = read_package(package)
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
@@ -27,10 +27,10 @@ def profile(package: str | Path, threads: int = 1, repeat: int = 20) -> dict[str
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     machine = probe(fresh=True)
-    total = sum(step.seconds / step.calls * calls for step, calls in zip(steps, plan.calls, strict=True))
+    total = sum(step.seconds for step in steps) / repeat
     rows = []
-    for step, planned, calls in zip(steps, plan.steps, plan.calls, strict=True):
-        seconds = step.seconds / step.calls
+    for step, planned in zip(steps, plan.steps, strict=True):
+        calls, seconds = step.calls // repeat, step.seconds / max(step.calls, 1)
         gflops = step.flops / seconds * 1e-9 if seconds else 0.0
         peak = machine.peak.get(planned.dtype, machine.peak["float32"]) * (1 if planned.serial else threads)
         rows.append(

@@ -1,0 +1,136 @@
+"""Control flow that is left to a run: an If whose condition depends on data keeps both of its branches, as Graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+
+from modelc.errors import ModelError, NotKnown
+from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.structure import captured, ordered
+from modelc.ir.graph import Graph, Node, Value
+
+if TYPE_CHECKING:
+    from modelc.frontend.onnx import Importer, Scope
+
+BRANCHES = ("then_branch", "else_branch")
+
+
+@dataclass(frozen=True)
+class Body:
+    """What was imported of a body: its nodes, and the Graph's names of what it is given and of what it gives."""
+
+    nodes: tuple[Node, ...]
+    given: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def captured(self, b: Builder) -> list[str]:
+        """What it reads from outside that is no constant."""
+        own = {*self.given, *(x for node in self.nodes for x in node.outputs)}
+        read = dict.fromkeys(x for node in self.nodes for x in node.inputs if x)
+        return [x for x in read if x not in own and b.data(x) is None]
+
+
+def branch_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:
+    """The then_branch or else_branch of an If."""
+    graph: onnx.GraphProto | None = next((a.g for a in proto.attribute if a.name == which), None)
+    if graph is None or len(graph.output) < len(proto.output):
+        raise ModelError(f"node {name!r} (If): expected a {which} of {len(proto.output)} outputs")
+    return graph
+
+
+def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
+    """Imports an If whose condition is known only at run time."""
+    b, condition = importer.builder, node.inputs[0]
+    bodies = []
+    for which in BRANCHES:
+        inner = scope.within(f"{node.name}/{which}/")
+        graph = branch_of(proto, which, node.name)
+        try:
+            bodies.append(body_of(importer, graph, node, inner, (), len(node.outputs)))
+        except NotKnown:
+            raise
+        except ModelError as error:
+            raise ModelError(
+                f"{error}; it is in the {which} of node {node.name!r} (If), which is compiled because the condition "
+                f"{condition!r} is known only at run time{b.advice(condition)}"
+            ) from None
+    then, other = bodies
+    if then is None or other is None:
+        importer.missing |= set(node.outputs)
+        return
+    for output, *both in zip(node.outputs, then.results, other.results, strict=True):
+        kinds = [f"{b.value(x).dtype}{list(b.shape(x))}" for x in both]
+        if kinds[0] != kinds[1]:
+            raise node.fail(
+                f"expected branches that give {output!r} the same dtype and shape, found {' and '.join(kinds)}; its "
+                f"condition {condition!r} is known only at run time{b.advice(condition)}"
+            )
+    emit_control(importer, node, "If", (condition,), (then, other))
+
+
+def body_of(
+    importer: Importer, graph: onnx.GraphProto, node: OnnxNode, inner: Scope, given: Sequence[Value], count: int
+) -> Body | None:
+    """The body `graph` of `node`, whose first inputs are `given`, as far as its first `count` outputs need it. What it
+    gives has names of its own. None where something in it is lacking."""
+    b = importer.builder
+    importer.initialisers(graph, inner)
+    for formal, value in zip(graph.input, given, strict=True):
+        inner.names[formal.name] = value.name
+        b.values[value.name] = value
+    outside, b.nodes = b.nodes, []
+    try:
+        found = visit_body(importer, graph, f"{node.name}/", node.source, inner, [o.name for o in graph.output][:count])
+        if found is None:
+            return None
+        results = []
+        for name in found:
+            result = b.fresh(f"{name}_result")
+            through = OnnxNode("Identity", "", 1, f"{inner.prefix}{name}", (), (result,), {}, node.source)
+            results.append(b.emit(through, "Identity", (name,), outputs=(result,)))
+        return Body(tuple(b.nodes), tuple(value.name for value in given), tuple(results))
+    finally:
+        b.nodes = outside
+
+
+def visit_body(
+    importer: Importer, graph: onnx.GraphProto, prefix: str, source: str, inner: Scope, wanted: Sequence[str]
+) -> list[str] | None:
+    """Imports a body's nodes in its scope: the Graph's names of `wanted`; None where something in it is lacking."""
+    lacked = len(importer.lacking)
+    produced = {x for node in graph.node for x in node.output}
+    outside = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    outside |= {t.values.name for t in graph.sparse_initializer}
+    outside |= {x for x in (*captured(graph), *wanted) if inner.has(x)}
+    for name, node in ordered(graph.node, wanted, outside - produced, f"node {prefix[:-1]!r}"):
+        importer.visit(node, prefix + name, source, inner)
+    if len(importer.lacking) > lacked:
+        return None
+    found = [inner.find(x) for x in wanted]
+    return None if any(x in importer.missing for x in found) else found
+
+
+def emit_control(
+    importer: Importer,
+    node: OnnxNode,
+    op: str,
+    inputs: Sequence[str],
+    bodies: Sequence[Body],
+    attrs: Mapping[str, int] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> None:
+    """Adds the Node; what its bodies capture, all of them together, follows `inputs`."""
+    b = importer.builder
+    shared = list(dict.fromkeys(x for body in bodies for x in body.captured(b)))
+    graphs = []
+    for k, body in enumerate(bodies):
+        used = {x for n in body.nodes for x in (*n.inputs, *n.outputs) if x}
+        names = dict.fromkeys((*body.given, *shared, *body.results, *sorted(used)))
+        values = {name: b.value(name) for name in names}
+        name = f"{node.name}/{BRANCHES[k] if op == 'If' else 'body'}"
+        graphs.append(Graph(name, (*body.given, *shared), body.results, values, body.nodes))
+    b.emit(node, op, (*inputs, *shared), attrs, node.outputs if outputs is None else outputs, tuple(graphs))

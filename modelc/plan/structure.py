@@ -1,0 +1,192 @@
+"""Steps put together into a plan, with what runs some of them again, or not at all: control flow, whose bodies are
+plans of their own and lie in the arena of the plan around them, and loops (roll.py) over steps that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from modelc.ir.block import OpaqueBlock
+from modelc.ir.control import LoopForm, captured
+from modelc.ir.graph import RANDOM_STATE
+from modelc.ir.program import BoundTask, Program
+from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, Step
+from modelc.plan.roll import rolled
+
+Place = Callable[[str], Argument]  # where a value or a temporary lies
+
+
+@dataclass(frozen=True)
+class Structured:
+    """One If or Loop before anything has a place: the plans of its bodies, and what it needs of the arena."""
+
+    bound: BoundTask
+    plans: tuple[Plan, ...]
+    arguments: tuple[str, ...]  # values, in the Block's order
+    temporaries: Mapping[str, int]
+    taken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # nothing may lie in place of what it reads
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (*self.arguments, *self.temporaries)
+
+
+def structured(bound: BoundTask, number: int, plans: tuple[Plan, ...]) -> Structured:
+    """Task `number` of a program, whose bodies have these plans."""
+    block = bound.control
+    attrs, prefix = dict(block.attrs), f"{bound.task.name} {number}."
+    sizes = {"arena": max(plan.arena_bytes for plan in plans)}
+    if block.meaning == "Loop":
+        form, (plan,) = LoopForm.of(attrs), plans
+        sizes |= {"number": plan.inputs[0].bytes}
+        sizes |= {"go": plan.outputs[0].bytes} if form.asks else {}
+        sizes |= {f"spare{k}": plan.inputs[1 + k].bytes for k in range(form.states)}
+    count = len(plans[0].outputs) - (block.meaning == "Loop" and bool(attrs["asks"]))
+    for k in set(range(count)) - set(attrs["outputs"]):
+        sizes[f"y{k}"] = _bytes_of_output(block, plans[0], k)
+    arguments = tuple(bound.values[name] for name in (*block.inputs, *block.outputs))
+    return Structured(bound, plans, arguments, {prefix + name: size for name, size in sizes.items()})
+
+
+def _bytes_of_output(block: OpaqueBlock, plan: Plan, k: int) -> int:
+    """The size of output `k` of the whole, which nobody reads."""
+    if block.meaning == "If":
+        return plan.outputs[k].bytes
+    form = LoopForm.of(dict(block.attrs))
+    return plan.outputs[k + form.asks].bytes * (1 if k < form.states else form.limit)
+
+
+@dataclass
+class Assembly:
+    """A plan's steps while they are put together."""
+
+    steps: list[Step] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    control: list[Control] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # bytes that each has to reach
+
+    def plain(self, steps: Sequence[Step]) -> None:
+        """Adds steps that run one after another; what repeats becomes a loop."""
+        self._append(*rolled(steps))
+
+    def _append(self, steps: Sequence[Step], loops: Sequence[Loop]) -> None:
+        at = len(self.steps)
+        self.steps += steps
+        self.loops += [replace(loop, first=loop.first + at) for loop in loops]
+
+    def structured(self, use: Structured, place: Place) -> None:
+        """Adds an If or a Loop; `place` says where what it reads, writes and keeps for itself lies."""
+        block = use.bound.control
+        prefix = next(iter(use.temporaries)).removesuffix("arena")
+        inputs = [place(use.bound.values[name]) for name in block.inputs]
+        values = dict(
+            zip(dict(block.attrs)["outputs"], (use.bound.values[name] for name in block.outputs), strict=True)
+        )
+
+        def own(name: str) -> Argument:
+            return place(prefix + name)
+
+        def output(k: int) -> Argument:
+            return place(values[k]) if k in values else own(f"y{k}")
+
+        if block.meaning == "If":
+            self._branch(use, inputs, [output(k) for k in range(len(use.plans[0].outputs))], own)
+        else:
+            self._repeat(use, inputs, output, own)
+
+    def _branch(
+        self, use: Structured, inputs: Sequence[Argument], outputs: Sequence[Argument], own: Callable[[str], Argument]
+    ) -> None:
+        at, first, ends = len(self.control), len(self.steps), []
+        for plan, body in zip(use.plans, use.bound.bodies, strict=True):
+            self._body(plan, body, own("arena"), inputs[1:], outputs)
+            ends.append(len(self.steps))
+        if ends[1] > first:
+            name = use.bound.task.nodes[0] if use.bound.task.nodes else use.bound.task.name
+            self.control.insert(at, Branch(name, first, ends[0], ends[1], inputs[0]))
+
+    def _repeat(
+        self,
+        use: Structured,
+        inputs: Sequence[Argument],
+        output: Callable[[int], Argument],
+        own: Callable[[str], Argument],
+    ) -> None:
+        (plan,), block = use.plans, use.bound.control
+        attrs = dict(block.attrs)
+        form = LoopForm.of(attrs)
+        at, first = len(self.control), len(self.steps)
+        given, made = list(plan.inputs[1:]), list(plan.outputs[form.asks :])
+        carried = [
+            Carried(
+                self._slot(one.bytes),
+                self._slot(one.bytes),
+                inputs[form.first_state + k],
+                output(k),
+                own(f"spare{k}"),
+                one.bytes,
+            )
+            for k, one in enumerate(given[: form.states])
+        ]
+        parts = [
+            Moving(self._slot(one.bytes), inputs[form.first_part + k], one.bytes)
+            for k, one in enumerate(given[form.states :][: form.parts])
+        ]
+        handed = [
+            Moving(self._slot(one.bytes), output(form.states + k), one.bytes)
+            for k, one in enumerate(made[form.states :])
+        ]
+        outside, _ = captured("Loop", attrs)
+        reads = [
+            own("number"),
+            *(Argument("slot", c.read) for c in carried),
+            *(Argument("slot", p.slot) for p in parts),
+        ]
+        writes = [own("go")] if form.asks else []
+        writes += [*(Argument("slot", c.written) for c in carried), *(Argument("slot", h.slot) for h in handed)]
+        self._body(plan, use.bound.bodies[0], own("arena"), [*reads, *inputs[outside:]], writes)
+        name = use.bound.task.nodes[0] if use.bound.task.nodes else use.bound.task.name
+        found = Repeat(
+            name=name,
+            first=first,
+            end=len(self.steps),
+            limit=form.limit,
+            count=inputs[0] if form.counted else None,
+            condition=inputs[int(form.counted)] if form.asked else None,
+            number=own("number"),
+            go=own("go") if form.asks else None,
+            carried=tuple(carried),
+            moving=(*parts, *handed),
+        )
+        self.control.insert(at, found)
+
+    def _slot(self, size: int) -> int:
+        self.slots.append(size)
+        return len(self.slots) - 1
+
+    def _body(
+        self, plan: Plan, body: Program, arena: Argument, inputs: Sequence[Argument], outputs: Sequence[Argument]
+    ) -> None:
+        """Adds the steps of a body, whose arena begins at `arena` and whose inputs and outputs lie there."""
+        inputs = [a for name, a in zip(body.inputs, inputs, strict=True) if name != RANDOM_STATE]
+        at, slots = len(self.steps), len(self.slots)
+        self.slots += plan.slots
+
+        def there(a: Argument) -> Argument:
+            if a.space in ("params", "random"):
+                return a
+            if a.space == "slot":
+                return replace(a, index=a.index + slots)
+            base = arena if a.space == "arena" else (inputs if a.space == "input" else outputs)[a.index]
+            return Argument(base.space, base.index, base.offset + a.offset, a.stride)
+
+        steps = [
+            replace(
+                step,
+                arguments=tuple(map(there, step.arguments)),
+                checks=tuple(replace(check, argument=there(check.argument)) for check in step.checks),
+            )
+            for step in plan.steps
+        ]
+        self.control += [one.moved(at, slots, there) for one in plan.control]
+        self._append(steps, plan.loops)

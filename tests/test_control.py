@@ -1,0 +1,191 @@
+"""Control flow that a run decides: compiled packages and the interpreter beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import modelc
+from modelc.errors import ModelError, PackageError
+from modelc.frontend.onnx import import_model, unsupported
+from modelc.ir.graph_text import parse_graph, show_graph
+from modelc.ir.program import run_program
+from modelc.layout.program import partition
+from modelc.ops import MEANINGS, evaluate_graph
+from modelc.package import read_package
+from modelc.package.manifest import NAME
+from modelc.passes import run_passes
+from modelc.runtime import ModelError as LoadedError
+from modelc.verify.profile import profile
+from modelc.verify.truth import evaluate_float64
+
+F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+INFO = helper.make_tensor_value_info
+node = helper.make_node
+
+
+def body(nodes: list, outputs: list[str], inputs: tuple = (), weights: dict[str, Any] | None = None) -> onnx.GraphProto:
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()]
+    return helper.make_graph(nodes, "body", list(inputs), [INFO(n, F, None) for n in outputs], tensors)
+
+
+def saved(path: Path, nodes: list, inputs: list, outputs: list[str], weights: dict[str, Any]) -> Path:
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [INFO(n, F, None) for n in outputs], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def branching(path: Path) -> Path:
+    """if flag: (x w + y, row of a table, x) else: nested by the sign of the sum of y. Weights lie outside and inside,
+    a column of x is captured, and x is handed through."""
+    rng = np.random.default_rng(0)
+    inner = body([node("Relu", ["h"], ["r"])], ["r"]), body([node("Mul", ["t", "column"], ["m"])], ["m"])
+    then = body(
+        [
+            node("MatMul", ["t", "w"], ["tw"]),
+            node("Add", ["tw", "y"], ["a"]),
+            node("Gather", ["table", "i"], ["row"], axis=0),
+            node("Identity", ["t"], ["same"]),
+        ],
+        ["a", "row", "same"],
+    )
+    other = body(
+        [
+            node("MatMul", ["y", "inside"], ["h"]),
+            node("ReduceSum", ["y"], ["total"], keepdims=0),
+            node("Greater", ["total", "zero"], ["positive"]),
+            node("If", ["positive"], ["e"], "nested", then_branch=inner[0], else_branch=inner[1]),
+        ],
+        ["e", "given", "h"],
+        weights={"inside": rng.standard_normal((4, 4)).astype(np.float32), "given": np.arange(4, dtype=np.float32)},
+    )
+    nodes = [
+        node("Tanh", ["x"], ["t"]),
+        node("Slice", ["t", "one", "two", "one"], ["column"]),
+        node("If", ["flag"], ["z", "picked", "last"], "choose", then_branch=then, else_branch=other),
+        node("Add", ["z", "picked"], ["sum"]),
+        node("Sub", ["sum", "column"], ["out"]),
+    ]
+    weights = {
+        "w": rng.standard_normal((4, 4)).astype(np.float32),
+        "table": rng.standard_normal((6, 4)).astype(np.float32),
+        "zero": np.float32(0),
+        "one": np.array([1]),
+        "two": np.array([2]),
+    }
+    inputs = [INFO("flag", B, []), INFO("x", F, [3, 4]), INFO("y", F, [3, 4]), INFO("i", I, [])]
+    return saved(path, nodes, inputs, ["out", "last"], weights)
+
+
+def three_ways(seed: int, index: int = 2) -> list[dict[str, np.ndarray]]:
+    """Inputs that take the first branch, and both ways through the second."""
+    rng = np.random.default_rng(seed)
+    x, y = (rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2))
+    ways = ((True, y), (False, np.abs(y)), (False, -np.abs(y)))
+    return [{"flag": np.asarray(flag), "x": x, "y": y, "i": np.asarray(index)} for flag, y in ways]
+
+
+def agree(found: dict[str, np.ndarray], wanted: list[np.ndarray]) -> None:
+    assert found
+    for name, array in zip(found, wanted, strict=True):
+        assert found[name].shape == array.shape, name
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(the model, its package, verified)."""
+    folder = tmp_path_factory.mktemp("branches")
+    model, package = branching(folder / "m.onnx"), folder / "m.modelc"
+    result = modelc.compile(model, output=package, database=False)
+    assert result.report is not None and result.report.passed and result.report.samples >= 2
+    return model, package
+
+
+def test_a_condition_known_only_at_run_time_takes_its_branch(branches) -> None:
+    model, package = branches
+    assert not unsupported(model)
+    session = ort.InferenceSession(str(model))
+    for threads in (1, 2):
+        with modelc.load(package, threads=threads) as loaded:
+            for feeds in three_ways(1):
+                agree(loaded.run(feeds), session.run(None, feeds))
+
+
+def test_the_interpreter_takes_it_before_and_after_passes_and_as_a_program(branches) -> None:
+    graph = import_model(branches[0])
+    assert parse_graph(show_graph(graph)) == graph and [len(n.bodies) for n in graph.nodes if n.bodies] == [2]
+    simplified = run_passes(graph)
+    program = partition(simplified)
+    session = ort.InferenceSession(str(branches[0]))
+    for feeds in three_ways(2):
+        wanted = session.run(None, feeds)
+        agree(evaluate_graph(graph, feeds), wanted)
+        agree(evaluate_graph(simplified, feeds), wanted)
+        agree(run_program(program, feeds, MEANINGS), wanted)
+        agree(evaluate_float64(branches[0], feeds), wanted)
+
+
+def test_what_a_branch_addresses_by_is_checked_only_where_it_is_taken(branches) -> None:
+    first, *others = three_ways(3, index=6)
+    with modelc.load(branches[1]) as loaded:
+        for _ in range(2):
+            with pytest.raises(LoadedError, match=r"'i' is 6; expected a number from -6 to 5"):
+                loaded.run(first)
+            for feeds in others:
+                agree(loaded.run(feeds), ort.InferenceSession(str(branches[0])).run(None, feeds))
+
+
+def test_branches_are_rebuilt_profiled_and_compared_layer_by_layer(branches, tmp_path, monkeypatch) -> None:
+    model, package = branches
+    modelc.compile(model, output=tmp_path / "again", choices=package, verify=False)
+    for name in ("params.bin", "libmodel.so", "choices.json"):
+        assert (package / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    report = modelc.verify(package, model, inputs=three_ways(4)[1], per_layer=True)
+    assert report.passed and {"t", "z", "out"} <= {layer.value for layer in report.layers}
+    machine = SimpleNamespace(peak={"float32": 1.0}, measured="")  # measuring it takes seconds
+    monkeypatch.setattr(sys.modules[profile.__module__], "probe", lambda fresh: machine)
+    kernels = profile(package, repeat=2)["kernels"]
+    (plan,) = read_package(package).manifest.variants
+    assert [c.name for c in plan.control] == ["choose", "choose"] and {k["calls"] for k in kernels} == {0, 1}
+
+
+def test_a_manifest_whose_control_flow_cannot_be_is_damaged(branches, tmp_path) -> None:
+    data = json.loads((branches[1] / NAME).read_text())
+    outer, inner = data["variants"][0]["control"]
+    away = {k: v for k, v in inner.items() if k != "condition"}
+    crossing = {**inner, "first": outer["middle"] - 1}
+    for wrong in ([{**outer, "end": 99}], [{**outer, "middle": 98}], [outer, away], [outer, crossing], [inner, outer]):
+        data["variants"][0]["control"] = wrong
+        (tmp_path / NAME).write_text(json.dumps(data))
+        with pytest.raises(PackageError, match="is damaged"):
+            read_package(tmp_path)
+
+
+def test_branches_of_different_shapes_are_refused_with_what_would_help(tmp_path) -> None:
+    then, other = body([node("Relu", ["x"], ["a"])], ["a"]), body([node("ReduceSum", ["x"], ["b"])], ["b"])
+    nodes = [node("If", ["flag"], ["y"], "choose", then_branch=then, else_branch=other)]
+    path = saved(tmp_path / "m.onnx", nodes, [INFO("flag", B, [1]), INFO("x", F, [2, 3])], ["y"], {})
+    sentence = r"'choose' \(If\): .*float32\[2, 3\] and float32\[1, 1\].*it would be with --constant flag=VALUE"
+    with pytest.raises(ModelError, match=sentence):
+        import_model(path)
+    assert [n.op for n in import_model(path, constants={"flag": np.array([False])}).nodes] == ["ReduceSum"]
+
+
+def test_what_one_branch_lacks_is_said(tmp_path) -> None:
+    then, other = body([node("Relu", ["x"], ["a"])], ["a"]), body([node("StringNormalizer", ["x"], ["b"])], ["b"])
+    nodes = [node("If", ["flag"], ["y"], "choose", then_branch=then, else_branch=other)]
+    path = saved(tmp_path / "m.onnx", nodes, [INFO("flag", B, []), INFO("x", F, [2, 3])], ["y"], {})
+    assert [row[:2] for row in unsupported(path)] == [("choose/StringNormalizer_0", "StringNormalizer")]
+    with pytest.raises(ModelError, match="choose/StringNormalizer_0"):
+        import_model(path)
