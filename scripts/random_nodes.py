@@ -460,12 +460,20 @@ def space(g: RandomGraph) -> Draft | None:
 
 
 def branch(g: RandomGraph) -> Draft | None:
-    """An If whose condition is a constant, with branches that read from outside."""
+    """An If with branches that read from outside; its condition is a constant, or whether any of some values is true."""
     x = g.value(lambda v: v.array.dtype == np.float32)
     if x is None:
         return None
-    draft, out = Draft([]), g.fresh("v")
-    condition = g.constant(draft, np.array(g.chance(0.5)))
+    draft, out, bits = Draft([]), g.fresh("v"), g.value(lambda v: v.array.dtype == np.bool_)
+    if bits is not None and g.chance(0.6):
+        whole, most, condition = (g.fresh("c") for _ in range(3))
+        draft.nodes += [
+            node("Cast", [bits.name], [whole], to=TensorProto.INT32),
+            node("ReduceMax", [whole], [most], keepdims=0),
+            node("Cast", [most], [condition], to=TensorProto.BOOL),
+        ]
+    else:
+        condition = g.constant(draft, np.array(g.chance(0.5)))
     branches = []
     for op in ("Sigmoid", "Tanh"):
         inner = g.fresh("v")
