@@ -460,7 +460,8 @@ def space(g: RandomGraph) -> Draft | None:
 
 
 def branch(g: RandomGraph) -> Draft | None:
-    """An If with branches that read from outside; its condition is a constant, or whether any of some values is true."""
+    """An If with branches that read from outside; its condition is a constant, or whether any of some values is
+    true."""
     x = g.value(lambda v: v.array.dtype == np.float32)
     if x is None:
         return None
