@@ -35,7 +35,8 @@ node = helper.make_node
 
 def body(nodes: list, outputs: list[str], inputs: tuple = (), weights: dict[str, Any] | None = None) -> onnx.GraphProto:
     tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()]
-    return helper.make_graph(nodes, "body", list(inputs), [INFO(n, F, None) for n in outputs], tensors)
+    kinds = [INFO(n, B if n in ("on", "again") else F, None) for n in outputs]
+    return helper.make_graph(nodes, "body", list(inputs), kinds, tensors)
 
 
 def saved(path: Path, nodes: list, inputs: list, outputs: list[str], weights: dict[str, Any]) -> Path:

@@ -84,7 +84,7 @@ def test_a_loop_runs_until_its_count_or_its_condition_ends_it(tmp_path, limit, c
 def test_a_trip_count_that_is_an_input_is_asked_for_and_can_be_fixed(tmp_path) -> None:
     path = looped(tmp_path / "m.onnx", count_is_input=True)
     assert [row[1] for row in unsupported(path)] == ["Loop"]
-    with pytest.raises(ModelError, match=r"its trip count depends on data.*--constant n=VALUE"):
+    with pytest.raises(ModelError, match=r"how often it runs depends on data.*--constant n=VALUE"):
         import_model(path)
     assert agrees(path, feeds(), {"n": np.asarray(5)})["every"].shape == (5, 2, 4)
 

@@ -1,4 +1,5 @@
-"""Control flow that is left to a run: an If whose condition depends on data keeps both of its branches, as Graphs."""
+"""Control flow that is left to a run has bodies, which are imported as Graphs; an If whose condition depends on data
+keeps both of its branches. (repeat.py has loops.)"""
 
 from __future__ import annotations
 
@@ -21,11 +22,13 @@ BRANCHES = ("then_branch", "else_branch")
 
 @dataclass(frozen=True)
 class Body:
-    """What was imported of a body: its nodes, and the Graph's names of what it is given and of what it gives."""
+    """What was imported of a body: its nodes, and the Graph's names of what it is given and of what it gives, which are
+    copies of `found`."""
 
     nodes: tuple[Node, ...]
     given: tuple[str, ...]
     results: tuple[str, ...]
+    found: tuple[str, ...]
 
     def captured(self, b: Builder) -> list[str]:
         """What it reads from outside that is no constant."""
@@ -50,7 +53,8 @@ def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, sco
         inner = scope.within(f"{node.name}/{which}/")
         graph = branch_of(proto, which, node.name)
         try:
-            bodies.append(body_of(importer, graph, node, inner, (), len(node.outputs)))
+            wanted = [o.name for o in graph.output][: len(node.outputs)]
+            bodies.append(body_of(importer, graph, node, inner, {}, {}, wanted))
         except NotKnown:
             raise
         except ModelError as error:
@@ -73,18 +77,23 @@ def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, sco
 
 
 def body_of(
-    importer: Importer, graph: onnx.GraphProto, node: OnnxNode, inner: Scope, given: Sequence[Value], count: int
+    importer: Importer,
+    graph: onnx.GraphProto,
+    node: OnnxNode,
+    inner: Scope,
+    given: Mapping[str, Value],
+    known: Mapping[str, str],
+    wanted: Sequence[str],
 ) -> Body | None:
-    """The body `graph` of `node`, whose first inputs are `given`, as far as its first `count` outputs need it. What it
-    gives has names of its own. None where something in it is lacking."""
+    """The body `graph` of `node`, as far as its outputs `wanted` need it. Of its inputs some are `given` in a run,
+    others are `known` values of the Graph. None where something in it is lacking."""
     b = importer.builder
     importer.initialisers(graph, inner)
-    for formal, value in zip(graph.input, given, strict=True):
-        inner.names[formal.name] = value.name
-        b.values[value.name] = value
+    inner.names |= {**known, **{formal: value.name for formal, value in given.items()}}
+    b.values |= {value.name: value for value in given.values()}
     outside, b.nodes = b.nodes, []
     try:
-        found = visit_body(importer, graph, f"{node.name}/", node.source, inner, [o.name for o in graph.output][:count])
+        found = visit_body(importer, graph, f"{node.name}/", node.source, inner, wanted)
         if found is None:
             return None
         results = []
@@ -92,7 +101,7 @@ def body_of(
             result = b.fresh(f"{name}_result")
             through = OnnxNode("Identity", "", 1, f"{inner.prefix}{name}", (), (result,), {}, node.source)
             results.append(b.emit(through, "Identity", (name,), outputs=(result,)))
-        return Body(tuple(b.nodes), tuple(value.name for value in given), tuple(results))
+        return Body(tuple(b.nodes), tuple(value.name for value in given.values()), tuple(results), tuple(found))
     finally:
         b.nodes = outside
 

@@ -29,7 +29,7 @@ SEQUENCES = (
     "ConcatFromSequence",
 )
 REASONS = {
-    "Loop": "its trip count depends on data; loops run a number of times that is known when compiling",
+    "Loop": "how often it runs depends on data, so the length of what it hands out is not known when compiling",
     **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
     **dict.fromkeys(
@@ -193,7 +193,9 @@ class Lack:
                 self._look_into(name, node, versions, constants, depth)
         elif op == "Loop" and domain == "":
             if any(x and x not in constants for x in node.input[:2]):
-                self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
+                if any(node.output[len(node.input) - 2 :]):
+                    self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
+                self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
 

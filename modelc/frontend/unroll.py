@@ -1,7 +1,7 @@
 """Loop and Scan with a trip count that is known when compiling: their bodies are imported once for each iteration.
 
-Whether a loop goes on has to be known too. What an iteration carries to the next is handed over by name; what it hands
-out is put together by Concat."""
+What an iteration carries to the next is handed over by name; what it hands out is put together by Concat. Where whether
+a loop goes on is not known, or it would be too many nodes, it is left to a run (repeat.py)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from modelc.frontend.attributes import attributes
 from modelc.frontend.build import OnnxNode
 from modelc.frontend.control import visit_body
 from modelc.frontend.limits import MOST_UNROLLED
+from modelc.frontend.repeat import repeated_loop, repeated_scan
 from modelc.frontend.structure import Unsupported
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Body:
 
 
 def unroll(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
-    """Imports a Loop or a Scan. What cannot be unrolled is listed as lacking."""
+    """Imports a Loop or a Scan. What can neither be unrolled nor be left to a run is listed as lacking."""
     graph = next((a.g for a in proto.attribute if a.name == "body"), None)
     if graph is None:
         raise node.fail("expected a body, found none")
@@ -63,21 +64,24 @@ def _loop(importer: Importer, body: Body) -> str | None:
         raise node.fail(f"expected a body that carries the {len(states)} values given, found another number")
     for k, what in ((0, "trip count"), (1, "condition")):
         if node.input(k) and b.data(node.input(k)) is None:
-            return f"its {what} depends on data; loops run a number of times that is known when compiling"
+            return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
     count = int(_one(b.data(node.input(0)), node)) if node.input(0) else ENDLESS
     go = bool(_one(b.data(node.input(1)), node)) if node.input(1) else True
     handed: list[list[str]] = [[] for _ in range(scans)]
-    done = 0
+    done, before = 0, len(b.nodes)
     while go and done < count:
         if (done + 1) * body.size > MOST_UNROLLED:
-            return f"unrolled, it would be more than {MOST_UNROLLED} nodes (MOST_UNROLLED)"
+            del b.nodes[before:]
+            why = f"unrolled, it would be more than {MOST_UNROLLED} nodes (MOST_UNROLLED)"
+            return repeated_loop(importer, node, graph, body.outer, why)
         number = b.constant(np.asarray(done, np.int64), f"{node.name}/iteration")
         condition = b.constant(np.asarray(True), f"{node.name}/condition")
         results = _iteration(importer, body, done, [number, condition, *states])
         if results is None:
             return ""
         if b.data(results[0]) is None:
-            return "whether it goes on depends on data; loops run a number of times that is known when compiling"
+            del b.nodes[before:]
+            return repeated_loop(importer, node, graph, body.outer, "whether it goes on depends on data")
         go = bool(_one(b.data(results[0]), node))
         states = results[1 : 1 + len(states)]
         for collected, value in zip(handed, results[1 + len(states) :], strict=True):
@@ -107,7 +111,14 @@ def _scan(importer: Importer, body: Body, attrs: dict[str, Any]) -> str | None:
         raise node.fail(f"expected inputs of the same length, found {sorted(extents)}")
     count = extents.pop()
     if count * body.size > MOST_UNROLLED:
-        return f"unrolled, it would be {count * body.size} nodes; expected at most {MOST_UNROLLED} (MOST_UNROLLED)"
+        along = tuple(zip(inputs, axes, map(bool, back), strict=True))
+        turned = _listed(node, attrs, "scan_output_directions", None, scans)
+
+        def handed_out(ranks: Sequence[int]) -> list[tuple[int, bool]]:
+            return list(zip(_listed(node, attrs, "scan_output_axes", ranks), map(bool, turned), strict=True))
+
+        why = f"unrolled, it would be more than {MOST_UNROLLED} nodes (MOST_UNROLLED)"
+        return repeated_scan(importer, node, graph, body.outer, along, handed_out, why)
     if not count:
         return "it runs no time, so the shape of what it hands out is not known"
     handed: list[list[str]] = [[] for _ in range(scans)]

@@ -1,0 +1,211 @@
+"""Loop and Scan that are left to a run: the body is imported once. What it carries keeps its dtype and shape; what each
+iteration hands out has a place in the result, so that their number has to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from modelc.errors import ModelError, NotKnown
+from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.control import Body, body_of, emit_control
+from modelc.ir.control import NO_LIMIT
+from modelc.ir.graph import Value
+
+if TYPE_CHECKING:
+    from modelc.frontend.onnx import Importer, Scope
+
+LEAST_INT64 = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How often a loop runs: `limit` times (-1: whatever the rest says), at most as often as `count` says, while
+    `condition` and then what the body computes is true. The last two are values; the empty name is none."""
+
+    limit: int = NO_LIMIT
+    count: str = ""
+    condition: str = ""
+
+    @property
+    def steered_by(self) -> str:
+        return self.count or self.condition
+
+
+def repeated_loop(importer: Importer, node: OnnxNode, graph: onnx.GraphProto, outer: Scope, why: str) -> str | None:
+    """Imports a Loop that was not unrolled, `why`. None if it was imported; else why not, empty where a node in the
+    body says so."""
+    b, states = importer.builder, list(node.inputs[2:])
+    for k, what in ((0, "trip count"), (1, "condition")):
+        if node.input(k) and np.prod(b.shape(node.input(k))) != 1:
+            raise node.fail(f"expected one number as {what}, found {list(b.shape(node.input(k)))}")
+    count, go = (b.data(node.input(k)) for k in (0, 1))
+    limit = NO_LIMIT if count is None else max(0, int(count.reshape(-1)[0]))
+    asked = node.input(1) if go is None else ""
+    runs = Runs(limit, node.input(0) if count is None else "", asked)
+    yes = b.constant(np.asarray(True), f"{node.name}/condition")
+    number = Value(b.fresh(f"{node.name}/number"), "int64", ())
+    formals = [i.name for i in graph.input]
+    given = {formals[0]: number}
+    kept = _kept(graph, formals[2:], [o.name for o in graph.output][1 : 1 + len(states)])
+    known = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
+    for k, x in enumerate(states):
+        if k not in kept:
+            given[formals[2 + k]] = _like(b, node, x, b.shape(x))
+    body = _imported(importer, node, graph, outer, given, known, why)
+    if body is None:
+        return ""
+    carried = [x for k, x in enumerate(states) if k not in kept]
+    results = [x for k, x in enumerate(body.results[1 : 1 + len(states)]) if k not in kept]
+    goes_on = b.data(body.found[0])
+    asks = [body.results[0]] if goes_on is None else []
+    if goes_on is not None and not goes_on.reshape(-1)[0]:
+        runs = Runs(min(1, limit) if limit != NO_LIMIT else 1, runs.count, runs.condition)
+    handed = list(body.results[1 + len(states) :])
+    wanted = [name for name in node.outputs[len(states) :] if name]
+    if wanted and (runs.steered_by or asks or runs.limit == NO_LIMIT):
+        steering = runs.steered_by
+        advice = b.advice(steering) if steering else ", and whether it goes on is computed by its body"
+        return f"{why}, so the length of {', '.join(map(repr, wanted))} is not known when compiling{advice}"
+    if not wanted:
+        handed = []
+    made = Body(body.nodes, body.given, (*asks, *results, *handed), body.found)
+    outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
+    ends = [outputs[k] for k in range(len(states)) if k not in kept] + outputs[len(states) :]
+    problem = _emit(importer, node, runs, carried, (), made, ends, bool(asks), why)
+    for k in kept if problem is None else ():
+        if outputs[k]:
+            through = OnnxNode("Identity", "", 1, f"{node.name}/{outputs[k]}", (), (outputs[k],), {}, node.source)
+            b.bind(through, outputs[k], states[k])
+    return problem
+
+
+def repeated_scan(
+    importer: Importer,
+    node: OnnxNode,
+    graph: onnx.GraphProto,
+    outer: Scope,
+    parts: Sequence[tuple[str, int, bool]],
+    handed_out: Callable[[Sequence[int]], Sequence[tuple[int, bool]]],
+    why: str,
+) -> str | None:
+    """Imports a Scan that was not unrolled, `why`: `parts` are the values that it goes along, with axis and whether
+    backwards; `handed_out` says the same of its results, whose ranks it is told."""
+    b, formals = importer.builder, [i.name for i in graph.input]
+    states = list(node.inputs[: len(node.inputs) - len(parts)])
+    along = [_along(b, node, *part) for part in parts]
+    values = [_like(b, node, x, b.shape(x)) for x in states] + [_like(b, node, x, b.shape(x)[1:]) for x in along]
+    body = _imported(importer, node, graph, outer, dict(zip(formals, values, strict=True)), {}, why)
+    if body is None:
+        return ""
+    number = Value(b.fresh(f"{node.name}/number"), "int64", ())
+    b.values[number.name] = number
+    body = Body(body.nodes, (number.name, *body.given), body.results, body.found)
+    outputs = list(node.outputs) + [""] * (len(body.results) - len(node.outputs))
+    axes = handed_out([len(b.shape(x)) + 1 for x in body.results[len(states) :]])
+    ends = outputs[: len(states)]
+    stacked = [b.fresh(f"{name}_stacked") if name else "" for name in outputs[len(states) :]]
+    runs = Runs(b.shape(along[0])[0])
+    problem = _emit(importer, node, runs, states, along, body, [*ends, *stacked], False, why)
+    if problem is not None:
+        return problem
+    for name, whole, (axis, back) in zip(outputs[len(states) :], stacked, axes, strict=True):
+        if name:
+            through = OnnxNode("Identity", "", 1, f"{node.name}/{name}", (), (name,), {}, node.source)
+            b.bind(through, name, _moved_to(b, node, whole, axis, back))
+    return None
+
+
+def _imported(
+    importer: Importer,
+    node: OnnxNode,
+    graph: onnx.GraphProto,
+    outer: Scope,
+    given: dict[str, Value],
+    known: dict[str, str],
+    why: str,
+) -> Body | None:
+    inner = outer.within(f"{node.name}/body/")
+    try:
+        return body_of(importer, graph, node, inner, given, known, [o.name for o in graph.output])
+    except ModelError as error:
+        text = f"{error}; it is in the body of node {node.name!r} ({node.op}), which is compiled once: {why}"
+        raise (NotKnown(text, error.value) if isinstance(error, NotKnown) else ModelError(text)) from None
+
+
+def _emit(
+    importer: Importer,
+    node: OnnxNode,
+    runs: Runs,
+    states: Sequence[str],
+    parts: Sequence[str],
+    body: Body,
+    outputs: Sequence[str],
+    asks: bool,
+    why: str,
+) -> str | None:
+    b = importer.builder
+    for x, result in zip(states, body.results[int(asks) :], strict=False):
+        one, two = (f"{b.value(n).dtype}{list(b.shape(n))}" for n in (x, result))
+        if one != two:
+            return f"{why}, and its body takes {one} and gives {two}: what it carries has to keep its shape"
+    if not any(outputs):
+        return None
+    attrs = {
+        "counted": int(bool(runs.count)),
+        "asked": int(bool(runs.condition)),
+        "asks": int(asks),
+        "states": len(states),
+        "parts": len(parts),
+        "limit": runs.limit,
+    }
+    steering = [x for x in (runs.count, runs.condition) if x]
+    emit_control(importer, node, "Loop", (*steering, *states, *parts), (body,), attrs, outputs)
+    return None
+
+
+def _like(b: Builder, node: OnnxNode, x: str, shape: tuple[int, ...]) -> Value:
+    """What a body is given of `x`: its data is not known."""
+    return Value(b.fresh(f"{node.name}/{x}"), b.value(x).dtype, shape)
+
+
+def _kept(graph: onnx.GraphProto, given: Sequence[str], results: Sequence[str]) -> set[int]:
+    """The states that the body hands on as they are."""
+    same = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Identity" and n.domain in ("", "ai.onnx")}
+
+    def origin(name: str) -> str:
+        seen = set[str]()
+        while name in same and name not in seen:
+            seen.add(name)
+            name = same[name]
+        return name
+
+    return {k for k, (one, two) in enumerate(zip(given, results, strict=True)) if origin(two) == one}
+
+
+def _along(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
+    """The value with `axis` first, and reversed along it where the Scan goes `back`."""
+    rank = len(b.shape(x))
+    if axis:
+        perm = (axis, *(d for d in range(rank) if d != axis))
+        x = b.emit(node, "Transpose", (x,), {"perm": perm}, (b.fresh(f"{x}_first"),))
+    return _reversed(b, node, x) if back else x
+
+
+def _moved_to(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
+    """The inverse of _along."""
+    x = _reversed(b, node, x) if back else x
+    if not axis:
+        return x
+    rest = list(range(1, len(b.shape(x))))
+    perm = (*rest[:axis], 0, *rest[axis:])
+    return b.emit(node, "Transpose", (x,), {"perm": perm}, (b.fresh(f"{x}_moved"),))
+
+
+def _reversed(b: Builder, node: OnnxNode, x: str) -> str:
+    bounds: list[Any] = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (-1, LEAST_INT64, 0, -1)]
+    return b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_reversed"),))
