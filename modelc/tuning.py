@@ -20,7 +20,7 @@ from modelc.frontend.steering import Given
 from modelc.inputs import Flags, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.measure import Measurement, Measurer, Where
+from modelc.measure import Cluster, Measurement, Measurer, Where
 from modelc.networks import Made, Network, made, tasks_of
 from modelc.package import check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
@@ -114,8 +114,9 @@ def tune(
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on.
     `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
-    board, `ssh://USER@HOST:PORT/FOLDER`: kernels are measured there, and packages are not timed as wholes unless this
-    machine is the target. `aim` says what is to become small. Raises ModelcError."""
+    board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`: kernels are measured there, and
+    packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Raises
+    ModelcError."""
     place = Path(output) if output is not None else Path(f"{Path(model).stem}.modelc")
     flags = Flags(tuple(shapes), dims or {}, constants or {})
     asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
@@ -202,7 +203,7 @@ def _tune(
     digests = [digest_of(path) for path in models]
     objective = asked.aim.of([path.stem for path in models])
     where = Where.parse(asked.runner)
-    if target is None and where.elsewhere:
+    if target is None and where.board is not None:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
     if where.here:
@@ -287,10 +288,7 @@ def _tuned(
         learned.begin(memory.elsewhere(tasks.subjects, lambda task: Space(task, run.target, policy, threads)))
         known = memory.recall(tasks.subjects, scheduler)
     say("tune", f"{len(tasks.subjects)} tasks, {known} records")
-    flush = run.config.flush_denormals
-    with Measurer(
-        run.target, threads=threads, flush=flush, seed=asked.seed, where=where, say=partial(say, "board")
-    ) as measurer:
+    with _measurer(run, where, partial(say, "board"), asked) as measurer:
         search = tune_tasks(tasks.subjects, scheduler, _measuring(measurer), budget, memory, follow)
     notes = (learned.says,) if explorer_class(asked.explorer).learns else ()
     known_to_compile = None if where.command else database
@@ -319,11 +317,18 @@ def _result(network: Network, one: Made, search: Tuned, database: Database | Non
     )
 
 
-def _measuring(measurer: Measurer) -> Measure:
-    """Measures on this machine, with constants as cold as a Subject says."""
+def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked) -> Measurer | Cluster:
+    threads, flush, seed = asked.threads, run.config.flush_denormals, asked.seed
+    if where.cluster:
+        return Cluster(run.target, where.cluster, code_version, threads=threads, flush=flush, seed=seed, say=say)
+    return Measurer(run.target, threads=threads, flush=flush, seed=seed, where=where, say=say)
+
+
+def _measuring(measurer: Measurer | Cluster) -> Measure:
+    """Measures with constants as cold as a Subject says."""
 
     def measure(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-        measured = measurer.subject(subject.task, subject.cold_bytes)
+        measured: Any = measurer.subject(subject.task, subject.cold_bytes)
         numbers = {measurer.submit(measured, candidate): index for index, candidate in enumerate(candidates)}
         for number, measurement in measurer.results():
             yield numbers[number], measurement

@@ -57,7 +57,7 @@ def network(folder: Path) -> Path:
         (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, ppo, random, construct"),
         (["--target", "raspberry-pi-4"], "tuning measures"),
         (["--runner", "no-such-program -x"], "there is no such program; expected local"),
-        (["--runner", "dask://here:8786"], "there is no such program; expected local"),
+        (["--runner", "dask://here"], "expected dask://HOST:PORT"),
         (["--runner", "ssh://"], "expected ssh://USER@HOST:PORT/FOLDER"),
         (["--runner", "ssh://board"], "kernels run on ssh://board: name the target that it is by --target"),
         (["--runner", "'"], "cannot be read: No closing quotation"),

@@ -39,6 +39,18 @@ def show(name: str, as_json: bool) -> None:
     _print(load_target(name), as_json)
 
 
+@targets.command()
+@click.argument("name", default="native")
+@json_option
+def key(name: str, as_json: bool) -> None:
+    """Prints what a target (default: this machine) is called in databases and by the workers of a cluster."""
+    found = load_target(name).key
+    if as_json:
+        print_json({"key": found})
+    else:
+        say(found)
+
+
 @targets.command("probe")
 @click.option("-o", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
 @json_option

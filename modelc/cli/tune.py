@@ -54,10 +54,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @click.option(
     "--runner",
-    metavar="local|ssh://HOST|COMMAND",
+    metavar="local|ssh://HOST|dask://HOST:PORT|COMMAND",
     default="local",
     show_default=True,
-    help="What runs kernels: a board, or a command to which a program's path is appended.",
+    help="What runs kernels: a board, a cluster, or a command to which a program's path is appended.",
 )
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print events on stdout, a JSON document on each line.")

@@ -15,11 +15,14 @@ runner.c        the runner: a server; runner_job.c reads what a job says, runner
 subject.py      a Task that candidates are measured of
 bench.py        a folder, builders and a runner: one machine's
 measurer.py     candidates in, measurements out: some build while one runs
+worker.py       what a worker of a cluster does
+cluster.py      a Measurer on a Dask cluster
 """
 
+from modelc.measure.cluster import Cluster
 from modelc.measure.measurement import Effort, Limits, Measurement
 from modelc.measure.measurer import Measurer
 from modelc.measure.subject import Subject
 from modelc.measure.where import Where
 
-__all__ = ["Effort", "Limits", "Measurement", "Measurer", "Subject", "Where"]
+__all__ = ["Cluster", "Effort", "Limits", "Measurement", "Measurer", "Subject", "Where"]

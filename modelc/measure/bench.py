@@ -29,7 +29,8 @@ class Bench:
     """Builds for `target` in `builders` processes (one for each processor by default; those on the processors that
     measure stand still meanwhile), and runs kernels on `threads` threads. `flush` is whether subnormals are zero. Where
     the target is not this machine, kernels run under its emulator, and times mean nothing; or where `where` says, and
-    they mean what that makes of them; `say` is told what becomes of a board."""
+    they mean what that makes of them; `say` is told what becomes of a board. `measures`: the runner is started at once,
+    and not with the first run. Raises TargetError where this machine is not the target, then."""
 
     def __init__(
         self,
@@ -41,25 +42,22 @@ class Bench:
         seed: int = 0,
         where: Where = Where(),  # noqa: B008 (frozen)
         say: Callable[[str], None] = lambda text: None,
+        measures: bool = True,
     ) -> None:
         self.target, self.threads, self.limits = target, threads, limits
-        self._flush, self._seed = flush, seed
+        self._flush, self._seed, self._where, self._say = flush, seed, where, say
+        self._runner: Runner | None = None
         self._subjects: dict[tuple[str, int], Subject] = {}
         cpus = sorted(os.sched_getaffinity(0))
         self.measuring = [] if where.elsewhere else cpus[-threads:]
         self._temporary = TemporaryFolder("measure")
         try:
             self.folder = Path(self._temporary.name)
-            if where.board is not None:
-                self._runner: Runner = SshRunner(target, self.folder, where.board, say)
-            else:
-                self._runner = Runner(target, self.folder, self.measuring, where.command)
-            try:
-                self._zygote = Zygote(self.folder, target)
-            except BaseException:
-                self._runner.close()
-                raise
+            if measures:
+                self._start_runner()
+            self._zygote = Zygote(self.folder, target)
         except BaseException:
+            self._close_runner()
             self._temporary.cleanup()
             raise
         self.builders = [Builder(self._zygote, cpus[k % len(cpus)]) for k in range(builders or len(cpus))]
@@ -68,12 +66,24 @@ class Bench:
         """Ends what is being built and run: whoever waits for it gets an answer, or MeasureError."""
         for builder in self.builders:
             builder.kill()
-        self._runner.close()
+        self._close_runner()
 
     def close(self) -> None:
         self.stop()
         self._zygote.close()
         self._temporary.cleanup()
+
+    def _start_runner(self) -> Runner:
+        if self._runner is None:
+            if self._where.board is not None:
+                self._runner = SshRunner(self.target, self.folder, self._where.board, self._say)
+            else:
+                self._runner = Runner(self.target, self.folder, self.measuring, self._where.command)
+        return self._runner
+
+    def _close_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
 
     def subject(self, task: Task, cold_bytes: int = 0) -> Subject:
         """The same one for an equal Task."""
@@ -135,11 +145,12 @@ class Bench:
             seconds=self.limits.run_seconds,
             bytes=self.limits.run_bytes,
         )
+        runner = self._start_runner()
         busy = [b for b in self.builders if b.cpu in self.measuring]
         for builder in busy:
             builder.stop()
         try:
-            answer = self._runner.run(f"{name}.job", job)
+            answer = runner.run(f"{name}.job", job)
         finally:
             for builder in busy:
                 builder.go()
