@@ -1,4 +1,4 @@
-"""For verification: what a model's draws are, and the model with its draws as inputs."""
+"""For verification: what a model's draws are, and the model as a package has it, with its draws as inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from modelc.frontend.random import spelled_out
+from modelc.frontend.restated import restated
 from modelc.frontend.specialise import with_constants
 from modelc.frontend.surgery import save
 from modelc.ir.graph import RANDOM_STATE, Graph, Value
@@ -34,9 +34,9 @@ def with_numbers_given(
 ) -> dict[str, str]:
     """Writes the model with the `draws` (an array like it, by value) as inputs, whose names it returns. `constants` are
     inputs that are known; the model still takes them."""
-    model = onnx.load(path)
+    model, _ = restated(onnx.load(path))
     given = {name: f"{name}/drawn" for name in draws}
-    spelled = spelled_out(with_constants(model, constants) if constants else model)
+    spelled, _ = restated(with_constants(model, constants) if constants else model)
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in spelled.graph.node]
     for node in nodes:
         if node.output and node.output[0] in given:

@@ -25,11 +25,12 @@ from modelc.frontend.fold import KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.load import read_model, sparse_array, tensor_array
-from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, plain
-from modelc.frontend.random import refuse_inner, spelled_out
+from modelc.frontend.random import refuse_inner
+from modelc.frontend.restated import restated
 from modelc.frontend.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.structure import (
+    OTHER_DOMAINS,
     Lack,
     Unsupported,
     captured,
@@ -46,7 +47,7 @@ from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value
 def unsupported(path: str | Path, model: onnx.ModelProto | None = None) -> list[tuple[str, str, str, str]]:
     """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes. `model`
     is what was read from the file, if it was. Raises ModelError if it is no model at all."""
-    model = spelled_out(read_model(path) if model is None else model)
+    model, _ = restated(read_model(path) if model is None else model)
     found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path))))
     return [(u.node, u.op, u.domain, u.reason) for u in found]
 
@@ -64,7 +65,7 @@ def import_model(
     path = Path(path)
     model = read_model(path)
     fix_constants(model, constants or {})
-    model = spelled_out(model)
+    model, notes = restated(model)
     nodes = _live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes)))
@@ -77,7 +78,7 @@ def import_model(
     for name, proto in nodes:
         importer.visit(proto, name, name, scope)
     _refuse(path, advised(uses, importer.lacking))
-    return importer.graph(model.graph, path, inputs)
+    return replace(importer.graph(model.graph, path, inputs), notes=notes)
 
 
 def _live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
@@ -211,8 +212,8 @@ class Importer:
         made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
         if node.domain == "" and self._known(proto, node, scope, made):
             return
-        if (node.domain, node.op) in FUSED:
-            FUSED[node.domain, node.op](b, node)
+        if (node.domain, node.op) in OTHER_DOMAINS:
+            OTHER_DOMAINS[node.domain, node.op](b, node)
         elif importable(node.op, node.domain, node.version):
             (NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
         else:

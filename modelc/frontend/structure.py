@@ -12,9 +12,11 @@ from modelc.frontend.fold import KEPT, RANDOM
 from modelc.frontend.functions import Functions, domain_of, has_body, operator_sets, schema_of
 from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.microsoft import FUSED
-from modelc.frontend.normalise import NORMALISERS
+from modelc.frontend.normalise import NORMALISERS, Normaliser
+from modelc.frontend.trees import TREES
 from modelc.ops import OPERATORS, REFUSED
 
+OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "If", "Scan"}
 SEQUENCES = (
@@ -36,6 +38,10 @@ REASONS = {
         ("NonZero", "Compress", "Range"), "the shape of its result depends on data, and shapes are fixed when compiling"
     ),
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
+}
+REASONS_BY_DOMAIN = {
+    "ai.onnx.ml": "of this domain modelc takes linear models, trees, support vectors for regression, and what prepares "
+    "numbers for them; strings, maps and sequences are not supported"
 }
 
 
@@ -144,7 +150,7 @@ def _unproduced(what: str, name: str, reader: str) -> str:
 
 def importable(op: str, domain: str, version: int) -> bool:
     """Whether the operator has an entry in the operator library or becomes some that have."""
-    if (domain, op) in FUSED:
+    if (domain, op) in OTHER_DOMAINS:
         return True
     if domain == "":
         return op in NORMALISERS or op in OPERATORS or op in HANDLED
@@ -222,6 +228,8 @@ def reason(op: str, domain: str, version: int) -> str:
         return f"ONNX operator set {version} has no such operator"
     if op in REFUSED:
         return REFUSED[op]
+    if domain in REASONS_BY_DOMAIN:
+        return REASONS_BY_DOMAIN[domain]
     if domain:
         return f"operators of the domain {domain!r} are not known to modelc, except those that it lists"
     return "modelc's operator library has no entry for it"

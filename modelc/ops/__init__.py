@@ -22,6 +22,7 @@ from modelc.ops import (
     select,
     shape,
     softmax,
+    trees,
 )
 from modelc.ops.evaluate import evaluate_graph, evaluate_node, in_float64, run, run_blocks
 from modelc.ops.opaque import MEANINGS
@@ -29,7 +30,7 @@ from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
     conv, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
-    rnn, sample, fourier, random, control,
+    rnn, sample, fourier, random, trees, control,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 

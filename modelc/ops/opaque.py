@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,6 +52,39 @@ def scatter_elements(attrs: Mapping[str, Any], x: Array, indices: Array, updates
     return (result,)
 
 
+ANSWERS: tuple[Callable[[Any, Any], bool], ...] = (  # to the question of a branch, by the lower bits of its code
+    lambda x, split: False,
+    operator.le,
+    operator.lt,
+    operator.ge,
+    operator.gt,
+    operator.eq,
+    operator.ne,
+)
+MISSING = 8  # in the code of a branch: the answer for a NaN is yes
+
+
+def trees(
+    attrs: Mapping[str, Any], x: Array, nodes: Array, splits: Array, roots: Array, targets: Array, weights: Array
+) -> tuple[Array, ...]:
+    """Of every sample what the leaves that its trees lead to give to each target, added, or the least or the greatest
+    of it; 0 for a target that nothing is given to."""
+    combine = REDUCE[attrs["aggregate"]]
+    result = np.zeros((len(x), attrs["targets"]), weights.dtype)
+    given = np.zeros(result.shape, bool)
+    for row, root in np.ndindex(len(x), len(roots)):
+        at = int(roots[root])
+        while code := int(nodes[1, at]):
+            value = x[row, nodes[0, at]]
+            yes = ANSWERS[code % MISSING](value, splits[at]) or (code >= MISSING and np.isnan(value))
+            at = int(nodes[2 if yes else 3, at])
+        for k in range(nodes[2, at], nodes[3, at]):
+            place = row, int(targets[k])
+            result[place] = combine(result[place], weights[k]) if given[place] else weights[k]
+            given[place] = True
+    return (result,)
+
+
 def index_ranges(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Range, ...]:
     """Where the operands of `block` that addresses are computed from have to lie."""
     attrs = dict(block.attrs)
@@ -67,4 +101,5 @@ MEANINGS: dict[str, Meaning] = {
     "topk": topk,
     "scatter_nd": scatter_nd,
     "scatter_elements": scatter_elements,
+    "trees": trees,
 }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.frontend.given import numbers, with_numbers_given
 from modelc.frontend.onnx import import_model
+from modelc.frontend.restated import is_restated
 from modelc.ir.graph import Graph
 from modelc.package import Package, machine_of
 from modelc.package.toolchain import native_machine
@@ -26,7 +27,7 @@ def fixed_inputs(package: Package) -> dict[str, NDArray[Any]]:
 
 class Reference:
     """A model for what a package computes of the same inputs. `path` is a file that ONNX Runtime takes: the model's own
-    where the package draws no numbers."""
+    where the package draws no numbers and has what the model has."""
 
     def __init__(self, package: Package, model: str | Path) -> None:
         self._package, self._model, self.path = package, Path(model), Path(model)
@@ -34,10 +35,11 @@ class Reference:
         self._given: dict[str, str] = {}
         self._folder: TemporaryFolder | None = None
         plan = package.manifest.variants[0]
-        if plan.draws:
+        if plan.draws or is_restated(model):
             self._folder = TemporaryFolder("reference")
             self.path = Path(self._folder.name) / "model.onnx"
-            drawn = numbers(self._graph({t.name: t.shape for t in plan.inputs}), 0, 0)
+            shapes = {t.name: t.shape for t in plan.inputs}
+            drawn = numbers(self._graph(shapes), 0, 0) if plan.draws else {}
             self._given = with_numbers_given(self._model, fixed_inputs(package), drawn, self.path)
 
     def feed(self, inputs: Arrays, run: int) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,48 @@
+"""A model in operators and types that a package has: random choices in terms of draws, maps as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from modelc.frontend.classical import ML
+from modelc.frontend.random import spelled_out
+
+
+def restated(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model and what is different in it for its user; the model itself where there is nothing to restate."""
+    tables, notes = _without_maps(model)
+    return spelled_out(tables), notes
+
+
+def is_restated(path: str | Path) -> bool:
+    """Whether ONNX Runtime has to run another model than the one in the file, to be compared with a package."""
+    model = onnx.load(path, load_external_data=False)
+    return restated(model)[0] is not model
+
+
+def _without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """A ZipMap makes a list of maps from classes to numbers of a table with a column for each class; where that is an
+    output and nothing else reads it, the table is the output."""
+    read = {x for node in model.graph.node for x in node.input}
+    wanted = {o.name for o in model.graph.output} - read
+    found = [n for n in model.graph.node if (n.op_type, n.domain) == ("ZipMap", ML) and {*n.output} <= wanted]
+    if not found:
+        return model, ()
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    names = {n.output[0] for n in found}
+    for node in result.graph.node:
+        if node.output and node.output[0] in names:
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))
+    for output in result.graph.output:
+        if output.name in names:
+            output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
+    if all(s.domain not in ("", "ai.onnx") for s in result.opset_import):
+        result.opset_import.append(helper.make_opsetid("", 13))
+    return result, tuple(
+        f"output {name!r} is a table with a column for each class, in the order of the classes, not a list of maps"
+        for name in sorted(names)
+    )
