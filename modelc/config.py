@@ -55,6 +55,7 @@ class Inputs:
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Config:
             "inputs": {
                 "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
                 "constants": dict(self.inputs.constants),
+                "states": dict(self.inputs.states),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -166,8 +168,8 @@ def parse_config(tree: Any, source: str) -> Config:
 
 
 def _inputs(tree: Any, source: str) -> Inputs:
-    section = _section(tree, source, "inputs", ("dims", "constants"))
-    for key in ("dims", "constants"):
+    section = _section(tree, source, "inputs", ("dims", "constants", "states"))
+    for key in ("dims", "constants", "states"):
         if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
             raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
     dims = {}
@@ -185,7 +187,10 @@ def _inputs(tree: Any, source: str) -> Inputs:
                 f"{source}: inputs.constants.{name} is {shown(value)}; expected a number, true, false, a list of them, "
                 "or the path of a .npy file"
             )
-    return Inputs(dims, section["constants"])
+    for name, value in section["states"].items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{source}: inputs.states.{name} is {shown(value)}; expected the name of an output")
+    return Inputs(dims, section["constants"], section["states"])
 
 
 def check_precision(value: Any, place: str) -> str:

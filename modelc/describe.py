@@ -57,6 +57,7 @@ def _package(path: Path) -> dict[str, Any]:
             for plan in m.variants
         ],
         "constants": [_constant(one) for one in m.constants],
+        "states": [{**asdict(one.input), "output": one.output} for one in first.states],
         "steps": len(first.steps),
         "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),

@@ -4,16 +4,17 @@ had it; and the data that a user verifies with."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from modelc.choices import Choices, Shapes
-from modelc.config import Inputs
+from modelc.config import Config, Inputs
+from modelc.errors import ModelError
 from modelc.frontend.steering import Given, Steered, looked_at, steerable, steered
-from modelc.ir.graph import Graph
+from modelc.ir.graph import Graph, Value
 from modelc.package import FixedInput, TensorInfo
 from modelc.verify.check import check_feed, without_constants
 
@@ -73,15 +74,45 @@ def as_chosen(choices: Choices | None, flags: Flags, inputs: Inputs) -> Flags:
     return Flags(shapes, flags.dims, {**constants, **flags.constants})
 
 
+def _given(graph: Graph, states: Mapping[str, str]) -> list[Value]:
+    return [graph.value(name) for name in graph.fed if name not in states]
+
+
 def made_for(choices: Choices, steering: Steered) -> bool:
     """Whether choices of the same model were made for the same shapes and constants."""
     constants = (FixedInput.of(name, array) for name, array in steering.constants.items())
     return choices.shapes == steering.shapes and {*choices.constants} == {*constants}
 
 
-def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, model: Path) -> Arrays:
-    """The data without the constants. Raises InputError where it fits no variant, before any work."""
+def keeping(config: Config, states: Mapping[str, str]) -> Config:
+    """The configuration with more states."""
+    return replace(config, inputs=replace(config.inputs, states={**config.inputs.states, **states}))
+
+
+def check_states(graph: Graph, states: Mapping[str, str]) -> None:
+    """Raises ModelError unless each of `states` is an input of the graph, and the output that it is to be after a run
+    is like it and no other's."""
+    for name, output in states.items():
+        for one, known, what in ((name, graph.fed, "input"), (output, graph.outputs, "output")):
+            if one not in known:
+                raise ModelError(
+                    f"--state {name}={output}: the model has no {what} {one!r}; its {what}s are "
+                    f"{', '.join(map(repr, known))}"
+                )
+        kinds = [f"{v.dtype}{list(v.shape)}" for v in (graph.value(name), graph.value(output))]
+        if kinds[0] != kinds[1]:
+            raise ModelError(
+                f"--state {name}={output}: expected an input and an output alike, found {kinds[0]} and {kinds[1]}; a "
+                "state has one shape: give the model a buffer of fixed capacity and a position in it"
+            )
+        if list(states.values()).count(output) > 1 or output in graph.inputs:
+            raise ModelError(f"--state {name}={output}: {output!r} is another state's output, or an input itself")
+
+
+def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, states: Mapping[str, str], model: Path) -> Arrays:
+    """The data without the constants; states are not given. Raises InputError where it fits no variant, before any
+    work."""
     rest = without_constants(constants, data)
-    taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in map(g.values.__getitem__, g.fed)] for g in graphs]
+    taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in _given(g, states)] for g in graphs]
     check_feed(taken, rest, f"the model {model}")
     return rest

@@ -25,7 +25,7 @@ from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, ToolchainError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
-from modelc.inputs import Flags, as_chosen, fitting, made_for
+from modelc.inputs import Flags, as_chosen, check_states, fitting, keeping, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -90,13 +90,15 @@ def compile(
     dims: Mapping[str, int | Sequence[int]] | None = None,
     constants: Mapping[str, Given] | None = None,
     inputs: Mapping[str, NDArray[Any]] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
     `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
     `precision` (f32, bf16, auto) is said in place of the configuration's. `dims` fixes free dimensions by name, each
     of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
-    where neither `shapes` nor `dims` are given.
+    where neither `shapes` nor `dims` are given; `states` names inputs that the package keeps from run to run, and for
+    each the output that it is after a run.
     `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
     they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
     another model's choices, and for other shapes, the Tasks that occur are taken.
@@ -124,6 +126,7 @@ def compile(
     settings = settings if settings is not None else load_config()
     if precision is not None:
         settings = settings.allowing(precision=check_precision(precision, "precision"))
+    settings = keeping(settings, states or {})
     with blaming(f"model {path}"):
         flags = as_chosen(locked, Flags(tuple(shapes), dims or {}, constants or {}), settings.inputs)
         steering = flags.applied(path, inputs)
@@ -292,8 +295,10 @@ class Run:
         that is asked for."""
         with self.stages.stage("import", str(self.model)) as dump:
             graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
+            states = self.config.inputs.states
+            check_states(graphs[0], states)
             if self.inputs is not None:
-                self.inputs = fitting(self.inputs, graphs, self.constants, self.model)
+                self.inputs = fitting(self.inputs, graphs, self.constants, states, self.model)
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
@@ -409,9 +414,10 @@ class Run:
     ) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
+        checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
-                plan_program(program, compiled, parameters, pack_constant, self.config.check_addresses, expose)
+                plan_program(program, compiled, parameters, pack_constant, checked, expose, {} if expose else states)
                 for program in programs
             )
         tasks = {key: one.candidate for key, one in compiled.items()}

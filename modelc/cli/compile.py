@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from modelc.arrays import read_npz
-from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
+from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets, state_names
 from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say, size
 
 PRECISIONS = ("f32", "bf16", "auto")
@@ -19,6 +19,13 @@ PRECISIONS = ("f32", "bf16", "auto")
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options
+@click.option(
+    "--state",
+    "states",
+    metavar="INPUT=OUTPUT",
+    multiple=True,
+    help="The package keeps this input from run to run, from zeros on: after a run it is this output.",
+)
 @click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
 @click.option(
     "--precision",
@@ -56,6 +63,7 @@ def compile_(
     shapes: tuple[str, ...],
     dims: tuple[str, ...],
     constants: tuple[str, ...],
+    states: tuple[str, ...],
     config: str | None,
     precision: str | None,
     threads: int | None,
@@ -92,6 +100,7 @@ def compile_(
             shapes=sets,
             dims=sizes,
             constants=values,
+            states=state_names(states),
             inputs=feed,
             config=config,
             threads=threads,

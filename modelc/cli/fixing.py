@@ -94,6 +94,17 @@ def constant_values(given: tuple[str, ...]) -> Mapping[str, Any]:
     return found
 
 
+def state_names(given: tuple[str, ...]) -> Mapping[str, str]:
+    """INPUT=OUTPUT for each state."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, output = text.partition("=")
+        if not name or not output or name in found:
+            raise click.BadParameter(f"{text[:200]!r}: expected INPUT=OUTPUT once for each input", param_hint="--state")
+        found[name] = output
+    return found
+
+
 def _is_number(text: str) -> bool:
     return text in ("true", "false") or bool(_WHOLE.fullmatch(text) or _REAL.fullmatch(text))
 

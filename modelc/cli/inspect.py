@@ -72,6 +72,8 @@ def _print_package(found: dict[str, Any]) -> None:
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}")
     verification = found["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
+    for one in found["states"]:
+        say(f"  state {one['name']}: {one['dtype']}{one['shape']}, after a run {one['output']}")
     for one in found["constants"]:
         say(f"  constant      {one['name']}: {one['dtype']}{one['shape']} {one['value']}")
     for note in found["notes"]:

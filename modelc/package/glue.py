@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from modelc.errors import PackageError
 from modelc.package.spec import (
+    ALIGNMENT,
     DTYPE_BYTES,
     Argument,
     Branch,
@@ -85,7 +86,7 @@ def _variant(number: int, plan: Plan) -> str:
     thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
     rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
-    tables += control_tables(str(number), plan)
+    tables += control_tables(str(number), plan) + _states(str(number), plan)
     return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
 
 
@@ -146,6 +147,19 @@ def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
     return f"{shapes}static const modelc_tensor {name}[] = {{\n{rows}    {{0}}}};\n"
 
 
+def _states(number: str, plan: Plan) -> str:
+    """Where each state lies in the half that a run reads, and in the half that it writes."""
+    rows, offset = "", 0
+    for state in plan.states:
+        rows += f"{{{state.read}, {state.written}, {offset}u}}, "
+        offset += -(-state.input.bytes // ALIGNMENT) * ALIGNMENT
+    return f"static const mc_state states_{number}[] = {{{rows}{{0}}}};\n"
+
+
+def _state_bytes(plan: Plan) -> int:
+    return sum(-(-state.input.bytes // ALIGNMENT) * ALIGNMENT for state in plan.states)
+
+
 def control_tables(number: str, plan: Plan) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
     every: list[Control | Loop] = [*plan.control, *plan.loops]
@@ -191,7 +205,10 @@ def _address(argument: Argument | None) -> str:
 
 def _variant_row(number: int, plan: Plan) -> str:
     counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.control) + len(plan.loops)}"
-    return f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, {counts}}},\n"
+    return (
+        f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, states_{number}, {counts}, "
+        f"{len(plan.states)}, {_state_bytes(plan)}u}},\n"
+    )
 
 
 def _c_string(text: str) -> str:

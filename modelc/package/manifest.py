@@ -24,6 +24,7 @@ from modelc.package.spec import (
     Plan,
     RangeCheck,
     Repeat,
+    State,
     Step,
     TensorInfo,
     check_plans,
@@ -74,7 +75,7 @@ class Manifest:
         return text
 
 
-_ABSENT = ("stride", "loops", "control", "slots", "count", "condition", "go")
+_ABSENT = ("stride", "loops", "control", "slots", "states", "count", "condition", "go")
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,6 +161,7 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         loops=tuple(Loop(**loop) for loop in data.get("loops", ())),
         control=tuple(_control(one) for one in data.get("control", ())),
         slots=tuple(data.get("slots", ())),
+        states=tuple(State(**{**one, "input": _tensor(one["input"])}) for one in data.get("states", ())),
     )
 
 

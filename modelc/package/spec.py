@@ -250,6 +250,17 @@ Control = Branch | Repeat
 
 
 @dataclass(frozen=True)
+class State:
+    """An input of the model that the package's handle keeps: zeros, and after each run what the model's `output` was.
+    It is read where slot `read` points and written where `written` does."""
+
+    input: TensorInfo
+    output: str
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
 class ArenaTensor:
     """Where a tensor lives in the arena while it lives."""
 
@@ -263,7 +274,8 @@ class Plan:
     """A variant, the model for one set of input shapes: its steps in order. All variants of a package have the same
     inputs and outputs but for the shapes, and share the parameters. `rounded` are the outputs that are computed through
     values in bfloat16; `loops` are apart and in order. `control` is what a run decides about, each before what is
-    within it; loops are innermost. `slots`: how many bytes lie where each points."""
+    within it; loops are innermost. `slots`: how many bytes lie where each points. `states` are
+    inputs and outputs of the model that are none of the package's."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -274,6 +286,7 @@ class Plan:
     loops: tuple[Loop, ...] = ()
     control: tuple[Control, ...] = ()
     slots: tuple[int, ...] = ()
+    states: tuple[State, ...] = ()
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -430,6 +443,8 @@ def check_control(plan: Plan, where: str) -> None:
         if not first <= cut <= end:
             raise PackageError(f"{where} has a branch of steps {first} to {end} that parts at {cut}")
         around += [part for part in ((cut, end), (first, cut)) if part[0] < part[1]]
+    if any(not 0 <= n < len(plan.slots) for state in plan.states for n in (state.read, state.written)):
+        raise PackageError(f"{where} has states in slots that are not there")
     for one in plan.control:
         slots = [] if isinstance(one, Branch) else [n for c in one.carried for n in (c.read, c.written)]
         slots += [] if isinstance(one, Branch) else [m.slot for m in one.moving]

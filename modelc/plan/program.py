@@ -212,10 +212,12 @@ def plan_program(
     pack: Pack,
     checked: bool = True,
     expose: bool = False,
+    states: Mapping[str, str] | None = None,
 ) -> Plan:
     """The steps of `program` with the kernels `compiled` (by Task.hash); `checked`: what they compute addresses from is
     checked first. With `expose`, what would lie in the arena is an output, stored as the kernels write it, under its
-    own name: for looking at what every kernel computed."""
+    own name: for looking at what every kernel computed. `states` are inputs that the handle keeps, and the outputs that
+    they are after a run."""
     _check_boundary(program)
 
     def body(inner: Program) -> Plan:
@@ -225,17 +227,21 @@ def plan_program(
     roots = _arena_roots(program, uses)
     lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
-    fed = [name for name in program.inputs if name != RANDOM_STATE]
+    made, states = Assembly(), states or {}
+    fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
+    given = [name for name in program.outputs if name not in states.values()]
+    kept = tuple(made.state(_tensor(program.values[one]), other) for one, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
-    places |= {name: Argument("output", k) for k, name in enumerate(program.outputs)}
-    outputs = [_tensor(program.values[name]) for name in program.outputs]
+    places |= {name: Argument("output", k) for k, name in enumerate(given)}
+    places |= {state.input.name: Argument("slot", state.read) for state in kept}
+    places |= {state.output: Argument("slot", state.written) for state in kept}
+    outputs = [_tensor(program.values[name]) for name in given]
     if expose:
         for name, root in roots.items():
             places[name] = Argument("output", len(outputs))
             outputs.append(_tensor(root))
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
     rounded = rounded_values(program)
-    made = Assembly()
     for _, group in groupby(uses, key=type):
         some = list(group)
         made.plain([_step(use, program, places, parameters, pack) for use in some if isinstance(use, Use)])
@@ -247,10 +253,11 @@ def plan_program(
         steps=tuple(made.steps),
         arena_bytes=size,
         memory=tuple(ArenaTensor(i.name, offsets[i.name], i.bytes) for i in sorted(lives, key=lambda i: i.first)),
-        rounded=tuple(name for name in program.outputs if name in rounded),
+        rounded=tuple(name for name in given if name in rounded),
         loops=tuple(made.loops),
         control=tuple(made.control),
         slots=tuple(made.slots),
+        states=kept,
     )
 
 

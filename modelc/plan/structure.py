@@ -10,7 +10,7 @@ from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
-from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, Step
+from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, State, Step, TensorInfo
 from modelc.plan.roll import rolled
 
 Place = Callable[[str], Argument]  # where a value or a temporary lies
@@ -64,6 +64,10 @@ class Assembly:
     loops: list[Loop] = field(default_factory=list)
     control: list[Control] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)  # bytes that each has to reach
+
+    def state(self, tensor: TensorInfo, output: str) -> State:
+        """An input that the handle keeps, and that is `output` after a run."""
+        return State(tensor, output, self._slot(tensor.bytes), self._slot(tensor.bytes))
 
     def plain(self, steps: Sequence[Step]) -> None:
         """Adds steps that run one after another; what repeats becomes a loop."""

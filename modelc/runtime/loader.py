@@ -113,6 +113,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "modelc_input": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
     "modelc_output": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
     "modelc_run": (_I32, (_P, _I32, _P, _P)),
+    "modelc_reset": (_I32, (_P,)),
     "modelc_profile_start": (_I32, (_P,)),
     "modelc_profile_stop": (_I32, (_P,)),
     "modelc_step_count": (_I32, (_P, _I32)),
@@ -177,6 +178,10 @@ class Model:
         finally:
             self._release()
         return results
+
+    def reset(self) -> None:
+        """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
+        self._call("modelc_reset")
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""

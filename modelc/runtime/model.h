@@ -114,6 +114,10 @@ MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32
 MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
                                     void *const *outputs);
 
+/* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this
+ * makes it zeros again. A run that ends with an error leaves it as it was. */
+MODELC_API modelc_status modelc_reset(modelc_handle *handle);
+
 /* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. */
 MODELC_API modelc_status modelc_profile_start(modelc_handle *handle);
 MODELC_API modelc_status modelc_profile_stop(modelc_handle *handle);

@@ -30,6 +30,10 @@ struct modelc_handle {
     int profiling;
     uint64_t random[2]; /* the seed, and the runs so far */
     step_counter **counters; /* [variant][step] */
+    struct kept {
+        uint8_t *halves; /* of the variant's states, one after the other */
+        int turn;        /* the half that the next run reads */
+    } *kept;             /* [variant] */
 };
 
 static _Thread_local char message[1024];
@@ -170,6 +174,14 @@ static modelc_status reserve(modelc_handle *handle) {
                     (unsigned long long)mc_the_model.arena_bytes);
     handle->slots = calloc((size_t)mc_the_model.slot_count + 1, sizeof *handle->slots);
     if (!handle->slots) return fail(MODELC_NO_MEMORY, "out of memory");
+    handle->kept = calloc((size_t)mc_the_model.variant_count, sizeof *handle->kept);
+    if (!handle->kept) return fail(MODELC_NO_MEMORY, "out of memory");
+    for (int32_t v = 0; v < mc_the_model.variant_count; v++) {
+        uint64_t bytes = mc_the_model.variants[v].state_bytes;
+        if (bytes && bytes <= SIZE_MAX / 4) handle->kept[v].halves = mc_map_zeroed((size_t)(2 * bytes));
+        if (bytes && !handle->kept[v].halves)
+            return fail(MODELC_NO_MEMORY, "cannot reserve 2 x %llu bytes for the state", (unsigned long long)bytes);
+    }
     handle->counters = calloc((size_t)mc_the_model.variant_count, sizeof *handle->counters);
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) {
         int32_t steps = mc_the_model.variants[v].step_count;
@@ -219,6 +231,9 @@ void modelc_close(modelc_handle *handle) {
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) free(handle->counters[v]);
     free(handle->counters);
     free(handle->slots);
+    for (int32_t v = 0; handle->kept && v < mc_the_model.variant_count; v++)
+        if (handle->kept[v].halves) mc_unmap(handle->kept[v].halves, (size_t)(2 * mc_the_model.variants[v].state_bytes));
+    free(handle->kept);
     free(handle);
 }
 
@@ -394,12 +409,28 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
     frame.slots = handle->slots;
+    struct kept *kept = &handle->kept[variant];
+    for (int32_t i = 0; i < v->state_count; i++) {
+        uint8_t *first = kept->halves + v->states[i].offset, *second = first + v->state_bytes;
+        frame.slots[v->states[i].read] = kept->turn ? second : first;
+        frame.slots[v->states[i].written] = kept->turn ? first : second;
+    }
     const part all = {0, v->step_count, 0, v->control_count};
     status = run_part(handle, v, all, &frame, handle->profiling ? handle->counters[variant] : NULL);
+    if (!status) kept->turn = !kept->turn; /* after an error the state is as it was */
     mc_float_leave(saved);
     handle->random[1]++;
     pthread_mutex_unlock(&handle->lock);
     return status;
+}
+
+modelc_status modelc_reset(modelc_handle *handle) {
+    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    pthread_mutex_lock(&handle->lock);
+    for (int32_t v = 0; v < mc_the_model.variant_count; v++)
+        if (handle->kept[v].halves) memset(handle->kept[v].halves, 0, (size_t)(2 * mc_the_model.variants[v].state_bytes));
+    pthread_mutex_unlock(&handle->lock);
+    return MODELC_OK;
 }
 
 /* ---- profiling ---- */

@@ -94,15 +94,26 @@ typedef struct mc_control {
     int32_t moving_count;
 } mc_control;
 
+/* What the handle keeps from run to run: it lies in two halves of memory at the same offset, and each run reads one half
+ * and writes the other. */
+typedef struct mc_state {
+    int32_t read; /* slots */
+    int32_t written;
+    uint64_t offset;
+} mc_state;
+
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
     const mc_step *steps;
     const mc_control *control; /* each before what is within it */
+    const mc_state *states;
     int32_t input_count;
     int32_t output_count;
     int32_t step_count;
     int32_t control_count;
+    int32_t state_count;
+    uint64_t state_bytes; /* of one half */
 } mc_variant;
 
 typedef struct mc_model {

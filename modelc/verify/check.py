@@ -27,6 +27,7 @@ from modelc.verify.report import LayerReport, OutputReport, Report
 
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
+LEAST_WITH_STATES = 4  # samples: runs in which a state goes from hand to hand
 LEAST_WITH_BRANCHES = 2  # samples: a condition that is an input is true in one
 
 
@@ -68,10 +69,12 @@ def verify_outputs(
             run = runner(read, stack)
         except VerificationError as error:
             failure, feeds = f"did not run: {error}", iter(())
+        carried = Carried(read)
         for feed in feeds:
-            whole = wanted.feed(feed, compared)
+            whole = wanted.feed({**feed, **carried.before(variant_of(read, feed))}, compared)
             compared += 1
             expected = reference.run(whole)
+            carried.after(expected)
             try:
                 ours = numbers(read, run(feed), expected)
             except VerificationError as error:
@@ -128,8 +131,39 @@ def _as_verification() -> Iterator[None]:
 
 
 def for_the_model(package: Package, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-    """What the model takes where the package takes `feed`."""
-    return {**feed, **fixed_inputs(package)}
+    """What the model takes where the package takes `feed`, and keeps nothing yet."""
+    return {**feed, **fixed_inputs(package), **no_states(package.manifest.variants[variant_of(package, feed)])}
+
+
+def no_states(plan: Plan) -> Arrays:
+    """What a package keeps before its first run."""
+    return {s.input.name: zeros(s.input) for s in plan.states}
+
+
+def zeros(tensor: TensorInfo) -> NDArray[Any]:
+    return np.zeros(tensor.shape, _array_dtype(tensor.dtype))
+
+
+def _array_dtype(dtype: str) -> str:
+    """Of arrays that hold a tensor: what NumPy has no dtype for are its bits."""
+    return "uint16" if dtype == "bfloat16" else "uint8" if dtype in NARROW else dtype
+
+
+class Carried:
+    """What a package keeps from run to run, carried by hand for the model. Under emulation every run is the first."""
+
+    def __init__(self, package: Package) -> None:
+        self._plans = package.manifest.variants
+        self._native = machine_of(package.manifest.target.triple) == native_machine()
+        self._variant, self._states = -1, Arrays()
+
+    def before(self, variant: int) -> Arrays:
+        if variant != self._variant or not self._native:
+            self._variant, self._states = variant, no_states(self._plans[variant])
+        return self._states
+
+    def after(self, outputs: Arrays) -> None:
+        self._states = {s.input.name: outputs[s.output] for s in self._plans[self._variant].states}
 
 
 def without_constants(
@@ -165,7 +199,7 @@ def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
 def check_feed(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> None:
     """Raises InputError if none of the variants of `what` takes these inputs."""
     for tensor in variants[_fitting(variants, feed, what)]:
-        wanted = "uint16" if tensor.dtype == "bfloat16" else "uint8" if tensor.dtype in NARROW else tensor.dtype
+        wanted = _array_dtype(tensor.dtype)
         if feed[tensor.name].dtype.name != wanted:
             raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; {what} takes {wanted}")
 
@@ -175,14 +209,14 @@ def _shown(tensor: TensorInfo) -> str:
 
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
-    """`samples` inputs for every variant, and two at least where it branches, each drawn when it is asked for.
+    """`samples` inputs for every variant, and more where it branches or keeps states, each drawn when it is asked for.
     Without the model, whole numbers are 0 or 1, but for those that kernels address by."""
     uses = None if model is None else read_uses(model)
     for plan in package.manifest.variants:
         spans = _claimed(plan)
         known = {} if uses is None else index_spans(uses, spans)
         every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
-        count = max(samples, LEAST_WITH_BRANCHES if plan.control else 1)
+        count = max(samples, LEAST_WITH_BRANCHES if plan.control else 1, LEAST_WITH_STATES if plan.states else 1)
         yield from (draw_inputs(plan.inputs, every, seed, k) for k in range(count))
 
 

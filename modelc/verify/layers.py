@@ -24,7 +24,7 @@ from modelc.ir.program import Program
 from modelc.package import Package, read_package
 from modelc.partition.precision import rounded_values
 from modelc.scratch import TemporaryFolder
-from modelc.verify.check import as_numbers, runner
+from modelc.verify.check import as_numbers, runner, zeros
 from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.reference import Reference
@@ -102,6 +102,7 @@ def compare_layers(
     """One report for each of `probes` that the model has under the same name, in their order. `exposed` is the package
     with their roots among its outputs."""
     package = read_package(exposed)
+    feed = {**{t.name: zeros(t) for t in package.manifest.variants[0].inputs}, **feed}  # states begin so
     filters = any(plan.filters for plan in package.manifest.variants)
     with TemporaryFolder("layers") as folder, ExitStack() as stack:
         bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"

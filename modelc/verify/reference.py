@@ -38,7 +38,7 @@ class Reference:
         if plan.draws or is_restated(model):
             self._folder = TemporaryFolder("reference")
             self.path = Path(self._folder.name) / "model.onnx"
-            shapes = {t.name: t.shape for t in plan.inputs}
+            shapes = {t.name: t.shape for t in (*plan.inputs, *(s.input for s in plan.states))}
             drawn = numbers(self._graph(shapes), 0, 0) if plan.draws else {}
             self._given = with_numbers_given(self._model, fixed_inputs(package), drawn, self.path)
 

@@ -1,0 +1,140 @@
+"""What a package keeps from run to run: beside ONNX Runtime, which is handed the state each time."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from test_control import INFO, F, I, agree, node, saved
+
+import modelc
+from modelc.errors import ModelError
+from modelc.package import read_package
+from modelc.runtime import ModelError as LoadedError
+
+ROOT = Path(__file__).resolve().parent.parent
+STATES = {"h": "h_next", "last": "x_seen"}
+
+
+def cell(path: Path) -> Path:
+    """h' = tanh(h w + row i of a table + the x before), y = 2 h'."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("MatMul", ["h", "w"], ["hw"]),
+        node("Gather", ["table", "i"], ["row"], axis=0),
+        node("Add", ["hw", "row"], ["a"]),
+        node("Add", ["a", "last"], ["b"]),
+        node("Tanh", ["b"], ["h_next"]),
+        node("Mul", ["h_next", "two"], ["y"]),
+        node("Abs", ["x"], ["x_seen"]),
+    ]
+    weights = {"two": np.float32(2)}
+    weights |= {name: rng.standard_normal((4, 4)).astype(np.float32) for name in ("w", "table")}
+    inputs = [INFO(name, F, ["n", 4]) for name in ("x", "h", "last")] + [INFO("i", I, [])]
+    return saved(path, nodes, inputs, ["y", "h_next", "x_seen"], weights)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("state")
+    model, package = cell(folder / "m.onnx"), folder / "m.modelc"
+    result = modelc.compile(model, output=package, states=STATES, dims={"n": (2, 3)}, database=False)
+    assert result.report is not None and result.report.passed and result.report.samples >= 8
+    assert {one.name for one in result.report.outputs} == {"y"}
+    return model, package
+
+
+class ByHand:
+    """The model, and what it gave last."""
+
+    def __init__(self, model: Path, rows: int) -> None:
+        self.session, self.rows = ort.InferenceSession(str(model)), rows
+        self.state = {name: np.zeros((rows, 4), np.float32) for name in STATES}
+
+    def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        y, *state = self.session.run(["y", *STATES.values()], {**feeds, **self.state})
+        self.state = dict(zip(STATES, state, strict=True))
+        return [y]
+
+
+def feeds(rows: int, k: int, row: int = 1) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(k).standard_normal((rows, 4)).astype(np.float32)
+    return {"x": x, "i": np.asarray(row)}
+
+
+def test_a_state_goes_from_run_to_run_for_each_handle_and_variant(kept) -> None:
+    model, package = kept
+    with modelc.load(package, threads=1) as one, modelc.load(package, threads=2) as other:
+        assert [t.name for t in one.inputs] == ["x", "i"] and [t.name for t in one.outputs] == ["y"]
+        two, three, behind = ByHand(model, 2), ByHand(model, 3), ByHand(model, 2)
+        for k in range(5):
+            agree(one.run(feeds(2, k)), two.run(feeds(2, k)))
+            agree(one.run(feeds(3, k)), three.run(feeds(3, k)))
+            if k % 2:
+                agree(other.run(feeds(2, k)), behind.run(feeds(2, k)))
+        one.reset()
+        two, three = ByHand(model, 2), ByHand(model, 3)
+        for k in range(3):
+            agree(one.run(feeds(2, k)), two.run(feeds(2, k)))
+            agree(one.run(feeds(3, k)), three.run(feeds(3, k)))
+            agree(other.run(feeds(2, k)), behind.run(feeds(2, k)))
+
+
+def test_a_run_that_ends_with_an_error_leaves_the_state(kept) -> None:
+    model, package = kept
+    with modelc.load(package) as loaded:
+        wanted = ByHand(model, 2)
+        for k in range(4):
+            agree(loaded.run(feeds(2, k)), wanted.run(feeds(2, k)))
+            with pytest.raises(LoadedError, match="'i' is 4"):
+                loaded.run(feeds(2, k, row=4))
+
+
+def test_a_package_with_a_state_is_verified_again_rebuilt_and_described(kept, tmp_path) -> None:
+    model, package = kept
+    report = modelc.verify(package, model, per_layer=True)
+    assert report.passed and report.samples >= 8 and {"h_next", "y"} <= {layer.value for layer in report.layers}
+    modelc.compile(model, output=tmp_path / "again", choices=package, verify=False)
+    for name in ("params.bin", "libmodel.so", "choices.json"):
+        assert (package / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert [(one["name"], one["output"]) for one in modelc.inspect(package)["states"]] == [*STATES.items()]
+    plan = read_package(package).manifest.variants[1]
+    assert [state.input.shape for state in plan.states] == [(3, 4)] * 2 and plan.slots == (48,) * 4
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        ({"g": "h_next"}, r"--state g=h_next: the model has no input 'g'; its inputs are 'x', 'h', 'last', 'i'"),
+        ({"h": "z"}, "no output 'z'; its outputs are 'y', 'h_next', 'x_seen'"),
+        ({"i": "y"}, r"expected an input and an output alike, found int64\[\] and float32\[2, 4\]"),
+        ({"h": "h_next", "last": "h_next"}, "'h_next' is another state's output"),
+    ],
+)
+def test_a_state_that_cannot_be_is_a_sentence(tmp_path, states, sentence) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        modelc.compile(cell(tmp_path / "m.onnx"), output=tmp_path / "p", states=states, dims={"n": 2})
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path) -> None:
+    generate = example("generate")
+    path = generate.decoder(tmp_path / "d.onnx")
+    modelc.compile(path, output=tmp_path / "p", states=generate.STATES, verify=False, database=False)
+    session = ort.InferenceSession(str(path))
+    with modelc.load(tmp_path / "p") as model:
+        for token in (5, 17):
+            tokens = generate.generated(model, token, generate.CAPACITY)
+            assert tokens == generate.generated_by_hand(session, token, generate.CAPACITY)
+            assert len(set(tokens)) > 3
