@@ -21,6 +21,7 @@ from modelc.inputs import Flags, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Where
+from modelc.measure.bench import beside
 from modelc.networks import Made, Network, made, tasks_of
 from modelc.package import check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
@@ -32,7 +33,7 @@ from modelc.search.population import Space
 from modelc.search.resume import Memory
 from modelc.search.scheduler import Scheduler
 from modelc.search.standing import Standing, Watch
-from modelc.search.tune import Budget, Measure, Moment, Subject, Tuned, tune_tasks
+from modelc.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
 from modelc.space.sketch import Floats
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
@@ -288,8 +289,8 @@ def _tuned(
         learned.begin(memory.elsewhere(tasks.subjects, lambda task: Space(task, run.target, policy, threads)))
         known = memory.recall(tasks.subjects, scheduler)
     say("tune", f"{len(tasks.subjects)} tasks, {known} records")
-    with _measurer(run, where, partial(say, "board"), asked) as measurer:
-        search = tune_tasks(tasks.subjects, scheduler, _measuring(measurer), budget, memory, follow)
+    with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
+        search = tune_tasks(tasks.subjects, scheduler, _Measuring(measurer), budget, memory, follow)
     notes = (learned.says,) if explorer_class(asked.explorer).learns else ()
     known_to_compile = None if where.command else database
     timed = _is_target(run.target, where)
@@ -324,13 +325,18 @@ def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked)
     return Measurer(run.target, threads=threads, flush=flush, seed=seed, where=where, say=say)
 
 
-def _measuring(measurer: Measurer | Cluster) -> Measure:
+class _Measuring:
     """Measures with constants as cold as a Subject says."""
 
-    def measure(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-        measured: Any = measurer.subject(subject.task, subject.cold_bytes)
-        numbers = {measurer.submit(measured, candidate): index for index, candidate in enumerate(candidates)}
-        for number, measurement in measurer.results():
-            yield numbers[number], measurement
+    def __init__(self, measurer: Measurer | Cluster) -> None:
+        self.measurer: Any = measurer
+        self.ahead = measurer.lead
 
-    return measure
+    def submit(self, subject: Subject, candidate: Candidate) -> int:
+        measured = self.measurer.subject(subject.task, subject.cold_bytes)
+        number: int = self.measurer.submit(measured, candidate)
+        return number
+
+    def result(self) -> tuple[int, Measurement]:
+        found: tuple[int, Measurement] = next(self.measurer.results())
+        return found

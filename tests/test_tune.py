@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
+from modelc.tuning import _Measuring
 
 MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
 
@@ -35,21 +36,29 @@ class Machine:
     """Takes what `noise` and the Candidate's text say: the untuned one 1 ms, others from 0.5 to 1.5 ms; every fifth
     crashes. Interrupted after so many measurements."""
 
-    def __init__(self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30) -> None:
+    def __init__(
+        self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30, ahead: int = 0
+    ) -> None:
         self.untuned, self.noise, self.until, self.calls = {c.key for c in untuned}, noise, until, 0
+        self.ahead, self.submitted, self.batch = ahead, 0, list[tuple[int, int, Candidate]]()
 
     def seconds(self, candidate: Candidate) -> float:
         name = candidate.key
         return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
 
-    def __call__(self, subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-        for index in reversed(range(len(candidates))):
-            self.calls += 1
-            if self.calls > self.until:
-                raise KeyboardInterrupt
-            seconds = self.seconds(candidates[index])
-            good = Measurement("ok", seconds=seconds, noise=self.noise, reference_seconds=1e-3)
-            yield index, Measurement("crashed", "it died") if index % 5 == 4 else good
+    def submit(self, subject: Subject, candidate: Candidate) -> int:
+        self.submitted += 1
+        self.batch.append((self.submitted, len(self.batch), candidate))
+        return self.submitted
+
+    def result(self) -> tuple[int, Measurement]:
+        """The last one first."""
+        self.calls += 1
+        if self.calls > self.until:
+            raise KeyboardInterrupt
+        number, index, candidate = self.batch.pop()
+        good = Measurement("ok", seconds=self.seconds(candidate), noise=self.noise, reference_seconds=1e-3)
+        return number, Measurement("crashed", "it died") if index % 5 == 4 else good
 
 
 def subjects_of(tasks: Sequence[Task]) -> list[Subject]:
@@ -120,15 +129,30 @@ def test_a_task_on_this_machine() -> None:
     subjects = subjects_of([task_of("MatMul", {}, [(16, 32), (32, 32)], (1,)).canonical()])
     quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
     with Measurer(host_target(), builders=1, effort=quick) as measurer:
-
-        def measure(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Measurement]]:
-            measured = measurer.subject(subject.task)
-            numbers = {measurer.submit(measured, c): k for k, c in enumerate(candidates)}
-            for number, measurement in measurer.results():
-                yield numbers[number], measurement
-
         scheduler = Scheduler([Work(1e-5)], total(np.ones((1, 1))))
-        result = tune_tasks(subjects, scheduler, measure, Budget(trials=4), batch=4)
+        result = tune_tasks(subjects, scheduler, _Measuring(measurer), Budget(trials=4), batch=4)
     found = [m for _, m in result.subjects[0].measured]
     assert len(found) == 4 and all(m.ok for m in found), found
     assert 0 < result.subjects[0].seconds < 0.1
+
+
+def test_rounds_overlap_where_measuring_would_run_dry() -> None:
+    """The next round is proposed while the last of the one before are measured; each Task's untuned Candidate
+    goes first, once, and the budget is kept."""
+    subjects = subjects_of(MATMULS)
+    machine, kept, behind = Machine([s.untuned for s in subjects], ahead=5), Kept(), []
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    watched = Machine.submit
+
+    def submit(self: Machine, subject: Subject, candidate: Candidate) -> int:
+        behind.append(len(self.batch))
+        return watched(self, subject, candidate)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Machine, "submit", submit)
+        result = tune_tasks(subjects, scheduler, machine, Budget(trials=60), kept, batch=12)
+    assert result.trials == len(kept) == machine.calls == 60 and not machine.batch
+    assert behind.count(5) >= 4 and max(behind) < 5 + 12, "rounds begin with five on their way"
+    assert len({(s.key, c.key) for s, c in kept}) == 60, "something was measured twice"
+    assert sum(c is s.untuned for s, c in kept) == 2 and [m.trials for m in result.log][-1] == 60
+    assert all(s.best is not s.untuned for s in result.subjects)

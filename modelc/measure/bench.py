@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,17 @@ from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 
 PREPARING = 300.0  # seconds that NumPy may take for the outputs of a Task
+
+
+@contextmanager
+def beside(cpus: Collection[int]) -> Iterator[None]:
+    """This thread, and what it starts, keeps off these processors, if there are others."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, own - set(cpus) or own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 class Bench:

@@ -38,6 +38,7 @@ from modelc.target import Target
 CONNECTING = 10.0  # seconds
 WAITED = 300.0  # seconds for a worker that measures, where the last one has gone
 LOOKING = 2.0  # seconds without an answer, after which is looked who is there
+LEAD = 2  # candidates on their way, for each worker, below which there should be more
 ENDING = 10.0  # seconds that saying goodbye may take
 
 
@@ -110,6 +111,14 @@ class Cluster:
         else:
             self._measure(number)
         return number
+
+    @property
+    def lead(self) -> int:
+        return LEAD * len(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    @property
+    def measuring(self) -> Sequence[int]:
+        return ()
 
     def results(self) -> Iterator[tuple[int, Measurement]]:
         while self._orders:

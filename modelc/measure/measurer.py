@@ -82,6 +82,16 @@ class Measurer:
         return self._numbers
 
     @property
+    def lead(self) -> int:
+        """Candidates on their way, below which builders or the runner will have nothing to do."""
+        return (LEAD + 2) * len(self.bench.builders)
+
+    @property
+    def measuring(self) -> Sequence[int]:
+        """The processors of this machine that kernels run on."""
+        return self.bench.measuring
+
+    @property
     def waiting(self) -> int:
         """Candidates of which no builder has begun: below one for each builder, there should be more."""
         return self._orders.qsize()

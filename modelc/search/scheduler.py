@@ -11,7 +11,7 @@ lies below that.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,10 +58,11 @@ class Scheduler:
         if exhausted:
             self.exhausted.add(task)
 
-    def next(self) -> int | None:
-        """The Task whose turn it is; None where no Task can pay for another round."""
+    def next(self, busy: Collection[int] = ()) -> int | None:
+        """The Task whose turn it is, none of the `busy` ones; None where no Task can pay for another round."""
         slopes = self.slopes()
-        open_ = [k for k in range(len(self.work)) if k not in self.exhausted and self._pays(k, slopes[k])]
+        left = [k for k in range(len(self.work)) if k not in self.exhausted and k not in busy]
+        open_ = [k for k in left if self._pays(k, slopes[k])]
         if not open_:
             return None
         if fresh := [k for k in open_ if not self.histories[k]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -112,7 +112,16 @@ class Subject:
         return 0.0 if self.fastest is None else self.fastest[1].relative * first
 
 
-Measure = Callable[[Subject, Sequence[Candidate]], Iterator[tuple[int, Measurement]]]  # by index, as they come
+class Measure(Protocol):
+    """What measures Candidates. While at most `ahead` are on their way, more are worth proposing."""
+
+    ahead: int
+
+    def submit(self, subject: Subject, candidate: Candidate) -> int:
+        """Takes a Candidate; the number by which result() calls it."""
+
+    def result(self) -> tuple[int, Measurement]:
+        """One of those that were submitted, when the next is measured."""
 
 
 class Records(Protocol):
@@ -142,7 +151,7 @@ class Moment:
 @dataclass(frozen=True)
 class Tuned:
     """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". Of `seconds`, `searching`
-    went into proposing Candidates and learning from them, while nothing was measured."""
+    went into proposing Candidates and learning from them, part of it while others were measured."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
@@ -167,71 +176,130 @@ def tune_tasks(
 ) -> Tuned:
     """Rounds until the budget is spent, no Task can pay for another round, or Ctrl-C. What is measured until then
     counts. The scheduler has a Work for each of `subjects`, in their order."""
-    start = time.monotonic()
-    deadline = start + budget.seconds
-    trials, ended, log, searching = 0, "budget", list[Moment](), 0.0
-    try:
-        while trials < budget.trials and time.monotonic() < deadline:
-            before = time.monotonic()
-            number = scheduler.next()
-            if number is None:
-                ended = "nothing left"
-                break
-            subject = subjects[number]
-            asked = int(min(batch, budget.trials - trials))
-            if records is not None:
-                records.refresh(subject)
-            found = _batch(subject, asked)
-            searching += time.monotonic() - before
-            searching += _measured(subject, found, measure, deadline, records)
-            trials = _trials(subjects)
-            seconds = subject.seconds or float(scheduler.seconds[number])
-            scheduler.took(number, seconds, exhausted=len(found) < asked)
-            networks = tuple(map(float, scheduler.objective.networks(scheduler.seconds)))
-            moment = Moment(time.monotonic() - start, trials, sum(networks), networks)
-            log.append(moment)
-            if progress is not None:
-                progress(moment, subject)
-    except KeyboardInterrupt:
-        ended = "interrupted"
-    return Tuned(tuple(subjects), tuple(log), _trials(subjects), time.monotonic() - start, ended, searching)
+    return _Session(subjects, scheduler, measure, budget, records, progress, batch).run()
 
 
-def _trials(subjects: Sequence[Subject]) -> int:
-    return sum(len(subject.measured) for subject in subjects)
+@dataclass
+class _Round:
+    """Candidates of one Task on their way: `open` are not measured yet; `learnt` are measured, and the explorer has not
+    been told."""
+
+    number: int
+    exhausted: bool
+    first: bool
+    open: int
+    learnt: list[tuple[Individual, Measurement]] = field(default_factory=list)
 
 
-def _batch(subject: Subject, count: int) -> list[tuple[Candidate, Individual | None]]:
+class _Session:
+    """Rounds that overlap: while the last candidates of one are measured, the next is proposed."""
+
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        scheduler: Scheduler,
+        measure: Measure,
+        budget: Budget,
+        records: Records | None,
+        progress: Callable[[Moment, Subject], None] | None,
+        batch: int,
+    ) -> None:
+        self.subjects, self.scheduler, self.measure, self.budget = subjects, scheduler, measure, budget
+        self.records, self.progress, self.batch = records, progress, batch
+        self.start = time.monotonic()
+        self.deadline = self.start + budget.seconds
+        self.searching = 0.0
+        self.log: list[Moment] = []
+        self.rounds: list[_Round] = []
+        self.waiting: dict[int, tuple[_Round, Candidate, Individual | None]] = {}
+        self.begun: set[int] = set()
+
+    @property
+    def trials(self) -> int:
+        return sum(len(subject.measured) for subject in self.subjects)
+
+    def run(self) -> Tuned:
+        ended = "budget"
+        try:
+            while time.monotonic() < self.deadline:
+                while len(self.waiting) <= self.measure.ahead and self._begin():
+                    pass
+                if not self.waiting:
+                    ended = "budget" if self.trials >= self.budget.trials else "nothing left"
+                    break
+                self._take(*self.measure.result())
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        for one in [one for one in self.rounds if one.learnt]:
+            self._close(one)
+        seconds = time.monotonic() - self.start
+        return Tuned(tuple(self.subjects), tuple(self.log), self.trials, seconds, ended, self.searching)
+
+    def _begin(self) -> bool:
+        """Another round, if there is a Task and a budget for one."""
+        before = time.monotonic()
+        asked = int(min(self.batch, self.budget.trials - self.trials - len(self.waiting)))
+        if asked < 1 or before >= self.deadline:
+            return False
+        number = self.scheduler.next({one.number for one in self.rounds if one.first})
+        if number is None:
+            return False
+        subject = self.subjects[number]
+        for one in self.rounds:
+            if one.number == number:
+                self._learn(one)
+        if self.records is not None:
+            self.records.refresh(subject)
+        first = number not in self.begun and not subject.measured
+        self.begun.add(number)
+        found = _batch(subject, asked, first)
+        one = _Round(number, len(found) < asked, first, len(found))
+        self.rounds.append(one)
+        for candidate, individual in found:
+            self.waiting[self.measure.submit(subject, candidate)] = one, candidate, individual
+        self.searching += time.monotonic() - before
+        if not found:
+            self._close(one)
+        return True
+
+    def _take(self, name: int, measurement: Measurement) -> None:
+        """What became of one candidate."""
+        one, candidate, individual = self.waiting.pop(name)
+        subject = self.subjects[one.number]
+        subject.measured.append((candidate, measurement))
+        if self.records is not None:
+            self.records.add(subject, candidate, individual, measurement)
+        if individual is not None:
+            one.learnt.append((individual, measurement))
+        one.open -= 1
+        if not one.open:
+            self._close(one)
+
+    def _learn(self, one: _Round) -> None:
+        before = time.monotonic()
+        learnt, one.learnt = one.learnt, []
+        self.subjects[one.number].explorer.learn(learnt)
+        self.searching += time.monotonic() - before
+
+    def _close(self, one: _Round) -> None:
+        """The end of a round."""
+        self.rounds.remove(one)
+        self._learn(one)
+        subject, scheduler = self.subjects[one.number], self.scheduler
+        scheduler.took(one.number, subject.seconds or float(scheduler.seconds[one.number]), one.exhausted)
+        networks = tuple(map(float, scheduler.objective.networks(scheduler.seconds)))
+        moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks)
+        self.log.append(moment)
+        if self.progress is not None:
+            self.progress(moment, subject)
+
+
+def _batch(subject: Subject, count: int, first: bool) -> list[tuple[Candidate, Individual | None]]:
     """What is measured in one round: at first the untuned Candidate, which may be a point of the space or not."""
-    if subject.measured:
+    if not first:
         return [(one.candidate, one) for one in subject.explorer.propose(count)]
     own, _ = subject.explorer.space.untuned(subject.untuned)
     subject.explorer.skip(subject.untuned)
-    first = [(subject.untuned, own), *subject.again][:count]
-    more = subject.explorer.propose(count - len(first)) if count > len(first) else []
-    return [*first, *((one.candidate, one) for one in more)]
-
-
-def _measured(
-    subject: Subject,
-    batch: Sequence[tuple[Candidate, Individual | None]],
-    measure: Measure,
-    deadline: float,
-    records: Records | None,
-) -> float:
-    """Measures a batch until the deadline. The explorer learns, whatever ends it; the seconds that takes."""
-    learnt = []
-    try:
-        for index, measurement in measure(subject, [candidate for candidate, _ in batch]):
-            candidate, individual = batch[index]
-            subject.measured.append((candidate, measurement))
-            if records is not None:
-                records.add(subject, candidate, individual, measurement)
-            if individual is not None:
-                learnt.append((individual, measurement))
-            if time.monotonic() >= deadline:
-                break
-    finally:
-        before = time.monotonic()
-        subject.explorer.learn(learnt)
-    return time.monotonic() - before
+    known = [(subject.untuned, own), *subject.again][:count]
+    more = subject.explorer.propose(count - len(known)) if count > len(known) else []
+    return [*known, *((one.candidate, one) for one in more)]
