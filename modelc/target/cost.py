@@ -27,6 +27,7 @@ class CostParameters:
     load_cycles: float = 0.15  # of a vector that is loaded, beyond its port: it waits at times
     broadcast_cycles: float = 0.05  # of a scalar that is loaded into all lanes, or of a line that is certainly near
     step_cycles: float = 0.25  # loop control
+    extreme_operations: float = 2.0  # of the larger or the smaller of two floats, neither known not to be NaN
     spill_cycles: float = 1.0  # of a vector that does not fit in the registers
     conflict_cycles: float = 0.6  # of a line in a set of the first cache that more are read in turn from than it holds
     look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
@@ -43,6 +44,7 @@ class CostParameters:
     guarded_cycles: float = 4.0  # of an element that is gathered where a condition holds
     transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
     copy_cycles: float = 1.0  # of a vector that is copied
+    late_share: float = 0.35  # of the registers, that a window unrolled whole may need more: LLVM loads elements late
     apart_cycles: float = 2.5  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
     slow_cycles: float = 12.0  # of a vector of a transcendental function
 
@@ -65,6 +67,7 @@ class CostParameters:
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
     streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
+    streams: float = 16.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0

@@ -1,6 +1,7 @@
 """Seconds of schedules in closed form: nothing is lowered and nothing is measured.
 
 step.py           one reduction step of a register tile: the formula that all others share
+operations.py    vector operations of what a Block computes at one point
 conflicts.py      cache-set conflicts of rows that lie apart, and pages
 register_tile.py  register tiles of a contraction over its whole iteration space
 model.py          what the analytic cost needs to know of a tiled Task, once for all points

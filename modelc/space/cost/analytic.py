@@ -87,7 +87,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
-    prologue = _copies(model, walk, found, asked) / hertz
+    prologue = _copies(model, population, walk, found, asked) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
@@ -124,9 +124,9 @@ def _reshaped(found: Footprint, members: int) -> Footprint:
     return Footprint(*(getattr(found, f.name).reshape(-1, members) for f in fields(Footprint)))
 
 
-def _inside(found: Footprint, loop: int) -> Footprint:
-    """That of the boxes inside one loop [P]."""
-    return Footprint(*(getattr(found, f.name)[loop] for f in fields(Footprint)))
+def _inside(found: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:
+    """That of the boxes inside one loop [P], of some members."""
+    return Footprint(*(getattr(found, f.name)[loop][which] for f in fields(Footprint)))
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
     return boxes[::-1], trips[::-1]
 
 
-def _copies(model: Model, walk: _Walk, found: Sequence[Footprint], cores: int) -> Floats:
+def _copies(model: Model, population: Population, walk: _Walk, found: Sequence[Footprint], cores: int) -> Floats:
     """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
     in which it does not copy much the same again and again (see Tiled.prologue)."""
     tiled, cost = model.tiled, model.target.cost
@@ -213,13 +213,35 @@ def _copies(model: Model, walk: _Walk, found: Sequence[Footprint], cores: int) -
     for copy in model.copies:
         points = copy.points / cores
         copied = np.full(len(total), points * copy.cycles)
-        for which, loops in walk.groups if copy.read is not None else ():
+        for group, (which, loops) in enumerate(walk.groups if copy.read is not None else ()):
             for loop in tiled.moving(copy.read, loops[: -len(tiled.reduction) or None]):  # type: ignore[arg-type]
                 depth = len(loops) - 1 - loops.index(loop)  # from the innermost
-                inside = _inside(found[copy.operand], depth)
-                again = np.prod(walk.trips[depth:, which], axis=0) * inside.elements[which]
-                there = again * (copy.cycles + cost.apart_cycles / tiled.lanes * inside.apart[which])
+                inside = _inside(found[copy.operand], depth, which)
+                again = np.prod(walk.trips[depth:, which], axis=0) * inside.elements
+                tiles = np.prod(walk.trips[len(tiled.reduction) : depth, which], axis=0)  # that read one copy
+                stored = np.where(tiles > 1, 1.0, _stored(model, population, walk, group, inside))
+                unseen = np.maximum(0.0, 1 - cost.streams / inside.runs) * inside.apart
+                through = copy.cycles + cost.apart_cycles / tiled.lanes * inside.apart
+                kept = copy.kept + cost.row_cycles / tiled.lanes * unseen
+                there = again * (stored * through + (1 - stored) * kept)
                 near = (again <= MOST_COPIES * points) | tiled.sliding
                 copied[which] = np.where(near, there, copied[which])
         total = total + copied
     return total
+
+
+def _stored(model: Model, population: Population, walk: _Walk, group: int, inside: Footprint) -> Floats:
+    """The part of a copy of what a single register tile reads that goes through memory. A window that is unrolled whole
+    reads elements by their names: they stay in registers, beside accumulators, and beside weights that the next tile
+    reads again; so does most of what is too much by a little, for it is loaded late."""
+    tiled, (which, loops) = model.tiled, walk.groups[group]
+    if not tiled.whole_window:
+        return np.ones(len(which))
+    inner, some = len(tiled.reduction), population.take(which)
+    again = np.array([loop_of(loop).iterator != tiled.vector for loop in loops[::-1][inner:]])
+    weights = sum(read.load.buffer in tiled.task.constants for read in tiled.reads) * tiled.steps * some.vectors
+    kept = np.where(again[np.argmax(walk.trips[inner:, which] > 1, axis=0)], weights, 0)
+    elements = inside.elements / tiled.lanes
+    needed = np.prod(some.rows, axis=1) * some.vectors + kept + elements
+    room = tiled.target.vector.registers * (1 + tiled.target.cost.late_share)
+    return np.asarray(np.clip((needed - room) / elements, 0.0, 1.0), np.float64)

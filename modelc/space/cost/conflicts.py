@@ -13,25 +13,33 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints
 from modelc.target import Cache, CostParameters
 
 
-def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache) -> Floats:
+def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache, written: Sequence[int] = ()) -> Floats:
     """Lines of the rows of register tiles, `strides` bytes apart, in sets of `cache` that have not as many ways (rows
     4096 bytes apart fall into one): every step reads a line of each, and finds that the others have taken its place
-    [P]."""
+    [P]. `written`: the strides of results whose lines are brought at the same time, to the sets of what is read for
+    them: buffers begin at pages, or nearly."""
     found, back = np.unique(tiles, axis=0, return_inverse=True)
-    total = np.array([_conflicting(tuple(strides), tuple(map(int, tile)), cache) for tile in found], np.float64)
+    known = (tuple(strides), tuple(written), cache)
+    total = np.array([_conflicting(tuple(map(int, tile)), *known) for tile in found], np.float64)
     return total[back.reshape(-1)]
 
 
 @lru_cache(1 << 16)
-def _conflicting(strides: tuple[int, ...], tile: tuple[int, ...], cache: Cache) -> int:
-    if prod(count for count, step in zip(tile, strides, strict=True) if step) <= cache.ways + 1:
+def _conflicting(tile: tuple[int, ...], strides: tuple[int, ...], written: tuple[int, ...], cache: Cache) -> int:
+    rows = [prod(count for count, step in zip(tile, s, strict=False) if step) for s in (strides, written) if s]
+    if sum(rows) <= cache.ways + 1:
         return 0
-    at = np.zeros(1, np.int64)
-    for count, step in zip(tile, strides, strict=True):
-        at = (at[:, None] + np.arange(count if step else 1) * step).reshape(-1)
-    lines = np.unique(at // cache.line)
+    lines = np.concatenate([_lines(tile, s, cache.line) for s in (strides, written) if s])
     held = np.bincount(lines % sets(cache), minlength=sets(cache))
     return int(held[held > cache.ways + 1].sum())
+
+
+def _lines(tile: tuple[int, ...], strides: tuple[int, ...], line: int) -> Ints:
+    """The lines of rows `strides` bytes apart, from the first one on."""
+    at = np.zeros(1, np.int64)
+    for count, step in zip(tile, strides, strict=False):
+        at = (at[:, None] + np.arange(count if step else 1) * step).reshape(-1)
+    return np.unique(at // line)
 
 
 def conflicting_bytes(found: Footprint, cache: Cache) -> Floats:

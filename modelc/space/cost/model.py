@@ -98,7 +98,7 @@ class Model:
             found.append(
                 _Copy(
                     block.points(),
-                    copy_cycles(task, block, tiled.lanes, self.target.cost),
+                    *copy_cycles(task, block, tiled.lanes, self.target.cost),
                     read,
                     places.get(written, -1),
                 )
@@ -108,10 +108,12 @@ class Model:
 
 @dataclass(frozen=True)
 class _Copy:
-    """What one Block copies: its points, the cycles of one, the anchor's read of it, and the operand that this is."""
+    """What one Block copies: its points, the cycles of one, and of one that a register tile keeps in registers; the
+    anchor's read of it, and the operand that this is."""
 
     points: int
     cycles: float
+    kept: float
     read: Access | None
     operand: int
 
@@ -149,12 +151,15 @@ def _moves(access: Reach, parallel: str | None) -> bool:
     return parallel is None or any(loop_of(parallel).iterator in variables(d.index) for d in access.dims)
 
 
-def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> float:
-    """Cycles of one element that `block` copies."""
+def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> tuple[float, float]:
+    """Cycles of one element that `block` copies: through memory, and into registers alone, where there is nothing to
+    store and a register tile loads nothing again."""
     reads, writes = accesses(task, block)
     vector = vector_iterator(block, writes)
     crossed = vector is not None and crossed_iterator(block, vector, reads) is not None
-    return (cost.transpose_cycles if crossed else cost.copy_cycles) / lanes
+    if crossed:
+        return cost.transpose_cycles / lanes, cost.transpose_cycles / lanes
+    return cost.copy_cycles / lanes, cost.load_cycles / lanes
 
 
 def all_fetched(tiled: Tiled) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 import numpy as np
 
 from modelc.ir.expr import DTYPES
-from modelc.space.analysis.access import pieces
+from modelc.space.analysis.access import flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
+from modelc.space.cost.operations import operations
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
+from modelc.space.nest.prefetch import computed
 from modelc.space.sketches.tiled import Bools, Tiled
 
 
@@ -60,7 +63,7 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     in_flight = 1 + target.cost.look_ahead / instructions(tiled, rows, vectors)  # register tiles
     return step_cycles(
         target.cost,
-        accumulators / target.fma_ports,
+        accumulators * operations(tiled.task, tiled.anchor, target.cost) / target.fma_ports,
         wide,
         narrow,
         target.fma_latency / in_flight,
@@ -72,6 +75,12 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 def _conflicts(tiled: Tiled, rows: Ints) -> Floats:
     """Lines at each step that their sets in L1 have no way for, of what lies as it was computed."""
     total = np.zeros(len(rows))
+    if tiled.whole_window:
+        taps = np.array([tiled.ranges[n] for n in tiled.reduction], np.int64)
+        tiles = np.column_stack([rows, np.broadcast_to(taps, (len(rows), len(taps)))])
+        for apart, written in _window_strides(tiled):
+            total += conflicting_lines(apart, tiles, tiled.target.caches[0], written)
+        return total
     for read in tiled.reads:
         strides = [read.strides[n] for n in tiled.inside]
         if read.load.buffer in tiled.task.constants or None in strides or not any(strides):
@@ -79,6 +88,20 @@ def _conflicts(tiled: Tiled, rows: Ints) -> Floats:
         itemsize = DTYPES[tiled.task.buffer(read.load.buffer).dtype].itemsize
         total += conflicting_lines([(s or 0) * itemsize for s in strides], rows, tiled.target.caches[0])
     return total
+
+
+@lru_cache(256)
+def _window_strides(tiled: Tiled) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """How many bytes apart the rows of a register tile and its taps lie, in each operand that was computed, where it is
+    not in a copy but as others left it; and the rows of the results that belong to them."""
+    task, found = tiled.task, []
+    for name, access in computed(task, tiled.anchor).items():
+        flat, itemsize = flat_index(task, access, tiled.ranges), DTYPES[task.buffer(name).dtype].itemsize
+        strides = [stride(flat, n) for n in (*tiled.inside, *tiled.reduction)]
+        written = [tiled.strides.get(n) for n in tiled.inside]
+        if None not in strides and None not in written:
+            found.append((tuple((s or 0) * itemsize for s in strides), tuple((s or 0) * itemsize for s in written)))
+    return tuple(found)
 
 
 def around_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import DTYPES, Expr, Load, Op, children, loads
+from modelc.ir.expr import DTYPES, Op
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, loop_of, trips
+from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import overlapped
 from modelc.space.cost.step import step_cycles
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.target import CostParameters, Target
+from modelc.target import Target
 
 Floats = NDArray[np.float64]
-SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
-FREE = {"select", "cast", "and", "or", "not"}
 
 
 def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Task], float]:
@@ -130,7 +129,7 @@ def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target
     tile, vector, lanes = _register_tile(block, schedule)
     reads, writes = accesses(task, block)
     if vector is None:
-        return block.points() * (1.0 + _operations(block, target.cost) / target.fma_ports)
+        return block.points() * (1.0 + operations(task, block, target.cost) / target.fma_ports)
     wide = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
     lanes = max(1, min(lanes, wide))
     packed = {r.load.buffer for r in reads if r.load.buffer in task.constants and r.load.buffer in candidate.layouts}
@@ -145,7 +144,7 @@ def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target
         sizes = {name: size for name, (_, size) in zip(tile, choice, strict=True)}
         sizes[vector] = ceil(sizes[vector] / lanes)
         total += prod(times for times, _ in choice) * _step_cycles(
-            block, schedule, reads, writes, sizes, vector, lanes, packed, target
+            task, block, schedule, reads, writes, sizes, vector, lanes, packed, target
         )
     return total * around
 
@@ -172,6 +171,7 @@ def _register_tile(block: Block, schedule: BlockSchedule) -> tuple[dict[str, int
 
 
 def _step_cycles(
+    task: Task,
     block: Block,
     schedule: BlockSchedule,
     reads: tuple[Access, ...],
@@ -216,7 +216,7 @@ def _step_cycles(
         schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
     )
     latency = float(target.fma_latency) if block.reduction and looped else 0.0
-    arithmetic = held * _operations(block, cost) / target.fma_ports
+    arithmetic = held * operations(task, block, cost) / target.fma_ports
     cycles = step_cycles(cost, arithmetic, wide, narrow, latency, stores=stored, loops=float(looped))
     guarded = any(isinstance(e, Op) and e.name == "select" for e in block.body)
     element = cost.guarded_cycles if guarded else cost.element_cycles
@@ -226,17 +226,3 @@ def _step_cycles(
 def _aligned(read: Access, vector: str, lanes: int) -> bool:
     """Whether vectors begin where cache lines do, wherever the other iterators are."""
     return all(step is not None and step % lanes == 0 for name, step in read.strides.items() if name != vector)
-
-
-def _operations(block: Block, cost: CostParameters) -> float:
-    """Vector operations of one point; a product that is added counts once."""
-    count = sum(_counted(e, cost.slow_cycles) for e in block.body)
-    return max(1.0, count) if block.reduction else count
-
-
-def _counted(e: Expr, slow: float) -> float:
-    """Vector operations on what is loaded: neither indices, nor the conditions of padding, cost a vector anything."""
-    if isinstance(e, Load) or not isinstance(e, Op) or not loads(e):
-        return 0.0
-    own = slow if e.name in SLOW else 0.0 if e.name in FREE else 1.0
-    return own + sum(_counted(c, slow) for c in children(e))

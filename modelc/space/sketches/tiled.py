@@ -37,6 +37,7 @@ UNROLLED = 2  # reduction steps in one iteration of the innermost loop
 CLUSTERED = 4  # vectors at most that LLVM loads together
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is prefetched
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
+MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 FAR = "far"  # what comes from beyond the second-level cache
 
 
@@ -175,6 +176,11 @@ class Tiled:
     def scattered(self) -> float:
         """Cycles for the elements of one vector of results, where they are not stored side by side."""
         return self.target.cost.scatter_cycles * self.lanes if self.strides.get(self.vector) != 1 else 0.0
+
+    @property
+    def whole_window(self) -> bool:
+        """Whether all reduction steps are written out."""
+        return self.sliding and self.steps <= MAX_TAPS
 
     def vectors(self) -> list[Access]:
         """The operands of which vectors are loaded, not scalars."""

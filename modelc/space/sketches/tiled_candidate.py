@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import afterwards, vectors_end
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MOST_COPIES, Tiled, TiledKnobs
 
-MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
-
 
 def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     """The schedule that `knobs` describe."""
@@ -35,7 +32,7 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     reduction = [f"{n}0" for n in tiled.reduction]
     steps = tiled.unrolled_steps(knobs, tiles)
     tags |= dict.fromkeys(steps, "unroll")
-    if tiled.sliding and prod(i.extent for i in tiled.anchor.reduction) <= MAX_TAPS:
+    if tiled.whole_window:
         tags |= dict.fromkeys(reduction, "unroll")
     layouts = {w.buffer: x for w in (*anchor.writes, *tiled.result.writes) if (x := tile_layout(tiled, w)) is not None}
     free, prefetch = True, {}

@@ -1,0 +1,31 @@
+"""Vector operations of what a Block computes at one point, beside its loads and stores."""
+
+from __future__ import annotations
+
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads
+from modelc.target import CostParameters
+
+SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
+FREE = {"select", "cast", "and", "or", "not"}
+EXTREMES = {"max", "min"}
+
+
+def operations(task: Task, block: Block, cost: CostParameters) -> float:
+    """Vector operations of one point of `block`; a product that is added counts once."""
+    dtype = task.buffer(block.writes[0].buffer).dtype
+    extreme = cost.extreme_operations if dtype in FLOATS else 1.0
+    count = sum(_counted(e, cost.slow_cycles, extreme) for e in block.body)
+    if block.aggregation in EXTREMES:
+        return count + extreme * len(block.body)
+    return max(1.0, count) if block.reduction else count
+
+
+def _counted(e: Expr, slow: float, extreme: float) -> float:
+    """Vector operations on what is loaded: neither indices, nor the conditions of padding, cost a vector anything."""
+    if isinstance(e, Load) or not isinstance(e, Op) or not loads(e):
+        return 0.0
+    own = slow if e.name in SLOW else 0.0 if e.name in FREE else 1.0
+    if e.name in EXTREMES and not any(isinstance(a, Const) for a in e.args):
+        own = extreme
+    return own + sum(_counted(c, slow, extreme) for c in children(e))

@@ -1,0 +1,168 @@
+"""The cost of windows in which each lane is on its own (pooling, depthwise), against what was measured: of each pair of
+register tiles the first one was faster by at least a quarter, on one Zen 4 core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from disassembly import disassembled
+from three_ways import check, task_of
+
+from modelc.codegen.kernels import compile_nest
+from modelc.ir.block import Block, Task
+from modelc.ir.text import parse_task
+from modelc.policy import Policy
+from modelc.space.choose import chosen
+from modelc.space.cost.operations import operations
+from modelc.space.sketches.contraction import Contraction
+from modelc.space.sketches.listing import sketches
+from modelc.target import Cache, CostParameters, Target, load_target
+
+ZEN4 = replace(
+    load_target("x86-64-v4"),
+    cores=1,
+    fma_ports=1,
+    peak={"float32": 116.0},
+    caches=(
+        Cache("L1", 32768, 64, 8, 206.0, False),
+        Cache("L2", 1048576, 64, 8, 111.0, False),
+        Cache("L3", 33554432, 64, 16, 96.1, True),
+    ),
+    memory_bandwidth_gbs=3.78,
+)
+
+Knobs = Mapping[str, int | str]
+
+
+def pool(size: int, channels: int) -> Task:
+    attrs = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 0]}
+    return task_of("MaxPool", attrs, [(1, channels, size, size)], channels_last=True)
+
+
+def depthwise(size: int, channels: int, step: int, taps: int = 3) -> Task:
+    attrs = {"kernel_shape": [taps] * 2, "strides": [step] * 2, "pads": [taps // 2] * 4, "group": channels}
+    shapes = [(1, channels, size, size), (channels, 1, taps, taps)]
+    return task_of("Conv", attrs, shapes, consts=(1,), channels_last=True)
+
+
+@cache
+def sketch_of(name: str, size: int, channels: int, step: int, taps: int = 3) -> Contraction:
+    task = pool(size, channels) if name == "pool" else depthwise(size, channels, step, taps)
+    (found,) = (s for s in sketches(task, ZEN4, Policy()) if isinstance(s, Contraction))
+    return found
+
+
+def tile(w: int, vectors: int, order: str, chunk: int, h: int = 1) -> Knobs:
+    return {"rows.h": h, "rows.w": w, "vectors": vectors, "order": order, "chunk": chunk}
+
+
+MEASURED = {  # microseconds
+    "77, not 196: the copy of a whole row is stored": (
+        ("pool", 112, 64, 2),
+        tile(1, 4, "rows", 1),
+        tile(1, 4, "panels", 56),
+    ),
+    "75, not 162: the copy of eight tiles is stored": (
+        ("pool", 112, 64, 2),
+        tile(2, 1, "rows", 1),
+        tile(7, 1, "panels", 56),
+    ),
+    "78, not 112: a window of 57 vectors is spilled": (
+        ("pool", 112, 64, 2),
+        tile(2, 2, "rows", 1),
+        tile(9, 1, "rows", 1),
+    ),
+    "3.9, not 8.2, though all of it is near": (("pool", 28, 64, 2), tile(2, 1, "rows", 1), tile(7, 1, "panels", 14)),
+    "33, not 61: twelve rows beside ten results": (
+        ("depthwise", 112, 16, 1),
+        tile(2, 1, "panels", 1, 3),
+        tile(1, 1, "panels", 10, 10),
+    ),
+    "108, not 163: and rows of half a page, in few sets": (
+        ("depthwise", 112, 96, 2),
+        tile(2, 1, "panels", 1, 2),
+        tile(1, 1, "panels", 10, 10),
+    ),
+    "193, not 374: rows of whole pages, in one set": (
+        ("depthwise", 160, 32, 1),
+        tile(2, 1, "panels", 1, 2),
+        tile(1, 1, "panels", 1, 6),
+    ),
+    "53, not 61: each window alone is loaded whole": (
+        ("depthwise", 56, 96, 1),
+        tile(2, 1, "rows", 1, 3),
+        tile(1, 4, "rows", 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED)
+def test_what_was_measured_to_be_faster_is_estimated_faster(case: str) -> None:
+    which, *both = MEASURED[case]
+    sketch = sketch_of(*which)
+    names = {k.name: k.values for k in sketch.knobs}
+    points = []
+    for knobs in both:
+        nearest = {"chunk": min(names["chunk"], key=lambda size, k=knobs: abs(int(size) - int(k["chunk"])))}  # type: ignore[misc]
+        values = {**sketch.fixed, **sketch.start_values(), **{n: v for n, v in knobs.items() if n in names}, **nearest}
+        points.append(sketch.point(values))
+    assert sketch.legal(np.array(points)).all()
+    better, worse = sketch.estimate(np.array(points), 1)
+    assert better < 0.95 * worse
+
+
+def test_the_larger_of_two_floats_takes_more_than_a_sum() -> None:
+    """Neither is known to be a number: two instructions decide which is the larger, and a third keeps a NaN."""
+    cost = CostParameters(extreme_operations=2.5, slow_cycles=12.0)
+    counts = {}
+    for body, dtype in (
+        ("max= x[m, k]", "float32"),
+        ("max= x[m, k]", "int32"),
+        ("+= x[m, k]", "float32"),
+        ("+= x[m, k] * x[m, k]", "float32"),
+        ("+= max(x[m, k], 0.0)", "float32"),
+        ("+= max(x[m, k], x[m, 0])", "float32"),
+        ("+= exp(x[m, k])", "float32"),
+    ):
+        kind = "max" if body.startswith("max") else "add"
+        task = parse_task(f"""\
+task t(x) -> (y) anchor s0
+  in x: {dtype}[8, 64]
+  out y: {dtype}[8]
+  block s0 [m:8 | k:64] {kind}
+    y[m] {body.replace("0.0", "float32(0.0)")}""")
+        block = task.block("s0")
+        assert isinstance(block, Block)
+        counts[body, dtype] = operations(task, block, cost)
+    assert list(counts.values()) == [2.5, 1.0, 1.0, 1.0, 1.0, 2.5, 12.0]
+
+
+def test_what_is_chosen_keeps_windows_in_registers(tmp_path: Path) -> None:
+    """For every vector that is stored there are the comparisons of a result, two for each tap and one for the first: no
+    copy is stored."""
+    path = tmp_path / "kernel.o"
+    code = compile_nest(chosen(pool(112, 64), ZEN4).nest, "kernel", ZEN4).object
+    assert code is not None
+    path.write_bytes(code)
+    texts = [text for _, text in disassembled(path, ZEN4.triple) if "zmm" in text]
+    stores = sum(text.startswith("vmov") and text.endswith(")") for text in texts)
+    assert 0 < 17 * stores <= sum(text.startswith("vmaxps") for text in texts)
+
+
+@pytest.mark.parametrize("which", [("pool", 19, 20, 2), ("depthwise", 17, 35, 1), ("depthwise", 19, 35, 2, 5)], ids=str)
+def test_what_is_chosen_computes_right(which: tuple[str, int, int, int]) -> None:
+    check(pool(*which[1:3]) if which[0] == "pool" else depthwise(*which[1:]))
+
+
+def test_targets_say_what_the_larger_of_two_floats_takes() -> None:
+    targets: dict[str, Target] = {name: load_target(name) for name in ("x86-64-v4", "cortex-a76", "armv7-neon")}
+    assert {n: t.cost.extreme_operations for n, t in targets.items()} == {
+        "x86-64-v4": 2.0,
+        "cortex-a76": 1.0,
+        "armv7-neon": 1.0,
+    }
