@@ -103,8 +103,9 @@ def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     ((dtype, shape),) = _quantize_infer(node, inputs)
     over, real = point(names(len(shape))), real_of(x, scale)
     at = _per(node, x, scale, over)
-    divisor = widened(Load("x1", at), scale.dtype, real)
-    body = widened(Load("x0", over), x.dtype, real) / divisor
+    body = widened(Load("x0", over), x.dtype, real)
+    if scale.data is None or (scale.data != 1).any():
+        body = body / widened(Load("x1", at), scale.dtype, real)
     body = body if dtype in NARROW_FLOATS else op("round", body)
     zero = zero_point(inputs, 2, at, real)
     body = body if zero is None else body + zero

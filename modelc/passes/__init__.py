@@ -98,9 +98,7 @@ def run_passes(
     """
     made = [make_pass(spec) for spec in specs]
     for name, apply in made:
-        with blaming(f"pass {name}"):
-            graph = apply(graph)
-        verify_graph(graph, f"pass {name}", infer)
+        graph = checked_pass(graph, name, apply)
         if on_pass is not None:
             on_pass(name, graph)
     if any(node.bodies for node in graph.nodes):
@@ -109,4 +107,12 @@ def run_passes(
     return graph
 
 
-__all__ = ["PASSES", "SIMPLIFY", "Pass", "Spec", "infer", "make_pass", "run_passes"]
+def checked_pass(graph: Graph, name: str, apply: Pass) -> Graph:
+    """`graph` after one pass. Raises InternalError where it fails, and InvalidIR for a broken result; both name it."""
+    with blaming(f"pass {name}"):
+        graph = apply(graph)
+    verify_graph(graph, f"pass {name}", infer)
+    return graph
+
+
+__all__ = ["PASSES", "SIMPLIFY", "Pass", "Spec", "checked_pass", "infer", "make_pass", "run_passes"]

@@ -23,6 +23,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.program import Program
 from modelc.package import Package, read_package
 from modelc.partition.precision import rounded_values
+from modelc.passes.quantized import BYTES, shifted
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import as_numbers, runner, zeros
 from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
@@ -113,8 +114,9 @@ def compare_layers(
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
         probes = tuple(p for p in probes if p.value in known)
         stored = runner(package, stack)(dict(feed))
-        ours = {p.value: as_numbers(p.logical(stored[p.root]), p.dtype) for p in probes}
         plain = stack.enter_context(Engine("ort-plain", bare)).run(whole)
+        numbers = {p.value: as_numbers(p.logical(stored[p.root]), p.dtype) for p in probes}
+        ours = {name: as_in_model(array, plain[name]) for name, array in numbers.items()}
         alike = {name: np.ascontiguousarray(a) for name, a in ours.items() if _alike(a, plain[name])}
         made = cut(wanted_model.path, alike, pieces)
         given = {made.given[name]: array for name, array in alike.items()}
@@ -132,6 +134,15 @@ def compare_layers(
                 apart, steps = judged(found, wanted, span, values.__getitem__, rtol, atol)
             reports.append(LayerReport(p.kernel, p.value, p.nodes, apart, steps))
         return tuple(reports)
+
+
+def as_in_model(ours: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
+    """What is stored as an instruction multiplies it, as the model has it: without the channels that were added, and
+    bytes as the kind that they stand for."""
+    if ours.ndim == wanted.ndim and all(a >= b for a, b in zip(ours.shape, wanted.shape, strict=True)):
+        ours = ours[tuple(slice(n) for n in wanted.shape)]
+    kinds = {ours.dtype.name, wanted.dtype.name}
+    return shifted(ours, wanted.dtype.name) if kinds == set(BYTES) else ours
 
 
 def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -1,0 +1,283 @@
+"""Contractions of quantized operands become contractions of their whole numbers, summed in int32.
+
+    y = Q(Conv(DQ(x, sx, zx), DQ(w, sw, 0)) + DQ(b, sx * sw, 0), sy, zy)     what a quantizer writes
+    y = Q(f32(ConvInteger(x, w) + (b - zx * sum(w))) * (sx * sw / sy), 1, zy)
+
+The sum is exact, and what follows it is done to each element in the kernel's epilogue. The zero point of activations
+is a constant times the sums of the weights, computed here; where it is known only at run time (DynamicQuantizeLinear),
+the same product is a small kernel. A border of padding holds the zero point, and not zero. An instruction takes whole
+numbers of certain dtypes: activations are stored as those, int8 as uint8 with 128 added, where only that is multiplied
+with int8; and as many channels, for which what writes them writes more.
+
+Numbers differ from those of the float contraction by its rounding errors alone: next to a tie a whole number may be a
+step away (README, Quantized models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.graph import Graph, Node
+from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
+from modelc.passes.quantized import (
+    BYTES,
+    LARGEST_SUM,
+    SHIFT,
+    WEIGHTS,
+    Multiplied,
+    Operand,
+    centred_weights,
+    depth_of,
+    is_dequantized,
+    operand,
+    padded,
+    refusal,
+    restored,
+    stored_as,
+)
+from modelc.passes.widen_channels import widened
+
+Array = NDArray[Any]
+CONTRACTIONS = ("Conv", "MatMul", "Gemm")
+MOVES = "MaxPool|Reshape|Transpose|Squeeze|Unsqueeze|Flatten"
+NAMED = 3  # nodes that a note names
+
+
+@dataclass(frozen=True)
+class IntegerContractions:
+    """`units`: what the target has; without one, quantized contractions stay in float."""
+
+    units: tuple[Multiplied, ...]
+
+    def __call__(self, graph: Graph) -> Graph:
+        if self.units:
+            graph = restored(graph, {u.activations for u in self.units})
+            graph = EliminateCommonSubexpressions()(rewrite(graph, Integers(self.units).rules()))
+            graph = widened(graph)
+        return replace(graph, notes=(*graph.notes, *self.notes(graph)))
+
+    def notes(self, graph: Graph) -> list[str]:
+        """Which quantized contractions run in float, and why."""
+        editor, reasons = Editor(graph), dict[str, list[str]]()
+        for node in graph.nodes:
+            if node.op in CONTRACTIONS and any(is_dequantized(editor, x) for x in node.inputs[:2]):
+                name = (node.source or (node.name,))[0]
+                reasons.setdefault(refusal(editor, node, self.units) or "what reads it cannot", []).append(name)
+        return [
+            f"{len(names)} quantized contraction(s) run in float32 ({', '.join(map(repr, names[:NAMED]))}"
+            f"{', ...' * (len(names) > NAMED)}): {reason}"
+            for reason, names in reasons.items()
+        ]
+
+
+# --- the rules ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Integers:
+    """The rules for what a target multiplies."""
+
+    units: tuple[Multiplied, ...]
+
+    def rules(self) -> tuple[Rule, ...]:
+        quantized = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
+        scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
+        to = (Constant("s"), Constant("z"))
+        return (
+            Rule(Op(MOVES, quantized, more=True), sunk),
+            Rule(Op("QuantizeLinear", quantized, Constant("to"), more=True), same),
+            Rule(Op("Conv|MatMul|Gemm", Bind("a"), Bind("b"), more=True), self.contraction, private=False),
+            Rule(Op("QuantizeLinear", scaled, *to), requantized),
+            Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
+            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), Bind("z"), more=True), self.centred),
+            Rule(Op("QLinearConv|QLinearMatMul", Bind("a"), more=True), self.linear),
+        )
+
+    def contraction(self, e: Editor, m: Match) -> str | None:
+        """Conv, MatMul and Gemm over DequantizeLinear."""
+        node = m.root
+        if refusal(e, node, self.units) is not None:
+            return None
+        x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
+        assert x is not None and w is not None
+        weights = centred_weights(e, w)
+        assert weights is not None
+        scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
+        alpha, beta = (node.attrs.get(k, 1.0) if node.op == "Gemm" else 1.0 for k in ("alpha", "beta"))
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        whole = self._whole_bias(e, bias, scale) if bias and alpha == beta == 1.0 else None
+        total = self._sum(e, node, x.whole, weights, int(x.zero.item()), w.whole, whole)
+        spatial = (1,) * (len(e.shape(total)) - 2) if node.op == "Conv" else ()
+        factor = e.constant((scale * np.float32(alpha)).reshape(-1, *spatial), f"{w.whole}_scale", "float32")
+        real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), factor))
+        if bias and whole is None:
+            shape = (-1, *spatial) if node.op == "Conv" else None
+            real = e.add("Add", (real, self._shaped(e, bias, beta, shape)))
+        return real
+
+    def _whole_bias(self, e: Editor, name: str, scale: Array) -> Array | None:
+        """A bias that is quantized by the scales of the sum."""
+        bias = operand(e, name)
+        data = None if bias is None else e.data(bias.whole)
+        if bias is None or data is None or data.ndim != 1 or e.value(bias.whole).dtype != "int32" or bias.zero.any():
+            return None
+        same = bias.scale.size in (1, scale.size) or scale.size == 1
+        if not same or not np.allclose(bias.scale, scale, rtol=1e-6, atol=0):
+            return None
+        return None if np.abs(data.astype(np.int64)).max(initial=0) > LARGEST_SUM // 2 else data.astype(np.int64)
+
+    def _shaped(self, e: Editor, bias: str, beta: float, shape: tuple[int, ...] | None) -> str:
+        """A bias in float32 as it is added to the output."""
+        if beta != 1.0:
+            bias = e.add("Mul", (bias, e.constant(np.float32(beta), f"{bias}_beta", "float32")))
+        if shape is None:
+            return bias
+        return e.add("Reshape", (bias, e.constant((e.shape(bias)[0], *shape[1:]), f"{bias}_shape")))
+
+    def _sum(self, e: Editor, node: Node, x: str, w: Array, zero: int, name: str, bias: Array | None) -> str:
+        """The int32 sum of `x` less its zero point by the weights, and the bias."""
+        dtype = e.value(x).dtype
+        to = stored_as(dtype, self.units)
+        if to != dtype:
+            x, zero = stored(e, x, to), zero + (SHIFT if to == "uint8" else -SHIFT)
+        if "Conv" in node.op:
+            operation, channels, summed, columns = "ConvInteger", 1, 1, 0
+            attrs = {k: v for k, v in node.attrs.items() if k in ("strides", "pads", "dilations", "group")}
+        else:
+            w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
+            operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
+        whole = padded(w.shape[summed], depth_of(to, self.units), attrs.get("group", 1))
+        assert whole is not None
+        if more := whole - w.shape[summed]:
+            x = with_border(e, x, 0, [(0, more) if k == channels else (0, 0) for k in range(len(e.shape(x)))])
+            w = np.pad(w, [(0, more) if k == summed else (0, 0) for k in range(w.ndim)])
+        if zero and any(pads := attrs.get("pads", ())):
+            half = len(pads) // 2
+            x = with_border(e, x, zero, [(0, 0), (0, 0), *zip(pads[:half], pads[half:], strict=True)])
+            attrs["pads"] = (0,) * len(pads)
+        total = e.add(operation, (x, e.constant(w, f"{name}_centred", WEIGHTS)), attrs)
+        others = tuple(k for k in range(w.ndim) if k != columns)
+        offset = -zero * w.astype(np.int64).sum(axis=others) + (0 if bias is None else bias)
+        if not offset.any():
+            return total
+        spatial = (1,) * (w.ndim - 2)
+        return e.add("Add", (total, e.constant(offset.reshape(-1, *spatial), f"{name}_offset", "int32")))
+
+    def centred(self, e: Editor, m: Match) -> str | None:
+        """MatMulInteger and ConvInteger without zero points: they are taken from the sum."""
+        node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
+        weights_zero = e.data(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else np.zeros((), np.int64)
+        zero = node.inputs[2]
+        if w is None or weights_zero is None or ((zero and len(e.shape(zero)) > 1) or prod(e.shape(zero)) != 1):
+            return None
+        columns = 0 if node.op == "ConvInteger" else w.ndim - 1
+        along = [-1 if k == columns else 1 for k in range(w.ndim)]
+        weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
+        depth = depth_of(dtype, self.units)
+        summed = w.shape[1] if columns == 0 else w.shape[0]
+        fits = weights.min(initial=0) >= -SHIFT and weights.max(initial=0) < SHIFT and (columns == 0 or w.ndim == 2)
+        if not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+            return None
+        known, small = e.data(zero), weights.astype(np.int8)
+        if known is not None:
+            return self._sum(e, node, m["a"], small, int(known.item()), m["w"], None)
+        if columns == 0:  # a border of what is known only at run time
+            return None
+        total = self._sum(e, node, m["a"], small, 0, m["w"], None)
+        sums = e.constant(weights.sum(axis=0), f"{m['w']}_sums", "int32")
+        wide = e.add("Cast", (zero,), {"to": "int32"})
+        return e.add("Sub", (total, e.add("Mul", (wide, sums))))
+
+    def linear(self, e: Editor, m: Match) -> str | None:
+        """QLinearConv and QLinearMatMul: x, sx, zx, w, sw, zw, sy, zy, bias."""
+        node = m.root
+        x, w = node.inputs[0], e.data(node.inputs[3])
+        known = [e.data(name) for name in node.inputs[1:8]]
+        if w is None or any(k is None for k in known) or e.value(x).dtype not in BYTES:
+            return None
+        sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in known)
+        columns = 0 if node.op == "QLinearConv" else w.ndim - 1
+        weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns))
+        depth = depth_of(e.value(x).dtype, self.units)
+        summed = w.shape[1] if columns == 0 else w.shape[0]
+        scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
+        fits = columns == 0 or w.ndim == 2
+        if weights is None or not scalars or not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+            return None
+        if e.value(node.inputs[1]).dtype != "float32":
+            return None
+        bias = e.data(node.inputs[8]) if len(node.inputs) > 8 and node.inputs[8] else None
+        total = self._sum(e, node, x, weights, int(zx.item()), node.inputs[3], bias)
+        spatial = (1,) * (len(e.shape(total)) - 2) if columns == 0 else ()
+        factor = sx.reshape(()).astype(np.float64) * sw.reshape(-1) / sy.reshape(())
+        scale = e.constant(factor.reshape(-1, *spatial), f"{node.inputs[3]}_scale", "float32")
+        real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), scale))
+        return e.add("QuantizeLinear", (real, e.constant(np.float32(1), "one", "float32"), node.inputs[7]))
+
+
+def stored(e: Editor, x: str, to: str) -> str:
+    """Bytes as the other kind."""
+    wide = e.add("Cast", (x,), {"to": "int32"})
+    moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
+    return e.add("Cast", (moved,), {"to": to})
+
+
+def with_border(e: Editor, x: str, zero: int, around: Sequence[tuple[int, int]]) -> str:
+    """`x` with so many of its zero point before and after it in each dimension."""
+    pads = [before for before, _ in around] + [after for _, after in around]
+    fill = e.constant(np.asarray(zero), f"{x}_zero", e.value(x).dtype)
+    return e.add("Pad", (x, e.constant(pads, f"{x}_pads"), fill))
+
+
+def sunk(e: Editor, m: Match) -> str | None:
+    """What moves or chooses numbers does so before they are dequantized by one scale: fewer bytes are moved."""
+    node, source = m.root, e.producer(m["real"])
+    scale = e.data(m["s"])
+    assert source is not None and scale is not None
+    if scale.size != 1 or (scale <= 0).any() or len([o for o in node.outputs if o]) > 1 or node.inputs[0] != m["real"]:
+        return None
+    if e.value(m["x"]).dtype not in BYTES or e.data(m["x"]) is not None:
+        return None
+    moved = e.again(node, (m["x"], *node.inputs[1:]))
+    return e.again(source, (moved, *source.inputs[1:]))
+
+
+def same(e: Editor, m: Match) -> str | None:
+    """Quantized by what it was dequantized by: round((q - z) * s / s) + z is q."""
+    node, source = m.root, e.producer(m["real"])
+    assert source is not None
+    one, other = (_numbers(e, n) for n in (node, source))
+    if one is None or one != other or e.value(m["x"]).dtype != e.value(node.outputs[0]).dtype:
+        return None
+    return m["x"]
+
+
+def _numbers(e: Editor, node: Node) -> tuple[float, float] | None:
+    """Scale and zero point, where there is one of each."""
+    scale, zero = e.data(node.inputs[1]), e.data(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        return None
+    return float(scale.item()), float(zero.item())
+
+
+def requantized(e: Editor, m: Match) -> str | None:
+    """The scale of what is written goes into that of the sum."""
+    scale, factor, node = e.data(m["s"]), e.data(m["factor"]), m.root
+    assert scale is not None and factor is not None
+    if e.value(m["sum"]).dtype != "int32" or scale.size != 1 or scale.item() == 1.0 or scale.item() <= 0:
+        return None
+    whole = factor.astype(np.float64) / scale.astype(np.float64).reshape(())
+    if not np.isfinite(whole.astype(np.float32)).all() or e.value(m["s"]).dtype != "float32":
+        return None
+    real = e.add("Mul", (m["cast"], e.constant(whole, f"{m['factor']}_steps", "float32")))
+    if "relu" in m.bound:
+        real = e.add("Relu", (real,))
+    one = e.constant(np.ones(scale.shape, np.float32), "one", "float32")
+    return e.add("QuantizeLinear", (real, one, m["z"]), node.attrs)

@@ -1,0 +1,179 @@
+"""Quantized operands of contractions: what an instruction multiplies, how activations are stored for it, and why a
+contraction of such operands cannot be one of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.expr import DTYPES
+from modelc.ir.graph import Graph, Node, Value
+from modelc.passes.pattern import Editor
+from modelc.target import Target
+
+Array = NDArray[Any]
+WEIGHTS = "int8"
+BYTES = ("int8", "uint8")
+SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
+LARGEST_SUM = (1 << 31) - 1
+LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
+MOST_PADDING = 1.5  # times the channels that are summed
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """What an instruction of the target multiplies: activations of a dtype with int8 weights, `depth` at a time."""
+
+    activations: str
+    depth: int
+
+
+def multiplied(target: Target) -> tuple[Multiplied, ...]:
+    """The dtypes of activations that the target multiplies with int8, summed in int32."""
+    found: dict[str, int] = {}
+    for one in target.available_intrinsics:
+        kinds = [o.dtype for o in one.operands if o != one.accumulator]
+        if one.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
+            continue
+        depth = prod(i.extent for i in one.semantics.iters if i.reduce)
+        depth = max(d.step for o in one.operands for d in o.digits) if one.tiles is not None else depth
+        found[kinds[0]] = min(depth, found.get(kinds[0], depth))
+    return tuple(Multiplied(dtype, depth) for dtype, depth in found.items())
+
+
+def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
+    """How activations of `dtype` are stored to be multiplied with int8."""
+    known = {u.activations for u in units}
+    return dtype if dtype in known or not known else sorted(known)[0]
+
+
+# --- activations as they are multiplied ---------------------------------------------------------------------------
+
+
+def restored(graph: Graph, known: set[str]) -> Graph:
+    """What is quantized to bytes that no instruction multiplies is quantized to those that one does: 128 is added to
+    (or taken from) the zero point, in the node that writes it and in those that read it."""
+    values, consumers = dict(graph.values), graph.consumers()
+    changed: dict[str, Node] = {}
+    for node in graph.nodes:
+        out = node.outputs[0] if node.op == "QuantizeLinear" else ""
+        if not out or values[out].dtype not in BYTES or values[out].dtype in known or out in graph.outputs:
+            continue
+        readers = consumers[out]
+        every = [node, *readers]
+        if any(r.op != "DequantizeLinear" or r.inputs[0] != out for r in readers) or not all(
+            len(r.inputs) > 2 and r.inputs[2] and values[r.inputs[2]].data is not None for r in every
+        ):
+            continue
+        to = "uint8" if values[out].dtype == "int8" else "int8"
+        values[out] = replace(values[out], dtype=to)
+        for one in every:
+            zero = values[one.inputs[2]]
+            assert zero.data is not None
+            name = graph.fresh(f"{zero.name}_{to}")
+            values[name] = Value(name, to, zero.shape, shifted(zero.data, to))
+            changed[one.name] = replace(one, inputs=(*one.inputs[:2], name))
+    nodes = [changed.get(n.name, n) for n in graph.nodes]
+    return replace(graph, values=values).with_nodes(nodes)
+
+
+def shifted(data: Array, to: str) -> Array:
+    """Whole numbers of one kind of byte as the other that stands for the same."""
+    moved = data.astype(np.int16) + (SHIFT if to == "uint8" else -SHIFT)
+    return moved.astype(DTYPES[to])
+
+
+# --- quantized operands -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a DequantizeLinear reads: the value of whole numbers, their scale and zero point; `axis` where these are by
+    index."""
+
+    whole: str
+    scale: Array
+    zero: Array
+    axis: int | None
+
+
+def is_dequantized(e: Editor, name: str) -> bool:
+    node = e.producer(name)
+    return node is not None and node.op == "DequantizeLinear"
+
+
+def operand(e: Editor, name: str) -> Operand | None:
+    """What is dequantized to `name` by constants."""
+    node = e.producer(name)
+    if node is None or node.op != "DequantizeLinear" or node.attrs.get("block_size", 0):
+        return None
+    scale, zero = e.data(node.inputs[1]), e.data(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
+    if scale is None or zero is None or e.value(name).dtype != "float32" or e.value(node.inputs[1]).dtype != "float32":
+        return None
+    axis = None if scale.size == 1 else int(node.attrs.get("axis", 1)) % len(e.shape(name))
+    return Operand(node.inputs[0], scale.reshape(-1), zero.astype(np.int64).reshape(-1), axis)
+
+
+def centred_weights(e: Editor, w: Operand) -> Array | None:
+    """Weights less their zero points as int8; None where they do not fit."""
+    data = e.data(w.whole)
+    if data is None or e.value(w.whole).dtype not in BYTES:
+        return None
+    along = [-1 if k == w.axis else 1 for k in range(data.ndim)]
+    zero = w.zero.reshape(along) if w.zero.size > 1 else w.zero.reshape(())
+    found = data.astype(np.int64) - zero
+    return found.astype(np.int8) if found.min(initial=0) >= -SHIFT and found.max(initial=0) < SHIFT else None
+
+
+def depth_of(dtype: str, units: Sequence[Multiplied]) -> int:
+    """How many channels of activations of `dtype` an instruction multiplies at a time; 0: none does."""
+    return next((u.depth for u in units if u.activations == stored_as(dtype, units)), 0)
+
+
+def padded(channels: int, depth: int, groups: int = 1) -> int | None:
+    """The channels that are summed and as many more as make up whole steps of an instruction; None for too many."""
+    whole = -(-channels // depth) * depth if depth else 0
+    fits = whole == channels or (groups == 1 and whole <= MOST_PADDING * channels)
+    return whole if depth and fits else None
+
+
+def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
+    """Why a contraction of quantized operands is not one of whole numbers; None where it can be."""
+    x, w = (operand(e, name) for name in node.inputs[:2])
+    if not units:
+        return "the target has no instruction that multiplies bytes and adds to int32"
+    if x is None or w is None:
+        return "an operand is not quantized, or by scales that are not constants"
+    if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
+        return "activations are not bytes with one scale"
+    if e.data(w.whole) is None:
+        return "both operands are computed, and instructions for bytes need one that is stored in their order"
+    weights, columns = centred_weights(e, w), columns_of(node, e.shape(node.inputs[1]))
+    if weights is None:
+        return "weights less their zero points are no int8"
+    if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
+        return "scales are not by output channel"
+    groups = int(node.attrs.get("group", 1))
+    summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
+    if padded(summed, depth_of(e.value(x.whole).dtype, units), groups) is None:
+        return f"{summed} channels are summed, too few to be made a multiple of what an instruction takes"
+    if weights.shape[columns] // groups < LEAST_CHANNELS:
+        return f"an output of fewer than {LEAST_CHANNELS} channels does not fill vectors"
+    others = tuple(k for k in range(weights.ndim) if k != columns)
+    if 255 * np.abs(weights.astype(np.int64)).sum(axis=others).max(initial=0) * 2 > LARGEST_SUM:
+        return "sums do not fit in int32"
+    return None
+
+
+def columns_of(node: Node, shape: tuple[int, ...]) -> int | None:
+    """The dimension of the weights that is the output's channels."""
+    if node.op == "Conv":
+        return 0
+    if len(shape) != 2:
+        return None
+    return 0 if node.attrs.get("transB", 0) else 1
