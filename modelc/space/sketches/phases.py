@@ -29,6 +29,7 @@ from modelc.target import Target
 PARALLEL_POINTS = 1 << 16  # a reduction of fewer points is not worth a thread
 ROWS_AT_ONCE = 4  # that are added up in registers before their sum is added to what is stored
 LEAST_STEPS = 16  # of a reduction, for results in memory to cost little beside what is read
+SHORT_CHAIN = 1 << 12  # additions one after the other: of more, parts are more exact, which on one core is all they are
 CACHE_SHARE = 4  # of the nearest cache a stretch of results takes one in so many
 MOST_PARTS = 8  # times as many as are wanted, where only some numbers of parts divide
 
@@ -168,7 +169,7 @@ def parted(
     if block.points() < PARALLEL_POINTS or rows >= 2 * target.cores:
         wanted = 1
     if not side.reduce:
-        wanted = min(wanted, steps // LEAST_STEPS)
+        wanted = min(wanted, steps // (LEAST_STEPS if target.cores > 1 else SHORT_CHAIN))
     size = outer.extent
     if wanted > 1 and steps == outer.extent:
         size = max(unit, size // wanted // unit * unit)
