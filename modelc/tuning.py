@@ -208,7 +208,8 @@ def _tune(
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
     if where.here:
-        _check_here(found)
+        _check_machine(found)
+    _check_features(found, where)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
     if settings.policy.precision == "auto":
         raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
@@ -242,18 +243,23 @@ def _is_target(target: Target, where: Where) -> bool:
     return where.here or (where.elsewhere and load_target("native").key == target.key)
 
 
-def _check_here(target: Target) -> None:
-    """Raises TargetError where this machine cannot run code for `target`."""
+def _check_machine(target: Target) -> None:
+    """Raises TargetError where this machine is another than `target`."""
     if machine_of(target.triple) != native_machine():
         raise TargetError(
             f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot; say through "
             "which --runner"
         )
+
+
+def _check_features(target: Target, where: Where) -> None:
+    """Raises TargetError where this machine could not even verify what is tuned for one of its kind."""
     lacking = sorted(set(target.features) - set(load_target("native").features))
-    if lacking:
+    if lacking and machine_of(target.triple) == native_machine():
+        why = "measures" if where.here else "ends with verifying the package here"
         raise TargetError(
-            f"the target {target.name} has features that this machine lacks ({', '.join(lacking[:5])}): tuning "
-            "measures, so it needs a target that this machine runs, such as native, or a --runner"
+            f"the target {target.name} has features that this machine lacks ({', '.join(lacking[:5])}): tuning {why}, "
+            "so it needs a target that this machine runs, such as native"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,13 +22,13 @@ from onnx import helper
 from test_signals import modelc as modelc_in
 
 import modelc
-from modelc import wholes
+from modelc import tuning, wholes
 from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
 from modelc.config import load_config
 from modelc.database import Conditions, Database, Record, code_version, whole
 from modelc.database.recorded import Recorded
-from modelc.errors import ToolchainError
+from modelc.errors import TargetError, ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure import Measurement
 from modelc.package import emulator, find_toolchain
@@ -74,6 +75,15 @@ def test_refusals_are_sentences_and_come_first(tmp_path, monkeypatch, capsys, ar
         main(["tune", str(path), "--no-database", *arguments])
     said = capsys.readouterr()
     assert stop.value.code == 2 and said.out == "" and sentence in said.err and "Traceback" not in said.err
+    assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize(("runner", "why"), [("local", "measures"), ("env", "ends with verifying the package here")])
+def test_features_that_this_machine_lacks_are_refused_first(tmp_path, monkeypatch, runner: str, why: str) -> None:
+    target = load_target("native")
+    monkeypatch.setattr(tuning, "load_target", lambda name: replace(target, features=target.features[1:]))
+    with pytest.raises(TargetError, match=rf"machine lacks \({re.escape(target.features[0])}\): tuning {why}, so"):
+        tuning.tune(network(tmp_path), target, output=tmp_path / "t.modelc", database=False, runner=runner)
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 

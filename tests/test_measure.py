@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,17 +12,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from three_ways import host_target, task_of, tensor_target
 
-from modelc.errors import ToolchainError
+from modelc.errors import ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
-from modelc.measure import Effort, Limits, Measurement, Measurer
+from modelc.measure import Effort, Limits, Measurement, Measurer, Subject, builder
+from modelc.measure.builder import Prepare, input_file
 from modelc.measure.data import bounds_of, difference, draw
+from modelc.measure.pool import Builder
 from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
 from modelc.scratch import remove_orphans
@@ -303,3 +307,21 @@ def test_measurements_that_are_none() -> None:
     for bad in ({**good, "outcome": "fine"}, {**good, "seconds": "1"}, {**good, "more": 1}, {"outcome": "ok"}):
         with pytest.raises(ValueError, match="measurement"):
             Measurement.from_json(bad)
+
+
+def test_a_full_disk_is_no_candidates_fault(
+    tmp_path: Path, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing counts as failed for it: a database would never try it again."""
+    request = Prepare("t", RELU, 0)
+    assert builder._answer(request, tmp_path)[0] == "done"
+    request = Prepare("u", RELU, 0)
+    (tmp_path / input_file("u", RELU, "x0")).mkdir()  # so that it cannot be written
+    assert builder._answer(request, tmp_path)[0] == "build-failed"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert builder._answer(request, tmp_path) == ("no-room", str(tmp_path.parent))
+    monkeypatch.setattr(Builder, "ask", lambda self, request, seconds: ("no-room", "/tmp"))
+    with pytest.raises(Unmeasurable, match="there is no room in /tmp to build in: make some there, or name another"):
+        measurer.bench.build(
+            "c", Subject("t", RELU, 0), default_candidate(RELU, host_target()), measurer.bench.builders[0]
+        )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from modelc.errors import InvalidIR
+from modelc.errors import InvalidIR, Unmeasurable
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.build import schedule
@@ -109,7 +109,7 @@ class Bench:
         """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""
         with subject.lock:
             if not subject.prepared:
-                outcome, found = builder.ask(Prepare(subject.key, subject.task, self._seed), PREPARING)
+                outcome, found = _asked(builder, Prepare(subject.key, subject.task, self._seed), PREPARING)
                 if outcome != "done":
                     return outcome, f"the outputs of the task are not known: {found}"
                 subject.prepared = True
@@ -118,7 +118,7 @@ class Bench:
         return "done", ""
 
     def build(self, name: str, subject: Subject, candidate: Candidate, builder: Builder) -> tuple[Any, Any]:
-        """("done", BuiltFiles), or the outcome and why not."""
+        """("done", BuiltFiles), or the outcome and why not. Raises Unmeasurable where the disk is full."""
         outcome, why = self.prepare(subject, builder)
         if outcome != "done":
             return outcome, why
@@ -130,7 +130,7 @@ class Bench:
             except InvalidIR as error:
                 return "invalid", str(error)
         request = Build(name, subject.key, subject.task, candidate, self.target, self.limits, scheduled)
-        return builder.ask(request, self.limits.build_seconds)
+        return _asked(builder, request, self.limits.build_seconds)
 
     def part(self, name: str, subject: Subject, found: BuiltFiles) -> Part:
         """What was built as a job has it."""
@@ -183,3 +183,12 @@ class Bench:
         """Removes what a builder wrote of a candidate."""
         for file in (f"{name}.so", *(input_file(name, task, constant) for constant in task.constants)):
             (self.folder / file).unlink(missing_ok=True)
+
+
+def _asked(builder: Builder, request: Prepare | Build, seconds: float) -> tuple[Any, Any]:
+    outcome, found = builder.ask(request, seconds)
+    if outcome == "no-room":
+        raise Unmeasurable(
+            f"there is no room in {found} to build in: make some there, or name another folder by TMPDIR"
+        )
+    return outcome, found

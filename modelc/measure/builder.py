@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ from modelc.plan.program import Compiled, is_serial
 from modelc.target import Target
 
 PR_SET_PDEATHSIG = 1
+LEAST_ROOM = 1 << 20  # bytes of disk, below which it is not a candidate's fault that it was not built
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def serve(inherited: int, folder: Path) -> None:
 
 
 def _answer(request: Prepare | Build, folder: Path) -> tuple[str, Any]:
-    """("done", what it gives), or the outcome and what is wrong."""
+    """("done", what it gives), or the outcome and what is wrong; ("no-room", where) where the disk is full."""
     try:
         if isinstance(request, Prepare):
             return "done", prepare(request, folder)
@@ -108,6 +110,8 @@ def _answer(request: Prepare | Build, folder: Path) -> tuple[str, Any]:
     except MemoryError:
         return "build-failed", "it takes more memory to build than it may"
     except Exception as error:
+        if shutil.disk_usage(folder).free < LEAST_ROOM:
+            return "no-room", str(folder.parent)
         return "build-failed", f"{type(error).__name__}: {error}"
 
 
