@@ -11,28 +11,13 @@ are handled as their bits, bools as bytes of 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from modelc.codegen.opaque_body import C_TYPES, Body, Tensor
+from modelc.codegen.opaque_numeric import det, roi_align, trees
 from modelc.errors import InvalidIR
-from modelc.ir.expr import DTYPES, INTEGERS, NARROW
-
-Tensor = tuple[str, tuple[int, ...]]  # dtype, shape
-C_TYPES = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
-C_TYPES |= {name: f"{name}_t" for name in INTEGERS} | dict.fromkeys(NARROW, "uint8_t")
-
-
-@dataclass(frozen=True)
-class Body:
-    """What one meaning becomes: C declarations that come before the function, its statements, its loop's extent and
-    the bytes of scratch that each thread needs."""
-
-    helpers: str
-    statements: str
-    extent: int
-    scratch_bytes: int = 0
-
+from modelc.ir.expr import DTYPES
 
 Implementation = Callable[[Mapping[str, Any], Sequence[Tensor], Sequence[Tensor]], Body]
 
@@ -303,55 +288,11 @@ static inline uint16_t float16_of(float value) {
 """,
 }
 
-# --- trees --------------------------------------------------------------------------------------------------------
-
-
-def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Body:
-    """Iterations are samples, each of which goes down tree after tree; children come after their parents."""
-    (real, (_, features)), (_, (_, count)), _, (_, (roots,)), *_ = inputs
-    ((dtype, (_, targets)),) = outputs
-    first = {"add": "0", "min": "INFINITY", "max": "-INFINITY"}[attrs["aggregate"]]
-    combine = {"add": "+= w", "min": "= w < y[t] ? w : y[t]", "max": "= w > y[t] ? w : y[t]"}[attrs["aggregate"]]
-    statements = f"""\
-    const int32_t *feature = x1, *code = x1 + {count}, *yes = x1 + {2 * count}, *no = x1 + {3 * count};
-    for (int64_t row = begin; row < end; row++) {{
-        const {C_TYPES[real]} *x = x0 + row * {features};
-        {C_TYPES[dtype]} *y = y0 + row * {targets};
-        for (int32_t t = 0; t < {targets}; t++) y[t] = {first};
-        for (int32_t tree = 0; tree < {roots}; tree++) {{
-            int32_t at = x3[tree];
-            while (code[at]) at = answer(code[at], x[feature[at]], x2[at]) ? yes[at] : no[at];
-            for (int32_t k = yes[at]; k < no[at]; k++) {{
-                const int32_t t = x4[k];
-                const {C_TYPES[dtype]} w = x5[k];
-                y[t] {combine};
-            }}
-        }}
-"""
-    if attrs["aggregate"] != "add":  # nothing was given
-        statements += f"        for (int32_t t = 0; t < {targets}; t++) if (y[t] == {first}) y[t] = 0;\n"
-    return Body(_ANSWER.replace("REAL", C_TYPES[real]), statements + "    }\n", inputs[0][1][0])
-
-
-_ANSWER = """\
-#include <math.h>
-
-static inline int answer(int32_t code, REAL x, REAL split) {
-    if (code >= 8 && x != x) return 1;
-    switch (code & 7) {
-    case 1: return x <= split;
-    case 2: return x < split;
-    case 3: return x >= split;
-    case 4: return x > split;
-    case 5: return x == split;
-    default: return x != split;
-    }
-}
-"""
-
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "topk": top_k,
     "scatter_nd": scatter_nd,
     "scatter_elements": scatter_elements,
     "trees": trees,
+    "roi_align": roi_align,
+    "det": det,
 }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.composed import batch_normalization_in_training, max_unpool, roi_align
 from modelc.frontend.random import ONNX_DRAWS, drawn
 from modelc.frontend.recurrent import recurrent
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
@@ -248,6 +249,9 @@ def _softmax(b: Builder, n: OnnxNode) -> None:
 
 def _batch_normalization(b: Builder, n: OnnxNode) -> None:
     training = n.attrs.get("training_mode", 0) or (n.version < 7 and not n.attrs.get("is_test", 0) and n.wants(1))
+    if n.version >= 14 and training:
+        batch_normalization_in_training(b, n)
+        return
     if training or any(n.outputs[1:]):
         raise n.fail("this is batch normalisation in training mode; export the model for inference")
     if n.attrs.get("spatial", 1) != 1:
@@ -394,6 +398,8 @@ NORMALISERS: dict[str, Normaliser] = {
     "Upsample": _upsample,
     "Resize": _resize,
     "Cast": _cast,
+    "MaxUnpool": max_unpool,
+    "RoiAlign": roi_align,
     "Scatter": _scatter,
     "Clip": _moved_to_inputs((1, "min", "like"), (2, "max", "like")),
     "TopK": _moved_to_inputs((1, "k", "int64")),

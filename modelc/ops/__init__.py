@@ -5,6 +5,7 @@ from modelc.ir.graph import Node
 from modelc.ops import (
     control,
     conv,
+    deform,
     elementwise,
     fourier,
     gather,
@@ -29,7 +30,7 @@ from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
-    conv, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
+    conv, deform, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
     rnn, sample, fourier, random, trees, control,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}

@@ -31,8 +31,8 @@ from modelc.ops.operator import (
 from modelc.ops.window import SPACE, TAPS, Window, spatial_rank, window
 
 
-def finished(contraction: Block, output: Shape, dtype: str, summed: str, bias: bool) -> Definition:
-    """`contraction` (which writes `sum`), then `x2`, a number per channel, added; straight into `y0` if there is
+def finished(contraction: Block, output: Shape, dtype: str, summed: str, bias: bool, at: int = 2) -> Definition:
+    """`contraction` (which writes `sum`), then input `at`, a number per channel, added; straight into `y0` if there is
     nothing to add or convert."""
     if not bias and summed == dtype:
         (write,) = contraction.writes
@@ -49,7 +49,7 @@ def finished(contraction: Block, output: Shape, dtype: str, summed: str, bias: b
     over = point(iters)
     body: Expr = Load("sum", over)
     if bias:
-        body = body + widened(Load("x2", (Var("o"),)), dtype, summed)
+        body = body + widened(Load(f"x{at}", (Var("o"),)), dtype, summed)
     block = assign("bias" if bias else "round", iters, Load("y0", over), widened(body, summed, dtype))
     return Definition((Buffer("sum", summed, output),), (contraction, block))
 

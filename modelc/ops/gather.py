@@ -18,12 +18,14 @@ from modelc.ops.operator import (
     check_known,
     fail,
     fold,
+    given,
     grid,
     known,
     names,
     point,
     required,
     same_type,
+    text,
 )
 
 Outputs = tuple[Value | None, ...]
@@ -175,7 +177,46 @@ def _cumulative(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     )
 
 
+# --- TensorScatter ------------------------------------------------------------------------------------------------
+
+
+def _cache_infer(node: Node, inputs: Inputs) -> Types:
+    cache, update, at = required(node, inputs, 0), required(node, inputs, 1), given(inputs, 2)
+    axis = axis_of(node, len(cache.shape), -2)
+    if axis == 0 or len(update.shape) != len(cache.shape) or update.shape[axis] > cache.shape[axis]:
+        fail(node, f"expected an update of a part of {list(cache.shape)}, found {list(update.shape)}")
+    if (*update.shape[:axis], *update.shape[axis + 1 :]) != (*cache.shape[:axis], *cache.shape[axis + 1 :]):
+        fail(node, f"expected an update like {list(cache.shape)} but for axis {axis}, found {list(update.shape)}")
+    if at is not None and at.shape != cache.shape[:1]:
+        fail(node, f"expected an index for each of {cache.shape[0]} sequences, found {list(at.shape)}")
+    if text(node, "mode", "linear") not in ("linear", "circular"):
+        fail(node, f"expected mode linear or circular, found {text(node, 'mode', 'linear')!r}")
+    return ((cache.dtype, cache.shape),)
+
+
+def _cache(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    """Of every sequence the steps from its index on are the update's; a circular one goes on at its beginning."""
+    cache, update, at = required(node, inputs, 0), required(node, inputs, 1), given(inputs, 2)
+    axis = axis_of(node, len(cache.shape), -2)
+    steps, room = update.shape[axis], cache.shape[axis]
+    circular = text(node, "mode", "linear") == "circular"
+    over = point(names(len(cache.shape)))
+    start: Expr = Const(0)
+    if at is not None:
+        last = room - 1 if circular else room - steps
+        check_known(node, at, at.data, 0, last)
+        start = claim(Load("x2", over[:1]), 0, last)
+        start = start if at.dtype == "int64" else cast("int64", start)
+    step: Expr = over[axis] - start
+    step = op("mod", step + room, room) if circular else step
+    new = op("and", op("ge", step, 0), op("lt", step, steps))
+    near = op("min", op("max", step, 0), steps - 1)
+    body = select(new, Load("x1", (*over[:axis], near, *over[axis + 1 :])), Load("x0", over))
+    return Definition((), (assign("cache", grid(cache.shape), Load("y0", over), body),))
+
+
 OPERATORS = (
+    Operator("TensorScatter", _cache_infer, _cache),
     Operator("Gather", _gather_infer, _gather),
     Operator("GatherElements", _elements_infer, _elements),
     Operator("GatherND", _nd_infer, _nd),

@@ -85,6 +85,50 @@ def trees(
     return (result,)
 
 
+def roi_align(attrs: Mapping[str, Any], x: Array, rois: Array, batch: Array) -> tuple[Array, ...]:
+    """Regions of images at a grid of bins, each the average (or the greatest) of bilinear samples; a region that is not
+    finite has none."""
+    count, channels, *size = attrs["shape"]
+    result = np.zeros((count, channels, *size), x.dtype)
+    for n in range(count):
+        corners = rois[n].astype(np.float64) * attrs["scale"] - (0.5 if attrs["half_pixel"] else 0.0)
+        extent = corners[2:] - corners[:2]
+        extent = extent if attrs["half_pixel"] else np.maximum(extent, 1.0)
+        if not np.isfinite(extent).all():
+            continue
+        bins = extent[::-1] / size  # height, width
+        samples = [max(attrs["samples"] or int(np.ceil(b)), 0) for b in bins]
+        at = [
+            corners[1 - d] + bins[d] * (np.arange(size[d])[:, None] + (np.arange(samples[d]) + 0.5) / samples[d])
+            for d in range(2)
+            if samples[d]
+        ]
+        if len(at) == 2:
+            result[n] = _pooled(x[int(batch[n])], at, attrs["max"])
+    return (result,)
+
+
+def _pooled(image: Array, at: list[Array], greatest: bool) -> Array:
+    """Bins of an image's bilinear samples; `at` are their positions [bin, sample] along each dimension."""
+    inside, low, high, share = [], [], [], []
+    for d, (position, extent) in enumerate(zip(at, image.shape[1:], strict=True)):
+        clamped = np.clip(position, 0, extent - 1)
+        inside.append((position >= -1) & (position <= extent))
+        low.append(np.minimum(clamped.astype(np.int64), extent - 1))
+        high.append(np.minimum(low[d] + 1, extent - 1))
+        share.append(clamped - low[d])
+    corners = []
+    for rows, row_weight in ((low[0], 1 - share[0]), (high[0], share[0])):
+        for columns, weight in ((low[1], 1 - share[1]), (high[1], share[1])):
+            both = (row_weight * inside[0])[:, :, None, None] * (weight * inside[1])[None, None]
+            corners.append(image[:, rows[:, :, None, None], columns[None, None]] * both)
+    return np.maximum.reduce(corners).max((2, 4)) if greatest else np.sum(corners, 0).mean((2, 4))
+
+
+def det(attrs: Mapping[str, Any], x: Array) -> tuple[Array, ...]:
+    return (np.linalg.det(x.astype(np.float64)).astype(x.dtype),)
+
+
 def index_ranges(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Range, ...]:
     """Where the operands of `block` that addresses are computed from have to lie."""
     attrs = dict(block.attrs)
@@ -94,6 +138,8 @@ def index_ranges(block: OpaqueBlock, shapes: Mapping[str, tuple[int, ...]]) -> t
     if block.meaning == "scatter_elements":
         n = shapes[block.inputs[0]][attrs["axis"]]
         return ((block.inputs[1], None, -n, n - 1),)
+    if block.meaning == "roi_align":
+        return ((block.inputs[2], None, 0, shapes[block.inputs[0]][0] - 1),)
     return ()
 
 
@@ -102,4 +148,6 @@ MEANINGS: dict[str, Meaning] = {
     "scatter_nd": scatter_nd,
     "scatter_elements": scatter_elements,
     "trees": trees,
+    "roi_align": roi_align,
+    "det": det,
 }

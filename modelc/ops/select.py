@@ -1,4 +1,4 @@
-"""Operators without an affine form: sorting and scattering, as opaque Blocks."""
+"""Operators without an affine form, as opaque Blocks: sorting, scattering, regions of images, determinants."""
 
 from __future__ import annotations
 
@@ -54,7 +54,54 @@ def _scatter(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (block,))
 
 
+# --- regions of images, determinants --------------------------------------------------------------------------------
+
+REAL = ("float32", "float64")
+
+
+def _roi_infer(node: Node, inputs: Inputs) -> Types:
+    x, rois, batch = (required(node, inputs, k) for k in range(3))
+    if len(x.shape) != 4 or rois.shape != (*batch.shape, 4) or len(batch.shape) != 1:
+        found = f"{list(x.shape)}, {list(rois.shape)} and {list(batch.shape)}"
+        fail(node, f"expected images, regions of 4 numbers and an image's number for each, found {found}")
+    if x.dtype not in REAL or rois.dtype != x.dtype:
+        fail(node, f"expected float32 or float64, found {x.dtype}")
+    if text(node, "mode", "avg") not in ("avg", "max"):
+        fail(node, f"expected mode avg or max, found {text(node, 'mode', 'avg')!r}")
+    size = tuple(int(node.attrs.get(name, 1)) for name in ("output_height", "output_width"))
+    if min(size) < 1:
+        fail(node, f"expected an output of at least one element per dimension, found {list(size)}")
+    return ((x.dtype, (rois.shape[0], x.shape[1], *size)),)
+
+
+def _roi(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x, batch = required(node, inputs, 0), required(node, inputs, 2)
+    check_known(node, batch, batch.data, 0, x.shape[0] - 1)
+    half = text(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    attrs = (
+        ("half_pixel", half),
+        ("max", text(node, "mode", "avg") == "max"),
+        ("samples", int(node.attrs.get("sampling_ratio", 0))),
+        ("scale", float(node.attrs.get("spatial_scale", 1.0))),
+        ("shape", _roi_infer(node, inputs)[0][1]),
+    )
+    return Definition((), (OpaqueBlock("roi", "roi_align", ("x0", "x1", "x2"), ("y0",), attrs),))
+
+
+def _det_infer(node: Node, inputs: Inputs) -> Types:
+    x = required(node, inputs, 0)
+    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2] or x.dtype not in REAL:
+        fail(node, f"expected square matrices of float32 or float64, found {x.dtype}{list(x.shape)}")
+    return ((x.dtype, x.shape[:-2]),)
+
+
+def _det(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    return Definition((), (OpaqueBlock("det", "det", ("x0",), ("y0",)),))
+
+
 OPERATORS = (
+    Operator("RoiAlign", _roi_infer, _roi),
+    Operator("Det", _det_infer, _det),
     Operator("TopK", _topk_infer, _topk),
     Operator("ScatterND", same_type, _scatter),
     Operator("ScatterElements", same_type, _scatter),
