@@ -47,7 +47,11 @@ def test_as_onnx_runtime_computes_them(tmp_path: Path) -> None:
     corners = np.sort(RNG.uniform(-2, 12, (5, 2, 2)), 1).reshape(5, 4).astype(np.float32)
     pooled = RNG.permutation(8 * 10).reshape(1, 1, 8, 10)[:, :, ::2, ::2]
     feeds = {"x": x, "far": far, "mask": floats(2, 2 * 6, 4, 9), "w": floats(6, 2, 3, 2), "bias": floats(6)}
-    feeds |= {"rois": corners, "image": np.array([1, 0, 1, 1, 0]), "ONNX does not allow this: Dimension mismatch": floats(3, 2, 4, 4)}
+    feeds |= {
+        "rois": corners,
+        "image": np.array([1, 0, 1, 1, 0]),
+        "ONNX does not allow this: Dimension mismatch": floats(3, 2, 4, 4),
+    }
     feeds |= {"small": floats(1, 1, 4, 5), "places": np.ascontiguousarray(pooled)}
     attrs = {"group": 2, "offset_group": 2, "strides": [2, 1], "pads": [1, 0, 0, 0], "dilations": [1, 2]}
     nodes = [
@@ -113,7 +117,11 @@ def test_functions_in_c_are_their_meanings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "shapes", "sentence"),
     [
-        (("MaxUnpool", {"kernel_shape": [2]}), {"x": (1, 1, 4, 4), "i": (1, 1, 4, 4)}, "ONNX does not allow this: Attribute kernel_shape"),
+        (
+            ("MaxUnpool", {"kernel_shape": [2]}),
+            {"x": (1, 1, 4, 4), "i": (1, 1, 4, 4)},
+            "ONNX does not allow this: Attribute kernel_shape",
+        ),
         (("TensorScatter", {}), {"x": (1, 3, 4), "i": (1, 5, 4)}, "an update of a part of"),
         (("DeformConv", {}), {"x": (1, 2, 4, 4), "i": (2, 2, 3, 3), "o": (1, 18, 3, 3)}, "offsets of"),
         (("Det", {}), {"x": (2, 3)}, "ONNX does not allow this: Dimension mismatch"),
