@@ -98,6 +98,8 @@ def body_of(
             return None
         results = []
         for name in found:
+            if name in importer.sequences:
+                raise node.fail(f"it gives the sequence {name!r}; expected tensors where it is left to a run")
             result = b.fresh(f"{name}_result")
             through = OnnxNode("Identity", "", 1, f"{inner.prefix}{name}", (), (result,), {}, node.source)
             results.append(b.emit(through, "Identity", (name,), outputs=(result,)))

@@ -28,6 +28,7 @@ from modelc.frontend.load import read_model, sparse_array, tensor_array
 from modelc.frontend.normalise import NORMALISERS, plain
 from modelc.frontend.random import refuse_inner
 from modelc.frontend.restated import restated
+from modelc.frontend.sequences import on_sequences
 from modelc.frontend.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.structure import (
     OTHER_DOMAINS,
@@ -147,6 +148,7 @@ class Importer:
     builder: Builder = field(default_factory=Builder)
     lacking: list[Unsupported] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)  # values that unsupported nodes would have produced
+    sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the values that each is a list of
 
     def inputs(self, values: list[Value], scope: Scope) -> None:
         for value in values:
@@ -204,7 +206,7 @@ class Importer:
 
     def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
         b = self.builder
-        if node.domain == "" and self._stated(node):
+        if on_sequences(self, node) or (node.domain == "" and self._stated(node)):
             return
         if node.domain == "" and (scope.around is not None or scope.prefix):
             refuse_inner(node)
@@ -315,7 +317,14 @@ class Importer:
         for formal, actual in wanted.items():
             if formal not in produced:
                 through = OnnxNode("Identity", "", 1, f"{name}/{formal}", (), (actual,), {}, source)
-                self.builder.bind(through, actual, inner.find(formal))
+                self.hand(through, actual, inner.find(formal))
+
+    def hand(self, node: OnnxNode, output: str, name: str) -> None:
+        """Lets `output` be the value or sequence `name`."""
+        if name in self.sequences:
+            self.sequences[output] = self.sequences[name]
+        else:
+            self.builder.bind(node, output, name)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -323,6 +332,10 @@ class Importer:
         """What was imported. An output that is a constant becomes a copy of it, so that every output is computed."""
         b = self.builder
         outputs = tuple(o.name for o in proto.output)
+        if lists := [name for name in outputs if name in self.sequences]:
+            raise ModelError(
+                f"output {lists[0]!r} of {path} is a sequence of tensors; expected tensors: give each as an output"
+            )
         for declared in (*proto.output, *proto.value_info):
             if declared.name in b.values:
                 check_declared(declared, b.values[declared.name])

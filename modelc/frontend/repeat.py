@@ -54,6 +54,8 @@ def repeated_loop(importer: Importer, node: OnnxNode, graph: onnx.GraphProto, ou
     kept = _kept(graph, formals[2:], [o.name for o in graph.output][1 : 1 + len(states)])
     known = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
     for k, x in enumerate(states):
+        if k not in kept and x in importer.sequences:
+            return f"{why}, and it carries a sequence of tensors, whose length has to be known when compiling"
         if k not in kept:
             given[formals[2 + k]] = _like(b, node, x, b.shape(x))
     body = _imported(importer, node, graph, outer, given, known, why)
@@ -80,7 +82,7 @@ def repeated_loop(importer: Importer, node: OnnxNode, graph: onnx.GraphProto, ou
     for k in kept if problem is None else ():
         if outputs[k]:
             through = OnnxNode("Identity", "", 1, f"{node.name}/{outputs[k]}", (), (outputs[k],), {}, node.source)
-            b.bind(through, outputs[k], states[k])
+            importer.hand(through, outputs[k], states[k])
     return problem
 
 

@@ -13,26 +13,16 @@ from modelc.frontend.functions import Functions, domain_of, has_body, operator_s
 from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, Normaliser
+from modelc.frontend.sequences import ON_SEQUENCES
 from modelc.frontend.trees import TREES
 from modelc.ops import OPERATORS, REFUSED
 
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
-HANDLED = {"Constant", "Shape", "Size", "If", "Scan"}
-SEQUENCES = (
-    "SequenceConstruct",
-    "SequenceEmpty",
-    "SequenceAt",
-    "SequenceInsert",
-    "SequenceErase",
-    "SequenceLength",
-    "SequenceMap",
-    "SplitToSequence",
-    "ConcatFromSequence",
-)
+HANDLED = {"Constant", "Shape", "Size", "If", "Scan", *ON_SEQUENCES}
 REASONS = {
     "Loop": "how often it runs depends on data, so the length of what it hands out is not known when compiling",
-    **dict.fromkeys(SEQUENCES, "sequences of tensors are not supported"),
+    "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
     **dict.fromkeys(
         ("NonZero", "Compress", "Range"), "the shape of its result depends on data, and shapes are fixed when compiling"

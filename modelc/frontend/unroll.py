@@ -203,5 +203,5 @@ def _finish(
     for k, output in enumerate(node.outputs):
         if output:
             through = OnnxNode("Identity", "", 1, f"{node.name}/{output}", (), (output,), {}, node.source)
-            b.bind(through, output, values[index])
+            importer.hand(through, output, values[index])
         index += bool(output) or k < len(states)
