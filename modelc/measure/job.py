@@ -16,9 +16,10 @@ LINE = 64  # bytes: what the runtime places begins at a cache line
 
 @dataclass(frozen=True)
 class Region:
-    """`bytes` of memory filled with copies of `file`, where constants lie cold."""
+    """`bytes` of memory filled with copies of `file`, where constants lie cold, or with other values of this `kind`."""
 
     bytes: int
+    kind: str
     file: str
 
 
@@ -95,7 +96,7 @@ class Job:
             f"place {self.way.place}",
             f"poison {self.way.poison}",
             f"cuts {self.way.cuts}",
-            *(f"region {region.bytes} {region.file}" for region in self.regions),
+            *(f"region {region.bytes} {region.kind} {region.file}" for region in self.regions),
             *buffers,
             *kernels,
             *(f"output {numbers[name]}" for name in self.task.outputs),

@@ -101,4 +101,4 @@ class Effort:
     noise: float = 0.01  # enough
     seconds: float = 0.2  # after which there are no more samples than the least
     slower: float = 3.0  # times the best seconds known: such a candidate is timed once
-    near: float = 1.25  # times them: one that is surely slower is timed as seldom as can be
+    near: float = 1.1  # times them: one that is surely slower is timed as seldom as can be

@@ -11,7 +11,7 @@
  *
  *     threads N            flush 0|1         limit SECONDS BYTES: what its process may take
  *     place low|high|odd   poison BYTE       cuts N: how the kernel is run whose outputs are looked at
- *     region BYTES FILE    memory filled with copies of FILE, kept from job to job: where constants lie cold
+ *     region BYTES KIND FILE    memory filled with copies of FILE, kept for regions of one kind: where constants lie cold
  *     buffer BYTES ITEM poison               ITEM bytes an element; filled with the poison
  *     buffer BYTES ITEM file NAME            contents that no kernel may change
  *     buffer BYTES ITEM cold NAME REGION     the same, but calls that are timed read it from the next place in a region

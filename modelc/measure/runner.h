@@ -66,9 +66,9 @@ typedef struct {
 } result;
 
 typedef struct {
-    char *file;
+    char *kind;
     uint8_t *data;
-    size_t bytes, cursor;
+    size_t bytes, room, cursor; /* bytes of the room are used */
 } region;
 
 /* runner_job.c */

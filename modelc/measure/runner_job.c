@@ -33,35 +33,40 @@ FILE *mr_open_file(const char *name, const char *mode) {
 
 /* ---- regions: where constants lie cold ---- */
 
-static int fill(region *r) {
-    FILE *file = mr_open_file(r->file, "rb");
+static int fill(region *r, const char *name) {
+    FILE *file = mr_open_file(name, "rb");
     if (!file) return 0;
-    size_t pattern = fread(r->data, 1, r->bytes, file);
+    size_t pattern = fread(r->data, 1, r->room, file);
     fclose(file);
     if (!pattern) return 0;
-    for (size_t at = pattern; at < r->bytes; at += pattern) {
-        size_t left = r->bytes - at;
+    for (size_t at = pattern; at < r->room; at += pattern) {
+        size_t left = r->room - at;
         memcpy(r->data + at, r->data, left < pattern ? left : pattern);
     }
     return 1;
 }
 
-/* Without huge pages, as parameters have none that are mapped from a file. */
-static int use_region(int32_t number, size_t bytes, const char *file) {
+/* Values of one kind cost the same, whosever they are: what is there is kept while there is enough of it, and some more
+ * is made at once. Without huge pages, as parameters have none that are mapped from a file. */
+static int use_region(int32_t number, size_t bytes, const char *kind, const char *file) {
     region *r = &mr_regions[number];
-    if (r->file && r->bytes == bytes && !strcmp(r->file, file)) return 1;
-    if (r->data) munmap(r->data, r->bytes);
-    free(r->file);
-    *r = (region){.file = copied(file), .bytes = bytes};
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t room = bytes + bytes / 8;
+    if (r->kind && r->room >= bytes && !strcmp(r->kind, kind)) {
+        r->bytes = bytes;
+        return 1;
+    }
+    if (r->data) munmap(r->data, r->room);
+    free(r->kind);
+    *r = (region){.kind = copied(kind), .bytes = bytes, .room = room};
+    void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        free(r->file);
+        free(r->kind);
         *r = (region){0};
         return 0;
     }
     r->data = memory;
-    madvise(memory, bytes, MADV_NOHUGEPAGE);
-    return fill(r);
+    madvise(memory, room, MADV_NOHUGEPAGE);
+    return fill(r, file);
 }
 
 /* ---- reading ---- */
@@ -130,7 +135,9 @@ static int read_line(job *j, char *line) {
     else if (!strcmp(key, "region")) {
         if (j->regions == MOST_REGIONS) mr_die("too many regions", "");
         size_t bytes = mr_number(SIZE_MAX / 4);
-        if (!use_region(j->regions++, bytes, mr_word())) return 0;
+        char kind[64];
+        snprintf(kind, sizeof kind, "%s", mr_word());
+        if (!use_region(j->regions++, bytes, kind, mr_word())) return 0;
     } else if (!strcmp(key, "buffer")) read_buffer(j);
     else if (!strcmp(key, "kernel")) {
         if (j->kernels == 2) mr_die("too many kernels", "");

@@ -56,7 +56,8 @@ class Subject:
         largest = [max(names, key=lambda name: self.sizes[name]) for names in self.alike]
         copies = math.ceil(self.cold_bytes / max(1, sum(own)))
         files = [input_file(self.key, self.task, name) for name in largest]
-        return [Region(copies * size, file) for size, file in zip(own, files, strict=True) if size]
+        kinds = [self.task.buffer(names[0]).dtype for names in self.alike]
+        return [Region(copies * size, kind, file) for size, kind, file in zip(own, kinds, files, strict=True) if size]
 
     @cached_property
     def _stored(self) -> Arrays:
