@@ -50,14 +50,14 @@ def test_as_onnx_runtime_computes_them(tmp_path: Path) -> None:
     feeds |= {
         "rois": corners,
         "image": np.array([1, 0, 1, 1, 0]),
-        "ONNX does not allow this: Dimension mismatch": floats(3, 2, 4, 4),
+        "square": floats(3, 2, 4, 4),
     }
     feeds |= {"small": floats(1, 1, 4, 5), "places": np.ascontiguousarray(pooled)}
     attrs = {"group": 2, "offset_group": 2, "strides": [2, 1], "pads": [1, 0, 0, 0], "dilations": [1, 2]}
     nodes = [
         helper.make_node("DeformConv", ["x", "w", "far", "bias", "mask"], ["moved"], **attrs),
         helper.make_node("DeformConv", ["x", "w", "far"], ["plain"], **attrs),
-        helper.make_node("Det", ["ONNX does not allow this: Dimension mismatch"], ["det"]),
+        helper.make_node("Det", ["ONNX does not allow"], ["det"]),
         helper.make_node("MaxUnpool", ["small", "places"], ["large"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
     for mode in ("half_pixel", "output_half_pixel"):
@@ -120,11 +120,11 @@ def test_functions_in_c_are_their_meanings(tmp_path: Path) -> None:
         (
             ("MaxUnpool", {"kernel_shape": [2]}),
             {"x": (1, 1, 4, 4), "i": (1, 1, 4, 4)},
-            "ONNX does not allow this: Attribute kernel_shape",
+            "ONNX does not allow",
         ),
         (("TensorScatter", {}), {"x": (1, 3, 4), "i": (1, 5, 4)}, "an update of a part of"),
         (("DeformConv", {}), {"x": (1, 2, 4, 4), "i": (2, 2, 3, 3), "o": (1, 18, 3, 3)}, "offsets of"),
-        (("Det", {}), {"x": (2, 3)}, "ONNX does not allow this: Dimension mismatch"),
+        (("Det", {}), {"x": (2, 3)}, "ONNX does not allow"),
     ],
 )
 def test_what_does_not_fit_is_refused(node, shapes, sentence: str, tmp_path: Path) -> None:
