@@ -122,7 +122,8 @@ def _pooled(image: Array, at: list[Array], greatest: bool) -> Array:
         for columns, weight in ((low[1], 1 - share[1]), (high[1], share[1])):
             both = (row_weight * inside[0])[:, :, None, None] * (weight * inside[1])[None, None]
             corners.append(image[:, rows[:, :, None, None], columns[None, None]] * both)
-    return np.maximum.reduce(corners).max((2, 4)) if greatest else np.sum(corners, 0).mean((2, 4))
+    pooled: Array = np.maximum.reduce(corners).max((2, 4)) if greatest else np.sum(corners, 0).mean((2, 4))
+    return pooled
 
 
 def det(attrs: Mapping[str, Any], x: Array) -> tuple[Array, ...]:
