@@ -1,13 +1,13 @@
 """Seconds of schedules in closed form: nothing is lowered and nothing is measured.
 
 step.py           one reduction step of a register tile: the formula that all others share
-operations.py    vector operations of what a Block computes at one point
+operations.py     vector operations of what a Block computes at one point
 conflicts.py      cache-set conflicts of rows that lie apart, and pages
 register_tile.py  register tiles of a contraction over its whole iteration space
 model.py          what the analytic cost needs to know of a tiled Task, once for all points
 population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
-overlap.py        what goes on at once: computing, and prefetching constants
+overlap.py        what goes on at once: computing, and moving what lies beyond the nearer caches
 roofline.py       what no schedule of a Task is faster than
 seconds.py        any Candidate, from its loops and accesses
 

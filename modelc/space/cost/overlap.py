@@ -1,13 +1,14 @@
-"""What goes on at once: computing, and prefetching constants."""
+"""What goes on at once: computing, and moving what lies beyond the nearer caches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.target import Target
+from modelc.target import Cache, Target
 
 Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # one, or an array of them
 
@@ -15,8 +16,13 @@ Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # one, or an array of 
 def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds:
     """Seconds of `compute` while constants are prefetched from beyond the second-level cache: in a network they left
     it since last time."""
-    far = (c.bandwidth_gbs for c in target.caches[2:] if constant_bytes <= c.bytes)
-    memory: float = constant_bytes / (1e9 * next(far, target.memory_bandwidth_gbs))
+    memory = moving_seconds(constant_bytes, target.caches[2:], target)
     sharpness = target.cost.sharpness
     result: Seconds = (compute**sharpness + memory**sharpness) ** (1 / sharpness)
     return result
+
+
+def moving_seconds(size: int, caches: Sequence[Cache], target: Target) -> float:
+    """Seconds in which one core reads so many bytes from the nearest of `caches` that holds them, else from memory."""
+    bandwidth = next((c.bandwidth_gbs for c in caches if size <= c.bytes), target.memory_bandwidth_gbs)
+    return size / (1e9 * bandwidth)

@@ -21,7 +21,7 @@ from modelc.ir.expr import DTYPES, Op
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, loop_of, trips
 from modelc.space.cost.operations import operations
-from modelc.space.cost.overlap import overlapped
+from modelc.space.cost.overlap import moving_seconds, overlapped
 from modelc.space.cost.step import step_cycles
 from modelc.space.rules.derivation import derive
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
@@ -64,7 +64,7 @@ def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target)
     fetched, and phases begin, of which there are as many as `candidate` has."""
     hertz = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
-    memory = moved / (1e9 * target.caches[-1].bandwidth_gbs)
+    memory = moving_seconds(moved, target.caches[-1:], target)
     compute = cycles / hertz
     phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at == "root" for b in task.blocks)
     constants = sum(task.buffer(b).bytes for b in task.constants)
