@@ -1,0 +1,159 @@
+"""Writes docs/operators.md: python scripts/list_operators.py
+
+A row for every operator that a package can have: the operator sets in which ONNX has changed it, what becomes of it,
+the dtypes of its first input (those that ONNX lists and a package has), and limits. Then those that are refused, and
+why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from modelc.frontend.functions import has_body  # noqa: E402
+from modelc.frontend.microsoft import FUSED  # noqa: E402
+from modelc.frontend.random import SPELLINGS  # noqa: E402
+from modelc.frontend.structure import REASONS, importable, reason  # noqa: E402
+from modelc.frontend.trees import TREES  # noqa: E402
+from modelc.ir.expr import DTYPES, FLOAT8  # noqa: E402
+from modelc.ops import OPERATORS, REFUSED  # noqa: E402
+
+FILE = ROOT / "docs" / "operators.md"
+DOMAINS = {"": "ONNX", "ai.onnx.ml": "ai.onnx.ml", "com.microsoft": "com.microsoft"}
+NAMES = {"float": "float32", "double": "float64"}  # as ONNX says them
+STEERED = (
+    "what steers it has to be known when compiling: a constant of the model, computed from shapes, or `--constant`"
+)
+MADE_WITH = f"onnx {onnx.__version__}"
+COMPUTED = ("Range", "MelWeightMatrix")  # of constants alone
+UNLISTED = "dtypes as in what it is made of"
+
+LIMITS: Mapping[tuple[str, str], str] = {
+    **dict.fromkeys(
+        (("", x) for x in (
+            "Reshape", "Expand", "Tile", "Slice", "Pad", "Squeeze", "Unsqueeze", "Split", "TopK", "OneHot", "Range",
+            "ConstantOfShape", "CumSum", "Resize", "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
+            "Col2Im", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
+        )),
+        STEERED,
+    ),
+    ("", "Compress"): "the condition has to be known when compiling",
+    ("", "NonZero"): "of constants",
+    ("", "Conv"): "1 to 3 spatial dimensions",
+    ("", "ConvTranspose"): "1 to 3 spatial dimensions",
+    ("", "DeformConv"): "2 spatial dimensions",
+    ("", "GridSample"): "1 to 3 spatial dimensions",
+    ("", "BatchNormalization"): "in training mode from operator set 14 on",
+    ("", "Dropout"): "in training mode from operator set 15 on, where that is known when compiling",
+    ("", "MaxUnpool"): "`output_shape` has to be known when compiling; it adds zeros behind",
+    ("", "RoiAlign"): "a region that is not finite gives zeros",
+    ("", "Det"): "float32 and float64, eliminated in float64",
+    **dict.fromkeys(
+        (("", x) for x in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
+                           "Multinomial")),
+        "not inside branches, loops and functions; numbers by the handle's seed, or the node's own",
+    ),
+    ("ai.onnx.ml", "LabelEncoder"): "from numbers to numbers",
+    ("ai.onnx.ml", "OneHotEncoder"): "numbers; what is in no category gives zeros",
+    ("ai.onnx.ml", "LinearClassifier"): "labels that are numbers",
+    ("ai.onnx.ml", "TreeEnsembleClassifier"): "labels that are numbers",
+}  # fmt: skip
+
+
+def versions(domain: str) -> dict[str, list[int]]:
+    """Operator -> the operator sets of its domain in which ONNX has changed it."""
+    found: dict[str, list[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == domain:
+            found.setdefault(schema.name, []).append(schema.since_version)
+    return {name: sorted(set(found[name])) for name in sorted(found)}
+
+
+def dtypes(op: str, domain: str, version: int) -> str:
+    """Those of the first input that a package has, float8 in one word."""
+    schema = onnx.defs.get_schema(op, version, domain)
+    if not schema.inputs:
+        return ""
+    listed = sorted(schema.inputs[0].types)
+    names = [t.removeprefix("tensor(").removesuffix(")") for t in listed if t.startswith("tensor(")]
+    known = {NAMES.get(n, n.replace("float4e2m1", "float4_e2m1fn")) for n in names}
+    there = [d for d in DTYPES if d in known]
+    return ", ".join([*there, *(["float8"] if any("float8" in n for n in names) and FLOAT8 else [])])
+
+
+def rows(domain: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """Operator, operator sets, how, dtypes, limits, of those that are compiled."""
+    for op, sets in versions(domain).items():
+        last = sets[-1]
+        schema = onnx.defs.get_schema(op, last, domain)
+        if schema.deprecated:
+            last = sets[-2]
+        how = made_of(op, domain, last)
+        if how:
+            given = ", ".join(map(str, sets))
+            yield op, given, how, dtypes(op, domain, last), LIMITS.get((domain, op), "")
+
+
+def made_of(op: str, domain: str, version: int) -> str:
+    """What becomes of an operator; empty where it is refused."""
+    if domain == "" and op in COMPUTED:
+        return "a constant"
+    if domain == "" and op in SPELLINGS:
+        return "other operators"
+    if importable(op, domain, version):
+        return "kernels" if op in OPERATORS else "other operators"
+    if domain == "" and op not in REASONS and op not in REFUSED and has_body(op, domain, version):
+        return "ONNX's own definition"
+    return ""
+
+
+def refused(domain: str) -> Iterator[tuple[str, str]]:
+    compiled = {row[0] for row in rows(domain)}
+    for op, sets in versions(domain).items():
+        if op not in compiled:
+            yield op, reason(op, domain, sets[-1])
+
+
+def table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *body)]
+
+
+def text() -> str:
+    """The whole document."""
+    lines = [
+        "# Operators",
+        "",
+        "Generated by `python scripts/list_operators.py`; a test compares it with the code. What cannot be compiled in",
+        "a model, and why, is what `modelc inspect MODEL.onnx` says. What depends on constants and shapes alone is",
+        "computed when compiling, whatever the operator. A ZipMap around an output is left out: the output is the",
+        f"table that it wraps. Operators are those of {MADE_WITH}.",
+        "",
+        "*dtypes*: of the first input, those that ONNX lists and a package has, which has no strings and no complex",
+        "numbers. *Operator sets*: those in which ONNX has changed the operator; models of all of them are read.",
+    ]
+    for domain in ("", "ai.onnx.ml"):
+        found = list(rows(domain))
+        lines += ["", f"## {DOMAINS[domain]}: {len(found)} operators", ""]
+        lines += table(("operator", "operator sets", "becomes", "dtypes", "limits"), found)
+    own = sorted(op for domain, op in FUSED if domain == "com.microsoft")
+    lines += ["", f"## com.microsoft: {len(own)} operators", "", f"{', '.join(own)}: {UNLISTED}."]
+    assert all(domain in DOMAINS for domain, _ in {**FUSED, **TREES})
+    for domain in ("", "ai.onnx.ml"):
+        lines += ["", f"## {DOMAINS[domain]}: refused", ""]
+        lines += table(("operator", "why"), list(refused(domain)))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    FILE.write_text(text())
+    print(FILE.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
