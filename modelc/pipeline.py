@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -47,7 +47,7 @@ from modelc.package import (
     write_package,
 )
 from modelc.partition.draft import Prepared, prepared
-from modelc.partition.precision import require_bfloat16
+from modelc.partition.precision import require_bfloat16, writing_tasks
 from modelc.passes import checked_pass, run_passes
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.quantized import multiplied
@@ -55,8 +55,7 @@ from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
 from modelc.result import CompileResult
 from modelc.scratch import TemporaryFolder
-from modelc.space.choose import accepted, chosen, default_candidate
-from modelc.space.cost.seconds import costed
+from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
@@ -187,7 +186,9 @@ class Run:
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
     rejected: int = 0  # schedules that the Nest's verifier refused
     parameter_bytes: int = 0  # of the largest of the programs, since partition
-    layouts: tuple[LayoutChoice, ...] = ()  # for each of `shapes`, since partition
+    ready: tuple[Prepared, ...] = ()  # the graph for each of `shapes`, since partition
+    layouts: tuple[LayoutChoice, ...] = ()  # likewise
+    found: Schedules | None = None  # what was found of Tasks, under the policy that it names
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
@@ -238,7 +239,7 @@ class Run:
         for kept, last in ways(self.kept, partial(self.added, wide) if searched else None, self.config.verify.bf16.rms):
             if kept != self.kept:
                 self.stages.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
-                programs = self.rounded(wide, kept)
+                programs, kept = self.keeping(wide, kept)
             try:
                 return self.made(programs, kept, output, verify, keep_unverified and last)
             except VerificationError:
@@ -310,13 +311,9 @@ class Run:
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            ready = [prepared(graph) for graph in graphs]
-            self.layouts = self.chosen_layouts(ready)
+            self.ready = tuple(prepared(graph) for graph in graphs)
+            wide = self.partitioned([()] * len(graphs))
             with blaming_choices("layouts and float32", self.locked is not None):
-                wide = [
-                    partition(graph, self.attention_bytes, choice)
-                    for graph, choice in zip(ready, self.layouts, strict=True)
-                ]
                 programs = self.rounded(wide, self.kept)
             for program in programs:
                 for one in program.every_program:
@@ -328,16 +325,50 @@ class Run:
                 dump(str(program))
         return wide, programs
 
-    def chosen_layouts(self, graphs: Sequence[Prepared]) -> tuple[LayoutChoice, ...]:
-        """How the values of every graph are stored. What a Task costs is estimated for its default schedule without
-        intrinsics: what a layout adds are copies around the arithmetic, which are the same."""
+    def partitioned(self, kept_values: Sequence[Collection[str]]) -> list[Program]:
+        """The programs as the model says them, in layouts chosen for the precision that is asked for, where the Tasks
+        that write `kept_values` stay in float32."""
         if self.locked is not None:
-            return self.locked.layouts
-        layout, policy = self.config.layout, replace(self.config.policy, tensorize=False)
-        cost = costed(lambda task: default_candidate(task, self.target, policy), self.target)
-        lanes = self.target.lanes("float32") if layout.blocked else 0
-        ways = LayoutPolicy(cost, layout.search, layout.propagate, lanes, self.target.cost.layout_doubt_share)
-        return tuple(choose_layouts(graph, ways, self.attention_bytes) for graph in graphs)
+            self.layouts = self.locked.layouts
+        else:
+            each = zip(self.ready, kept_values, strict=True)
+            self.layouts = tuple(self.chosen_layouts(graph, frozenset(values)) for graph, values in each)
+        with blaming_choices("layouts and float32", self.locked is not None):
+            return [
+                partition(graph, self.attention_bytes, choice)
+                for graph, choice in zip(self.ready, self.layouts, strict=True)
+            ]
+
+    def chosen_layouts(self, graph: Prepared, kept_values: frozenset[str]) -> LayoutChoice:
+        """How the values of a graph are stored: as costs least in the schedules that its Tasks will get."""
+        layout, policy = self.config.layout, self.config.policy
+        ways = LayoutPolicy(
+            self.schedules,
+            layout.search,
+            layout.propagate,
+            self.target.lanes("float32") if layout.blocked else 0,
+            self.target.cost.layout_doubt_share,
+            kept_values if narrowing(policy.precision, self.target) else None,
+        )
+        return choose_layouts(graph, ways, self.attention_bytes)
+
+    def keeping(self, wide: Sequence[Program], kept: Kept) -> tuple[list[Program], Kept]:
+        """The programs in which the Tasks `kept` of `wide` stay in float32, in layouts chosen for that; and what these
+        Tasks are called there."""
+        values = [
+            {x for bound in program.tasks if bound.task.name in names for x in bound.outputs}
+            for program, names in zip(wide, kept, strict=True)
+        ]
+        again = self.partitioned(values)
+        names = tuple(writing_tasks(program, some) for program, some in zip(again, values, strict=True))
+        return self.rounded(again, names), names
+
+    @property
+    def schedules(self) -> Schedules:
+        """What Tasks are scheduled by, under the policy of now."""
+        if self.found is None or self.found.policy != self.config.policy:
+            self.found = Schedules(self.target, self.config.policy)
+        return self.found
 
     @property
     def attention_bytes(self) -> int:
@@ -381,7 +412,7 @@ class Run:
             with self.blaming_given(task):
                 found = accepted(canonical, given, self.target)
         else:
-            found = chosen(canonical, self.target, self.config.policy)
+            found = self.schedules.chosen(canonical)
             self.rejected += len(found.rejected)
         return canonical, found.candidate, found.task, found.nest
 

@@ -246,7 +246,7 @@ def test_rules_are_where_construction_starts(tmp_path):
     for cores in (1, 4):
         units, vectors = sketches(task, replace(SERVER, cores=cores), Policy())
         points = [constructed(s, cores, 1)[0] for s in (units, vectors)]
-        assert points[0].seconds < points[1].seconds and units.rough() < vectors.rough()
+        assert points[0].seconds < points[1].seconds
         assert (points[0].point == units.start()).all()
         assert {k.name for k in units.knobs} >= {"queries", "scores.rows", "values.vectors", "group"}
         assert ("parallel" in {k.name for k in units.knobs}) == (cores > 1)

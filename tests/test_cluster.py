@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import test_cli_tune
 from test_measure import CONV, QUICK, TASKS, several
-from three_ways import host_target
+from three_ways import host_target, started
 
 from modelc import tuning
 from modelc.cli import main
@@ -24,7 +24,6 @@ from modelc.errors import ConfigError, MeasureError, Unmeasurable
 from modelc.measure import Cluster, Where, cluster
 from modelc.measure.builder import PR_SET_PDEATHSIG
 from modelc.measure.cluster import resource_of
-from modelc.space.choose import default_candidate
 from modelc.target import Target, load_target
 
 pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
@@ -153,7 +152,7 @@ def test_what_a_cluster_lacks_is_a_sentence(processes: Processes, monkeypatch: p
     monkeypatch.setattr(cluster, "WAITED", 0.5)
     with used(say=said.append) as found:
         for task in (CONV, TASKS["softmax"], TASKS["opaque"]):
-            some = found.measure(found.subject(task, 1 << 18), [default_candidate(task, target)] * 3)
+            some = found.measure(found.subject(task, 1 << 18), [started(task, target)] * 3)
             assert all(one.ok and one.seconds > 0 for one in some), some
             assert some[0].relative == 1 and all(0.1 < one.relative < 10 for one in some)
         worker.kill()

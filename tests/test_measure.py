@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from three_ways import host_target, task_of, tensor_target
+from three_ways import host_target, started, task_of, tensor_target
 
 from modelc.errors import ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
@@ -29,7 +29,7 @@ from modelc.measure.pool import Builder
 from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
 from modelc.scratch import remove_orphans
-from modelc.space.choose import candidates, chosen, default_candidate
+from modelc.space.choose import candidates, chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 from modelc.target import load_target
@@ -72,7 +72,7 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
 
 
 def test_others_are_measured_beside_the_first_however_long_that_is_built() -> None:
-    candidates = [unrolled(), default_candidate(RELU, host_target()), unrolled()]
+    candidates = [unrolled(), started(RELU, host_target()), unrolled()]
     with Measurer(host_target(), builders=2, effort=QUICK) as measurer:
         found = measurer.measure(measurer.subject(RELU), candidates)
         assert [one.reference for one in found] == [candidates[0].key] * 3 and found[0].relative == 1.0
@@ -115,7 +115,7 @@ def forged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forged_candidate(more: str) -> Candidate:
-    found = default_candidate(relu_of(more), host_target())
+    found = started(relu_of(more), host_target())
     return replace(found, stages=(Stage("forge", {"more": more}), *found.stages))
 
 
@@ -129,9 +129,9 @@ def unrolled() -> Candidate:
 
 @pytest.mark.usefixtures("forged")
 def test_each_costs_one_candidate(measurer: Measurer) -> None:
-    good = default_candidate(RELU, host_target())
+    good = started(RELU, host_target())
     unknown = replace(good, stages=(Stage("nothing", {}),))
-    foreign = default_candidate(CONV, host_target())
+    foreign = started(CONV, host_target())
     cases = {
         "good": (good, "ok", ""),
         "wrong": (forged_candidate("wrong"), "wrong", r"of y0, \d+ of 2310 elements are wrong, the first at \["),
@@ -164,7 +164,7 @@ def test_what_is_stored_once_is_drawn_once(measurer: Measurer) -> None:
 
 
 def several(count: int) -> list[Candidate]:
-    return [default_candidate(CONV, host_target(), Policy(winograd=False))] * count
+    return [started(CONV, host_target(), Policy(winograd=False))] * count
 
 
 def test_a_builder_that_dies_costs_one_candidate(measurer: Measurer) -> None:
@@ -189,7 +189,7 @@ def test_what_building_may_take(
     limits: Limits, outcome: str, message: str, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = measurer.subject(RELU)
-    assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
+    assert measurer.measure(subject, [started(RELU, host_target())])[0].ok
     measurer.bench.builders[0].kill()
     with monkeypatch.context() as patch:
         patch.setattr(measurer.bench, "limits", limits)
@@ -197,7 +197,7 @@ def test_what_building_may_take(
     assert [one.outcome for one in found] == [outcome] * 2, found
     assert all(re.search(message, one.message) for one in found), found
     measurer.bench.builders[0].kill()  # its memory stays limited
-    assert measurer.measure(subject, [default_candidate(RELU, host_target())])[0].ok
+    assert measurer.measure(subject, [started(RELU, host_target())])[0].ok
 
 
 PROGRAM = """
@@ -268,7 +268,7 @@ def test_emulated() -> None:
         pytest.skip(str(error))
     with Measurer(target, builders=1, effort=QUICK) as measurer:
         found = [
-            measurer.measure(measurer.subject(task, cold_bytes=1 << 16), [default_candidate(task, target)])[0]
+            measurer.measure(measurer.subject(task, cold_bytes=1 << 16), [started(task, target)])[0]
             for task in (CONV, TASKS["softmax"], TASKS["opaque"])
         ]
     assert [one.outcome for one in found] == ["ok"] * 3, found
@@ -323,5 +323,5 @@ def test_a_full_disk_is_no_candidates_fault(
     monkeypatch.setattr(Builder, "ask", lambda self, request, seconds: ("no-room", "/tmp"))
     with pytest.raises(Unmeasurable, match="there is no room in /tmp to build in: make some there, or name another"):
         measurer.bench.build(
-            "c", Subject("t", RELU, 0), default_candidate(RELU, host_target()), measurer.bench.builders[0]
+            "c", Subject("t", RELU, 0), started(RELU, host_target()), measurer.bench.builders[0]
         )

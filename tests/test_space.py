@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from test_kernels import example
 from test_ops import Case, f, reference
-from three_ways import Array, build, check, host_target, random_inputs, run_task, task_of
+from three_ways import Array, build, check, host_target, random_inputs, run_task, started, task_of
 
 from modelc.codegen.kernels import compile_nest
 from modelc.ir import candidate as candidate_module
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.text import parse_task
-from modelc.space.choose import chosen, default_candidate
+from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply
@@ -375,7 +375,7 @@ def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int]
     """Accumulators, one row of operands and one broadcast, in vectors. Seven rows by seven (of pixels, or of Winograd's
     tiles) leave no tile that fills sixteen registers: there enough accumulators to keep every port busy will do."""
     target, task = load_target(name), resnet_task(*shape)
-    found = default_candidate(task, target)
+    found = started(task, target)
     anchor = derive(task, found.stages).block(task.anchor)
     schedule = found.blocks[task.anchor]
     assert isinstance(anchor, Block)
@@ -400,7 +400,7 @@ def test_depthwise_windows_are_padded_beside_the_arithmetic(strides: int) -> Non
     """In a copy for each register tile, though neighbours read much the same."""
     attrs = {"pads": [1] * 4, "group": 32, "strides": [strides] * 2}
     task = task_of("Conv", attrs, [(1, 32, 56, 56), (32, 1, 3, 3)], [1], True)
-    for candidate in (default_candidate(task, host_target()), chosen(task, host_target()).candidate):
+    for candidate in (started(task, host_target()), chosen(task, host_target()).candidate):
         (pad,) = (s for name, s in candidate.blocks.items() if name.startswith("pad"))
         loops = candidate.blocks[task.anchor].order
         around = loops[: loops.index(pad.at.partition(".")[2]) + 1]
@@ -425,7 +425,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_candidates_are_json(name: str) -> None:
     task = SMALL[name]
-    found = default_candidate(task, load_target("x86-64-v4"))
+    found = started(task, load_target("x86-64-v4"))
     data = json.loads(json.dumps(found.to_json()))
     schema = json.loads((Path(candidate_module.__file__).parent / "candidate.schema.json").read_text())
     jsonschema.validate(data, schema)
@@ -456,7 +456,7 @@ def digests() -> str:
 
     target, code = load_target("x86-64-v3"), hashlib.sha256()
     for task in SMALL.values():
-        kernel = compile_nest(build_nest(task, default_candidate(task, target)), "k", target)
+        kernel = compile_nest(build_nest(task, started(task, target)), "k", target)
         code.update(kernel.object or b"")
     return code.hexdigest()
 

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from three_ways import Example, check, example_of, host_target, random_array, random_inputs, task_of
+from three_ways import Example, check, example_of, host_target, random_array, random_inputs, started, task_of
 
 from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
 from modelc.space.analysis.access import reads_plainly
-from modelc.space.choose import default_candidate
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.target import Target, VectorUnit
@@ -190,7 +189,7 @@ def targets() -> list[Target]:
 def agree(data: st.DataObject, example: Example) -> None:
     """The default Candidate for some vector width, then one at random."""
     target = targets()[data.draw(st.integers(0, len(targets()) - 1))]
-    default = default_candidate(example.task, target)
+    default = started(example.task, target)
     drawn = default if data.draw(st.booleans()) else Scheduler(data.draw, example.task, default).candidate()
     note(f"{example.task}\n{drawn}")
     try:

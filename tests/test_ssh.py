@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import test_cli_tune
 from test_measure import CONV, QUICK, TASKS, several
-from three_ways import host_target, task_of
+from three_ways import host_target, started, task_of
 
 from modelc import wholes
 from modelc.cli import main
@@ -23,7 +23,6 @@ from modelc.database import Database
 from modelc.errors import ConfigError, ModelcError, Unmeasurable
 from modelc.measure import Measurement, Measurer, Where, ssh
 from modelc.measure.ssh import Board
-from modelc.space.choose import default_candidate
 from modelc.target import load_target
 
 STAND_IN = f"""#!{sys.executable}
@@ -104,7 +103,7 @@ def test_what_is_right_is_timed_there(here: Path, monkeypatch: pytest.MonkeyPatc
         assert not found.bench.measuring, "builders would stand still for what another machine does"
         for task in (CONV, TASKS["softmax"], TASKS["opaque"], CONV):
             subject = found.subject(task, cold_bytes=1 << 18)
-            some = found.measure(subject, [default_candidate(task, host_target())] * 3)
+            some = found.measure(subject, [started(task, host_target())] * 3)
             assert all(one.ok and one.seconds > 0 and one.repeats >= 3 for one in some), some
         (folder,) = (here / "board").iterdir()
         kept = [path for path in folder.iterdir() if path.name != "runner"]
@@ -245,7 +244,7 @@ def test_a_full_disk_there_is_a_sentence(here: Path) -> None:
         with pytest.raises(
             Unmeasurable, match=r"does not take what is measured: cannot write: \w+: File too large; name"
         ):
-            found.measure(found.subject(task), [default_candidate(task, host_target())])
+            found.measure(found.subject(task), [started(task, host_target())])
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
     assert "chunk" in names[Shape.ROWS] and "chunk" not in names[Shape.POINTS]
     assert "multiplying" in names[Shape.POINTS] and "order" not in names[Shape.PANELS]
     for sketch in sketches:
-        assert sketch.rough() == pytest.approx(float(sketch.estimate(sketch.start()[None, :], 1)[0]))
         (first, *_) = constructed(sketch, 1, 3)
         assert (first.point == sketch.start()).all(), "doubted estimates move nothing"
     one = winograd_sketches(conv(1, 16, (4, 4), 16), replace(TARGET, cores=1), [])

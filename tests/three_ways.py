@@ -36,9 +36,11 @@ from modelc.measure.data import draw_array as random_array
 from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
-from modelc.space.choose import chosen
+from modelc.policy import Policy
+from modelc.space.choose import DEFAULT, chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
+from modelc.space.sketches.listing import sketches
 from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +60,13 @@ def host_target() -> Target:
 def tensor_target() -> Target:
     """The same with every intrinsic that this machine runs."""
     return replace(host_target(), features=load_target("native").features, intrinsics=None)
+
+
+def started(task: Task, target: Target, policy: Policy = DEFAULT) -> Candidate:
+    """The Candidate that closed forms take, without a look around, in the Sketch that they estimate to be fastest."""
+    found = sketches(task, target, policy)
+    best = min(found, key=lambda s: float(s.estimate(s.start()[None, :], 1)[0]))
+    return best.candidate(best.start())
 
 
 # --- Tasks of one operator ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ stored transposed, so that what follows can be a view. The model's inputs and ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from modelc.ir.block import Block
 from modelc.ir.expr import Expr, Load, Var, variables
@@ -43,7 +43,18 @@ def linked(graph: Graph, pieces: Iterable[Piece]) -> list[tuple[str, ...]]:
     of which is data or result of a Block that windows slide in or channels are contracted in (ALT's complex operators).
     A class shares one layout: it is propagated to all producers and all consumers."""
     pieces = list(pieces)
-    fixed = fixed_values(graph, pieces)
+    seeded = dict.fromkeys(n for p in pieces for b in p.blocks if isinstance(b, Block) for n in seeds(b))
+    return tied(pieces, seeded, fixed_values(graph, pieces), _links)
+
+
+def tied(
+    pieces: Iterable[Piece],
+    seeded: Collection[str],
+    fixed: Collection[str],
+    links: Callable[[Block], list[tuple[str, str]]],
+) -> list[tuple[str, ...]]:
+    """Classes of names that `links` of the Pieces' Blocks tie to each other, and one of which is `seeded`; without
+    those that are `fixed`."""
     first: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -51,17 +62,14 @@ def linked(graph: Graph, pieces: Iterable[Piece]) -> list[tuple[str, ...]]:
             first[name] = name = first[first[name]]
         return name
 
-    found: dict[str, None] = {}
     for block in (b for p in pieces for b in p.blocks if isinstance(b, Block)):
-        for name in seeds(block):
-            found[name] = None
-        for a, b in _links(block):
+        for a, b in links(block):
             if a not in fixed and b not in fixed:
                 first[root(a)] = root(b)
-    seeded = {root(n) for n in found if n not in fixed}
+    roots = {root(n) for n in seeded if n not in fixed}
     classes: dict[str, list[str]] = {}
-    for name in [*found, *first]:
-        if name not in fixed and root(name) in seeded:
+    for name in [*seeded, *first]:
+        if name not in fixed and root(name) in roots:
             classes.setdefault(root(name), []).append(name)
     return [tuple(dict.fromkeys(members)) for members in classes.values()]
 

@@ -50,6 +50,12 @@ def contracting_tasks(program: Program) -> tuple[str, ...]:
     return tuple(bound.task.name for bound in program.tasks if any(products(bound.task)))
 
 
+def writing_tasks(program: Program, values: Collection[str]) -> tuple[str, ...]:
+    """Those of contracting_tasks() that write one of `values`: layouts change a Task's name, and not what it writes."""
+    known = {bound.task.name: bound.outputs for bound in program.tasks}
+    return tuple(name for name in contracting_tasks(program) if not set(values).isdisjoint(known[name]))
+
+
 def with_roundings(program: Program, name: str) -> Program:
     """`program`, all stored as float32, where the Task `name` alone rounds its operands and results as in bfloat16."""
     tasks = [
@@ -169,9 +175,7 @@ class _Rewrite:
 
     def _contracted(self, bound: BoundTask) -> frozenset[str]:
         """The Task's buffers that become operands in bfloat16."""
-        if bound.task.name in self.kept:
-            return frozenset()
-        return frozenset(x.buffer for _, loads in products(bound.task) for x in loads)
+        return frozenset() if bound.task.name in self.kept else _contracted(bound.task)
 
     def _wide(self, k: int) -> list[str]:
         """The buffers of Task `k` that are operands, and stay float32."""
@@ -223,21 +227,17 @@ class _Rewrite:
         for name in self.roots - self.constants.keys():
             self._narrow(name)
         for k, bound in enumerate(self.old.tasks):
-            task, operands, values = bound.task, self.operands[k], dict(bound.values)
+            task, values = bound.task, dict(bound.values)
             for buffer in self._wide(k):
                 if buffer in task.constants or self.copied[values[buffer]] > 1:
                     values[buffer] = self._copy(values[buffer])
-                else:
-                    task, inside = _copied(task, buffer)
-                    operands = operands - {buffer} | {inside}
             for buffer in task.constants:
                 if self._root(bound, buffer) in self.roots:
                     self._convert(self._root(bound, buffer) or "")
-            narrow = {x for x in values if self.values[values[x]].dtype == NARROW} | (operands - values.keys())
-            narrow = {x for x in narrow if task.buffer(x).dtype == WIDE}
+            narrow = {x for x in values if self.values[values[x]].dtype == NARROW}
             copied = {x for x in values if values[x] != bound.values[x]}
             task = replace(task, buffers=tuple(self._bound(b, values, copied) for b in task.buffers))
-            self.tasks.append(replace(bound, task=in_bfloat16(task, narrow, operands), values=values))
+            self.tasks.append(replace(bound, task=_narrowed(task, narrow, self.operands[k]), values=values))
         used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
         used |= {self.values[n].root for n in used}
         constants = {n: data for n, data in self.constants.items() if n in used}
@@ -284,6 +284,60 @@ class _Rewrite:
         while name in self.values:
             name += "_"
         return name
+
+
+def _narrowed(task: Task, narrow: Collection[str], operands: Collection[str]) -> Task:
+    """`task` with the boundary buffers `narrow` stored as bfloat16; what is float32 of its contractions' `operands` it
+    copies first."""
+    boundary, inside = {*task.inputs, *task.outputs}, {*operands}
+    for buffer in (x for x in task.inputs if x in operands and x not in narrow):
+        task, copy = _copied(task, buffer)
+        inside = inside - {buffer} | {copy}
+    changed = {*narrow, *(inside - boundary)}
+    return in_bfloat16(task, {x for x in changed if task.buffer(x).dtype == WIDE}, inside)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What becomes of a Program's Tasks and values in bfloat16, by names that hold in whatever layouts they have.
+    `values` are stored so; `operands` are what contractions multiply so; `shared` are operands that stay float32, and
+    that several Tasks read from one copy; `kept` are the Tasks of which nothing becomes bfloat16."""
+
+    values: frozenset[str]
+    operands: frozenset[str]
+    shared: frozenset[str]
+    kept: frozenset[str]
+
+    def task(self, bound: BoundTask, kept: bool, converted: Collection[str] = ()) -> Task:
+        """`bound`'s Task as to_bfloat16 makes it. `converted` are values that it reads in another layout, from a copy
+        which is stored as bfloat16 if that is what is multiplied."""
+        task = bound.task
+        operands = frozenset() if kept else _contracted(task)
+        narrow = {x for x, v in bound.values.items() if self.stored(v, v in converted)}
+        copied = {x for x in operands & bound.values.keys() if x in task.constants or bound.values[x] in self.shared}
+        return _narrowed(task, narrow | copied, operands)
+
+    def stored(self, value: str, converted: bool) -> bool:
+        """Whether a value, or what it is converted to, is stored as bfloat16."""
+        return value in self.values or (converted and value in self.operands)
+
+
+def narrowed(program: Program, kept: Collection[str] = ()) -> Narrowed:
+    """What to_bfloat16 makes of `program`."""
+    rewrite = _Rewrite(program, frozenset(kept))
+    each = zip(program.tasks, rewrite.operands, strict=True)
+    operands = {bound.values[x] for bound, found in each for x in found & bound.values.keys()}
+    return Narrowed(
+        frozenset(name for name, place in program.values.items() if place.root in rewrite.roots),
+        frozenset(operands),
+        frozenset(name for name, count in rewrite.copied.items() if count > 1),
+        rewrite.kept,
+    )
+
+
+def _contracted(task: Task) -> frozenset[str]:
+    """The buffers that contractions worth bfloat16 multiply."""
+    return frozenset(x.buffer for _, loads in products(task) for x in loads)
 
 
 def _moved(block: AnyBlock) -> Iterator[str | None]:

@@ -24,6 +24,7 @@ from modelc.target import Target
 
 DEFAULT = Policy()
 KEPT = 3  # of what is constructed in one Sketch: the second is for when the first is rejected
+OPTIMISM = 0.9  # of the seconds of what closed forms take: construction seldom comes below
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,52 @@ def accepted(task: Task, candidate: Candidate, target: Target) -> Chosen:
 
 def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
+    return _first_accepted(task, target, ranked(task, target, policy))
+
+
+def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator[Candidate]:
+    """Candidates for `task` on all cores of `target`, the one of least estimated time first; at the end the one that
+    every Task has: a phase for each Block, nothing derived."""
+    return _every(task, target, ranked(task, target, policy))
+
+
+class Schedules:
+    """What Tasks get on one target under one policy, and the seconds that it is estimated to take. Layouts are chosen
+    with the same numbers, so a Task is constructed once, whoever asks first."""
+
+    def __init__(self, target: Target, policy: Policy = DEFAULT):
+        self.target, self.policy = target, policy
+        self._first: dict[str, float] = {}  # by the Task's hash, as all that follow
+        self._ranked: dict[str, tuple[Constructed, ...]] = {}
+
+    def optimistic(self, task: Task) -> float:
+        """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,
+        on which construction improves by less than OPTIMISM leaves room for, as a rule."""
+        found = self._first.get(task.hash)
+        if found is None:
+            listed = sketches(task.canonical(), self.target, self.policy)
+            found = min(float(s.estimate(s.start()[None, :], self.target.cores)[0]) for s in listed)
+            self._first[task.hash] = found
+        return OPTIMISM * found
+
+    def seconds(self, task: Task) -> float:
+        """What the Candidate takes that chosen() tries first, on all cores."""
+        return self.ranked(task)[0].seconds
+
+    def chosen(self, task: Task) -> Chosen:
+        """chosen() of the canonical `task`."""
+        return _first_accepted(task.canonical(), self.target, self.ranked(task))
+
+    def ranked(self, task: Task) -> tuple[Constructed, ...]:
+        """ranked() of the canonical `task`."""
+        if task.hash not in self._ranked:
+            self._ranked[task.hash] = ranked(task.canonical(), self.target, self.policy)
+        return self._ranked[task.hash]
+
+
+def _first_accepted(task: Task, target: Target, found: Sequence[Constructed]) -> Chosen:
     rejected: list[str] = []
-    for candidate in candidates(task, target, policy):
+    for candidate in _every(task, target, found):
         try:
             return replace(accepted(task, candidate, target), rejected=tuple(rejected))
         except InvalidIR as wrong:
@@ -60,17 +105,19 @@ def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")
 
 
-def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator[Candidate]:
-    """Candidates for `task` on all cores of `target`, the one of least estimated time first; at the end the one that
-    every Task has: a phase for each Block, nothing derived."""
+def _every(task: Task, target: Target, found: Sequence[Constructed]) -> Iterator[Candidate]:
+    for one in found:
+        yield one.candidate
+    yield separate(task, target)
+
+
+def ranked(task: Task, target: Target, policy: Policy) -> tuple[Constructed, ...]:
+    """The best points of all Sketches of `task` and of what users' rules make of it, the best first."""
     groups = [_constructed(task, target, policy)]
     groups += [_constructed(derived, target, policy, (stage,)) for stage, derived in proposals(task, target)]
     if len(groups) > 1:  # other Blocks, other Sketches: one formula for all of them compares the best ones
         groups.sort(key=lambda found: _seconds(found[0], target))
-    for found in groups:
-        for one in found:
-            yield one.candidate
-    yield separate(task, target)
+    return tuple(one for found in groups for one in found)
 
 
 def _constructed(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Constructed]:
@@ -83,11 +130,3 @@ def _constructed(task: Task, target: Target, policy: Policy, before: Sequence[St
 def _seconds(one: Constructed, target: Target) -> float:
     task = one.sketch.derived(one.sketch.values(one.point))
     return task_seconds(task, one.candidate, target, target.cores)
-
-
-def default_candidate(task: Task, target: Target, policy: Policy = DEFAULT) -> Candidate:
-    """The Candidate that rules and closed forms choose in milliseconds (chosen() looks longer): where layouts are
-    compared, thousands of Tasks are asked for."""
-    found = sketches(task, target, policy)
-    best = min(found, key=lambda s: s.rough()) if len(found) > 1 else found[0]
-    return best.ruled()

@@ -84,10 +84,6 @@ class Sketch(ABC):
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""
         return self.task
 
-    def rough(self) -> float:
-        """Seconds of start() on one core, by the shortest formula: layouts ask for thousands."""
-        return float(self.estimate(self.start()[None, :], 1)[0])
-
     def legal(self, points: Points) -> Bools:
         """Which of `points` describe a schedule [P]."""
         return np.ones(len(points), np.bool_)
@@ -141,10 +137,6 @@ class Sketch(ABC):
     def start(self) -> Points:
         """The point that closed forms would take [knobs]."""
         return self.point(self.start_values())
-
-    def ruled(self) -> Candidate:
-        """The schedule at start(), in the shortest way: layouts ask for thousands."""
-        return self.candidate(self.start())
 
     def random(self, count: int, rng: np.random.Generator) -> Points:
         """At most `count` different legal points, each as likely as any, in no order [P x knobs]."""

@@ -105,10 +105,13 @@ def _window_strides(tiled: Tiled) -> tuple[tuple[tuple[int, ...], tuple[int, ...
 
 
 def around_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-    """Cycles around one register tile of vectors, as far as no other runs beside it."""
-    cost = tiled.target.cost
-    around = around_cycles(cost, np.prod(rows, axis=1) * vectors, tiled.epilogue_operations, tiled.scattered)
-    return np.asarray(exposed(cost, instructions(tiled, rows, vectors)) * around)
+    """Cycles around one register tile of vectors, as far as no other runs beside it; none does beside stores of single
+    elements, of which there are as many whatever runs."""
+    cost, accumulators = tiled.target.cost, np.prod(rows, axis=1) * vectors
+    around = exposed(cost, instructions(tiled, rows, vectors)) * around_cycles(
+        cost, accumulators, tiled.epilogue_operations
+    )
+    return np.asarray(around + tiled.scattered * accumulators)
 
 
 def instructions(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:

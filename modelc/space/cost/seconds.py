@@ -1,13 +1,13 @@
 """Seconds of a scheduled Task, in closed form: what its Candidate makes each Block cost on one core.
 
-For comparing one Task in several boundary layouts (the layout stage asks thousands of times), so it reads nothing but
-the Candidate and the accesses: register tiles from the unrolled and vector loops, loads and stores of each tile step by
-their strides along the vector, elements one by one where a vector is not contiguous, and the bytes of the boundary.
+It holds for Candidates of any Sketch, so it reads nothing but the Candidate and the accesses: register tiles from the
+unrolled and vector loops, loads and stores of each tile step by their strides along the vector, elements one by one
+where a vector is not contiguous, and the bytes of the boundary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from math import ceil, prod
@@ -23,26 +23,10 @@ from modelc.space.analysis.loops import copies, loop_of, trips
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import moving_seconds, overlapped
 from modelc.space.cost.step import step_cycles
-from modelc.space.rules.derivation import derive
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
 
 Floats = NDArray[np.float64]
-
-
-def costed(choose: Callable[[Task], Candidate], target: Target) -> Callable[[Task], float]:
-    """The cost of Tasks as `choose` schedules them: seconds of a Task as its boundary is stored. Remembers Tasks."""
-    known: dict[str, float] = {}
-
-    def seconds(task: Task) -> float:
-        key = task.hash
-        if key not in known:
-            canonical = task.canonical()
-            candidate = choose(canonical)
-            known[key] = task_seconds(derive(canonical, candidate.stages), candidate, target)
-        return known[key]
-
-    return seconds
 
 
 def task_seconds(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> float:

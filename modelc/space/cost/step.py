@@ -50,10 +50,10 @@ def exposed(cost: CostParameters, instructions: Number) -> Number:
     return larger(1 - cost.look_ahead / instructions, 0.0)
 
 
-def around_cycles(cost: CostParameters, accumulators: Number, operations: float, scattered: float = 0.0) -> Number:
+def around_cycles(cost: CostParameters, accumulators: Number, operations: float) -> Number:
     """Cycles around a register tile: loop control, and for each accumulator that is zeroed, goes through so many
-    operations and is stored; `scattered`: more for each that is stored in elements."""
-    return cost.tile_cycles + accumulators * (cost.accumulator_cycles * (1 + operations) + scattered)
+    operations and is stored."""
+    return cost.tile_cycles + accumulators * cost.accumulator_cycles * (1 + operations)
 
 
 def larger(a: Number, b: Number | float) -> Number:

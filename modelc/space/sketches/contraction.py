@@ -28,7 +28,7 @@ from modelc.space.cost.register_tile import fits
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
-from modelc.space.sketches.tiled_rules import default_knobs, rough_seconds
+from modelc.space.sketches.tiled_rules import default_knobs
 
 STEPS = (1, 2, 4)  # reduction steps that may be unrolled
 
@@ -70,9 +70,6 @@ class Contraction(Sketch):
             Knob("steps", STEPS if tiled.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
-
-    def rough(self) -> float:
-        return rough_seconds(self.tiled)
 
     def start_values(self) -> dict[str, Value]:
         return self.values_of(self.rules)

@@ -69,12 +69,9 @@ class Elementwise(Sketch):
             fine &= (chunk == 0) | (chunk >= vectors * facts.lanes)
         return fine
 
-    def ruled(self) -> Candidate:
-        return self.candidate_of(self.start_values())
-
     def estimate(self, points: Points, cores: int) -> Floats:
         """No Block's loops change what another one costs: each has a sum of its own, over its own knobs."""
-        cycles, start, ruled = np.zeros(len(points)), self.start(), self.ruled()
+        cycles, start, ruled = np.zeros(len(points)), self.start(), self.candidate_of(self.start_values())
         for block in self.task.blocks:
             assert isinstance(block, Block)
             own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]

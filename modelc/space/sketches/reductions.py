@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
@@ -126,12 +126,6 @@ class Reductions(Sketch):
         distinct, back = np.unique(points, axis=0, return_inverse=True)
         exact = np.array([longest_chain(self.derived(self.values(p))) <= most for p in distinct], np.bool_)
         return exact[back.reshape(-1)]
-
-    def rough(self) -> float:
-        return task_seconds(*self.scheduled(self.start_values()), self.target) if self.usual else inf
-
-    def ruled(self) -> Candidate:
-        return self.scheduled(self.start_values())[1]
 
     def estimate(self, points: Points, cores: int) -> Floats:
         def seconds(values: Mapping[str, Value], cores: int) -> float:

@@ -325,8 +325,10 @@ class IntrinsicUnit(Unit):
         cost, units = tiled.target.cost, self._units(tiled, rows)
         if self.row is None:
             accumulators = (units * vectors).astype(np.float64)
-            return np.asarray(around_cycles(cost, accumulators, tiled.epilogue_operations), np.float64)
-        stored = cost.accumulator_store_cycles * self.applied.accumulator.shape[0] * units * vectors
+            around = around_cycles(cost, accumulators, tiled.epilogue_operations)
+            return np.asarray(around + tiled.scattered * accumulators, np.float64)
+        each = cost.accumulator_store_cycles + tiled.scattered
+        stored = each * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result
         return np.asarray(np.where(parts, 2.0, 1.0) * stored, np.float64)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of, trips
-from modelc.space.cost.overlap import overlapped
 from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
@@ -26,15 +25,6 @@ def default_knobs(tiled: Tiled) -> TiledKnobs:
     chunk, by_rows = tiled.unit.chunk(tiled, *rows[0], vectors) if rows else (1, False)
     knobs = TiledKnobs(rows, vectors, chunk, by_rows, None)
     return replace(knobs, parallel=parallel_loop(tiled, tiled.macro_loops(knobs), tiled.tiles(knobs)))
-
-
-def rough_seconds(tiled: Tiled) -> float:
-    """The best micro-kernel's cycles over the whole Task while its constants come from memory, on one core."""
-    target = tiled.target
-    rate = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
-    constants = {r.load.buffer for r in tiled.reads if r.load.buffer in tiled.task.constants}
-    cycles = best_kernel(tiled)[2]
-    return overlapped(cycles / rate, sum(tiled.task.buffer(c).bytes for c in constants), target)
 
 
 def best_kernel(tiled: Tiled) -> tuple[Rows, int, float]:

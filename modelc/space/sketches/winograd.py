@@ -340,14 +340,6 @@ class Winograd(Sketch):
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
-    def rough(self) -> float:
-        start = self.start_values()
-        rows = np.array([[int(start[f"rows.{n}"]) for n in self.gemm.inside]], np.int64)
-        vectors, chunk = (np.array([int(start[name])], np.int64) for name in ("vectors", "chunk"))
-        products = self.products_of(self.first_chunk, rows.reshape(1, -1), vectors)
-        tilings = _Tilings(rows.reshape(1, -1), vectors, chunk, np.zeros(1, np.bool_))
-        return float(self.seconds(tilings, products, {}, 1)[0])
-
     def estimate(self, points: Points, cores: int) -> Floats:
         rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
         products = np.zeros(len(points))

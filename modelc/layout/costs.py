@@ -1,0 +1,93 @@
+"""Tables of costs whose entries are sums of Tasks' seconds, optimistic until they matter.
+
+What a schedule really costs takes a while to find out, and most entries belong to layouts that nobody would take. So
+tables are filled with what a Task costs at least, about; the least sum is found, the Tasks that it is made of are asked
+for in earnest, and so on until the least sum is made of nothing else. Where estimates at first are never too high, no
+other assignment is better; a Task is asked for once, however many entries it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from modelc.ir.block import Task
+from modelc.layout.elimination import Best, Factor, least
+
+
+class Cost(Protocol):
+    """What Tasks cost as they will be scheduled."""
+
+    def seconds(self, task: Task) -> float:
+        """The seconds of the schedule that `task` would get."""
+
+    def optimistic(self, task: Task) -> float:
+        """A number that seconds() is not below, as a rule, in less time."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`factor` times the seconds of `tasks` together."""
+
+    tasks: tuple[Task, ...]
+    factor: float = 1.0
+
+
+At = tuple[int, ...]
+NEVER = np.inf  # an assignment that is ruled out
+
+
+class Tables:
+    """The tables, and what is known of the Tasks in them."""
+
+    def __init__(self, cost: Cost):
+        self.cost = cost
+        self.factors: list[Factor] = []
+        self.entries: list[dict[At, Entry]] = []
+        self.known: dict[str, float] = {}  # by the Task's hash, as that follows
+        self.users: dict[str, list[tuple[int, At]]] = {}  # entries of Tasks that were not asked for
+
+    def add(self, scope: Sequence[int], sizes: Sequence[int], entry: Callable[[At], Entry | float]) -> None:
+        """A table over the variables `scope` (ascending), of `sizes` values each: `entry` of every assignment."""
+        table, entries = np.zeros(tuple(sizes)), dict[At, Entry]()
+        for at in np.ndindex(*table.shape):
+            found = entry(at)
+            if isinstance(found, Entry):
+                entries[at] = found
+                for task in found.tasks:
+                    if task.hash not in self.known:
+                        self.users.setdefault(task.hash, []).append((len(self.factors), at))
+                table[at] = self.now(found)
+            else:
+                table[at] = found
+        self.factors.append(Factor(tuple(scope), table))
+        self.entries.append(entries)
+
+    def now(self, entry: Entry) -> float:
+        """The seconds of an entry, as far as they are known."""
+        parts = (self.known[t.hash] if t.hash in self.known else self.cost.optimistic(t) for t in entry.tasks)
+        return entry.factor * sum(parts)
+
+    def ask(self, values: Sequence[int]) -> bool:
+        """Asks for all Tasks that the assignment `values` is made of. Returns whether there were any left."""
+        asked = False
+        for factor, entries in zip(self.factors, self.entries, strict=True):
+            entry = entries.get(tuple(values[v] for v in factor.scope))
+            for task in entry.tasks if entry is not None else ():
+                if task.hash in self.known:
+                    continue
+                self.known[task.hash], asked = self.cost.seconds(task), True
+                for number, at in self.users.pop(task.hash):
+                    self.factors[number].table[at] = self.now(self.entries[number][at])
+        return asked
+
+    def least(self, sizes: Sequence[int], first: Sequence[int]) -> Best:
+        """The assignment of least seconds to variables of so many values each. `first` is asked for before others."""
+        self.ask(first)
+        best = least(sizes, self.factors)
+        while self.ask(best.values):
+            best = least(sizes, self.factors)
+        return best
