@@ -322,6 +322,4 @@ def test_a_full_disk_is_no_candidates_fault(
     assert builder._answer(request, tmp_path) == ("no-room", str(tmp_path.parent))
     monkeypatch.setattr(Builder, "ask", lambda self, request, seconds: ("no-room", "/tmp"))
     with pytest.raises(Unmeasurable, match="there is no room in /tmp to build in: make some there, or name another"):
-        measurer.bench.build(
-            "c", Subject("t", RELU, 0), started(RELU, host_target()), measurer.bench.builders[0]
-        )
+        measurer.bench.build("c", Subject("t", RELU, 0), started(RELU, host_target()), measurer.bench.builders[0])
