@@ -208,6 +208,7 @@ def tree(**changed: Any) -> onnx.NodeProto:
             classlabels_strings=["a", "b"]), "classlabels_strings are strings"),
         (ml("LabelEncoder", "x", "y", keys_strings=["a"], values_int64s=[1]), "keys_strings are strings"),
         (ml("Scaler", "x", "y", offset=[1.0, 2.0], scale=[1.0]), "expected 1 or 5 numbers in offset, found 2"),
+        (ml("LabelEncoder", "x", "y", keys_floats=[1.0], values_int64s=[1, 2]), "as many keys as values"),
         (ml("LinearRegressor", "x", "y", coefficients=[1.0] * 4), "expected 1 x 5 coefficients, found 4"),
     ],
 )  # fmt: skip

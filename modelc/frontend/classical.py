@@ -35,6 +35,13 @@ def rows(b: Builder, n: OnnxNode, x: str) -> str:
     return x if len(shape) == 2 else b.reshape(n, x, (1, *shape))
 
 
+def features(b: Builder, n: OnnxNode, x: str) -> int:
+    """The last dimension of `x`."""
+    if not b.shape(x):
+        raise n.fail("expected an array that has features, found a number")
+    return b.shape(x)[-1]
+
+
 def floats(n: OnnxNode, name: str) -> NDArray[Any]:
     return np.asarray(n.attrs.get(name) or (), np.float32)
 
@@ -125,10 +132,10 @@ def positive(b: Builder, n: OnnxNode, score: str, above: float) -> str:
 def _linear(b: Builder, n: OnnxNode, count: int) -> str:
     """Scores [samples, count]."""
     x = rows(b, n, cast(b, n, n.inputs[0], "float32"))
-    features, weights, bias = b.shape(x)[1], floats(n, "coefficients"), floats(n, "intercepts")
-    if weights.size != count * features or bias.size not in (0, count):
-        raise n.fail(f"expected {count} x {features} coefficients, found {weights.size}, and {bias.size} intercepts")
-    given = [b.constant(weights.reshape(count, features), f"{n.outputs[0]}_coefficients")]
+    width, weights, bias = b.shape(x)[1], floats(n, "coefficients"), floats(n, "intercepts")
+    if weights.size != count * width or bias.size not in (0, count):
+        raise n.fail(f"expected {count} x {width} coefficients, found {weights.size}, and {bias.size} intercepts")
+    given = [b.constant(weights.reshape(count, width), f"{n.outputs[0]}_coefficients")]
     given += [b.constant(bias, f"{n.outputs[0]}_intercepts")] if bias.size else []
     return b.emit(n, "Gemm", (x, *given), {"transB": 1})
 
@@ -173,9 +180,9 @@ def _kernel(b: Builder, n: OnnxNode, x: str, vectors: NDArray[Any]) -> str:
     """The kernel of every sample with every support vector."""
     kind = str(n.attrs.get("kernel_type", "LINEAR"))
     gamma, coef, degree = (*floats(n, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
-    features = b.shape(x)[1]
+    width = b.shape(x)[1]
     if kind == "RBF":
-        samples = b.reshape(n, x, (b.shape(x)[0], 1, features))
+        samples = b.reshape(n, x, (b.shape(x)[0], 1, width))
         apart = b.emit(n, "Sub", (samples, number(b, n, vectors[None], "float32")))
         axes = b.constant(np.array([2], np.int64), f"{n.outputs[0]}_axes")
         square = b.emit(n, "ReduceSumSquare", (apart, axes), {"keepdims": 0})
@@ -195,13 +202,13 @@ def _kernel(b: Builder, n: OnnxNode, x: str, vectors: NDArray[Any]) -> str:
 def _svm_regressor(b: Builder, n: OnnxNode) -> None:
     x = rows(b, n, cast(b, n, n.inputs[0], "float32"))
     count, weights, rho = int(n.attrs.get("n_supports", 0)), floats(n, "coefficients"), floats(n, "rho")
-    features = b.shape(x)[1]
-    if count and floats(n, "support_vectors").size != count * features:
-        raise n.fail(f"expected {count} x {features} numbers in support_vectors, found another number")
-    if weights.size != (count or features) or rho.size != 1:
-        raise n.fail(f"expected {count or features} coefficients and one rho, found {weights.size} and {rho.size}")
+    width = b.shape(x)[1]
+    if count and floats(n, "support_vectors").size != count * width:
+        raise n.fail(f"expected {count} x {width} numbers in support_vectors, found another number")
+    if weights.size != (count or width) or rho.size != 1:
+        raise n.fail(f"expected {count or width} coefficients and one rho, found {weights.size} and {rho.size}")
     if count:
-        x = _kernel(b, n, x, floats(n, "support_vectors").reshape(count, features))
+        x = _kernel(b, n, x, floats(n, "support_vectors").reshape(count, width))
     scores = b.emit(n, "MatMul", (x, number(b, n, weights.reshape(-1, 1), "float32")))
     scores = b.emit(n, "Add", (scores, number(b, n, rho, "float32")))
     if n.attrs.get("one_class", 0):
@@ -218,8 +225,8 @@ def _scaler(b: Builder, n: OnnxNode) -> None:
     x = cast(b, n, n.inputs[0], "float32")
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
         values = floats(n, name)
-        if values.size not in (1, b.shape(x)[-1]):
-            raise n.fail(f"expected 1 or {b.shape(x)[-1]} numbers in {name}, found {values.size}")
+        if values.size not in (1, features(b, n, x)):
+            raise n.fail(f"expected 1 or {features(b, n, x)} numbers in {name}, found {values.size}")
         x = b.emit(n, op, (x, number(b, n, values, "float32")), {}, n.outputs if op == "Mul" else None)
 
 
@@ -228,6 +235,7 @@ def _normalizer(b: Builder, n: OnnxNode) -> None:
     reduction = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}.get(norm)
     if reduction is None:
         raise n.fail(f"expected norm MAX, L1 or L2, found {norm!r}")
+    features(b, n, x)
     axes = b.constant(np.array([-1], np.int64), f"{n.outputs[0]}_axes")
     size = b.emit(n, reduction, (x, axes), {"keepdims": 1})
     none = b.emit(n, "Equal", (size, number(b, n, 0, "float32")))
@@ -240,8 +248,8 @@ def _imputer(b: Builder, n: OnnxNode) -> None:
     real = dtype.startswith("float")
     values = n.attrs.get("imputed_value_floats" if real else "imputed_value_int64s") or ()
     missing = n.attrs.get("replaced_value_float" if real else "replaced_value_int64", 0)
-    if len(values) not in (1, b.shape(x)[-1]):
-        raise n.fail(f"expected 1 or {b.shape(x)[-1]} imputed values of {dtype}, found {len(values)}")
+    if len(values) not in (1, features(b, n, x)):
+        raise n.fail(f"expected 1 or {features(b, n, x)} imputed values of {dtype}, found {len(values)}")
     if real and np.isnan(missing):
         there = b.emit(n, "IsNaN", (x,))
     else:
@@ -258,8 +266,7 @@ def _binarizer(b: Builder, n: OnnxNode) -> None:
 def _array_feature_extractor(b: Builder, n: OnnxNode) -> None:
     x, index = n.inputs
     shape, count = b.shape(x), int(np.prod(b.shape(index)))
-    if not shape:
-        raise n.fail("expected an array that has features, found a number")
+    features(b, n, x)
     x = b.reshape(n, x, (1, *shape)) if len(shape) == 1 else x
     b.emit(n, "Gather", (x, b.reshape(n, index, (count,))), {"axis": len(b.shape(x)) - 1}, n.outputs)
 
@@ -291,6 +298,8 @@ def _label_encoder(b: Builder, n: OnnxNode) -> None:
     kind = "int64" if values.dtype == np.int64 else "float"
     default = n.attrs.get("default_tensor", n.attrs.get(f"default_{kind}", -1 if kind == "int64" else -0.0))
     x, dtype = n.inputs[0], values.dtype.name
+    if np.size(default) != 1:
+        raise n.fail(f"expected one number as default, found {np.size(default)}")
     if keys.shape != values.shape or keys.ndim != 1 or not keys.size:
         raise n.fail(f"expected as many keys as values, found {keys.size} and {values.size}")
     shape = b.shape(x)

@@ -121,7 +121,7 @@ def _list(n: OnnxNode, name: str, count: int | None, default: Any = None) -> Seq
         found = [default] * (count or 0)
     if count is not None and len(found) != count:
         raise n.fail(f"expected {count} entries in {name}, found {len(found)}")
-    return np.asarray(found).tolist() if not isinstance(found, tuple) else found
+    return found if isinstance(found, tuple) else np.asarray(found).reshape(-1).tolist()
 
 
 def read_forest(n: OnnxNode, kind: str) -> Forest:
@@ -212,13 +212,13 @@ def _classifier(b: Builder, n: OnnxNode) -> None:
 
 def _ensemble(b: Builder, n: OnnxNode) -> None:
     attrs = n.attrs
-    splits = np.asarray(attrs["nodes_splits"])
+    splits = np.asarray(attrs["nodes_splits"]).reshape(-1)
     count, dtype = len(splits), b.value(n.inputs[0]).dtype
     names = ("featureids", "modes", "truenodeids", "trueleafs", "falsenodeids", "falseleafs")
     columns = [_list(n, f"nodes_{name}", count) for name in names]
     missing = _list(n, "nodes_missing_value_tracks_true", count, 0)
     sets = _sets(np.asarray(attrs.get("membership_values", ())))
-    weights = np.asarray(attrs["leaf_weights"]).tolist()
+    weights = np.asarray(attrs["leaf_weights"]).reshape(-1).tolist()
     targets = _list(n, "leaf_targetids", len(weights))
     forest = Forest(leaves={("leaf", k): [(t, w)] for k, (t, w) in enumerate(zip(targets, weights, strict=True))})
     for k, (feature, mode, yes, yes_leaf, no, no_leaf) in enumerate(zip(*columns, strict=True)):
@@ -250,7 +250,7 @@ def _ensemble(b: Builder, n: OnnxNode) -> None:
 def _sets(values: Any) -> list[list[float]]:
     """Sets of values, each ended by a NaN."""
     found: list[list[float]] = [[]]
-    for value in values.tolist():
+    for value in values.reshape(-1).tolist():
         if np.isnan(value):
             found.append([])
         else:
