@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
-from modelc.errors import ModelError, PackageError
+from modelc.errors import InputError, ModelError, PackageError
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.ir.graph_text import parse_graph, show_graph
 from modelc.ir.program import run_program
@@ -181,6 +181,34 @@ def test_branches_of_different_shapes_are_refused_with_what_would_help(tmp_path)
     with pytest.raises(ModelError, match=sentence):
         import_model(path)
     assert [n.op for n in import_model(path, constants={"flag": np.array([False])}).nodes] == ["ReduceSum"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_branch_that_the_shapes_do_not_allow_ends_a_run_that_takes_it(tmp_path, first) -> None:
+    """As where a model takes two sampling rates, of which each goes with another length."""
+    right, wrong = body([node("Relu", ["x"], ["a"])], ["a"]), body([node("MatMul", ["x", "w"], ["b"])], ["b"])
+    ways = {"then_branch": right, "else_branch": wrong} if first else {"then_branch": wrong, "else_branch": right}
+    inputs = [INFO("flag", B, []), INFO("x", F, ["n", "m"])]
+    path = saved(
+        tmp_path / "m.onnx",
+        [node("If", ["flag"], ["y"], "choose", **ways)],
+        inputs,
+        ["y"],
+        {"w": np.ones((4, 4), np.float32)},
+    )
+    assert parse_graph(show_graph(import_model(path, {"x": (2, 3)}))) == import_model(path, {"x": (2, 3)})
+    result = modelc.compile(path, output=tmp_path / "p", dims={"n": 2, "m": 3}, database=False, verify=first)
+    assert any("cannot be run" in note for note in result.notes)
+    assert result.report is None or result.report.passed
+    x = -np.ones((2, 3), np.float32)
+    refusal = rf"'choose' \(If\): its {'else' if first else 'then'}_branch cannot be run with these shapes: .*MatMul"
+    with modelc.load(tmp_path / "p") as loaded:
+        for _ in range(2):
+            assert not loaded.run({"flag": np.asarray(first), "x": x})["y"].any()
+            with pytest.raises(LoadedError, match=refusal):
+                loaded.run({"flag": np.asarray(not first), "x": x})
+    with pytest.raises(InputError, match=refusal):
+        evaluate_graph(import_model(path, {"x": (2, 3)}), {"flag": np.asarray(not first), "x": x})
 
 
 def test_what_one_branch_lacks_is_said(tmp_path) -> None:

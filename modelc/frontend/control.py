@@ -46,10 +46,12 @@ def branch_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:
 
 
 def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
-    """Imports an If whose condition is known only at run time."""
+    """Imports an If whose condition is known only at run time. Where one branch cannot be run with the shapes that the
+    model is compiled for, the other is taken, and a run that decides otherwise ends with an error."""
     b, condition = importer.builder, node.inputs[0]
-    bodies = []
-    for which in BRANCHES:
+    bodies: list[Body | None] = []
+    wrong: dict[int, str] = {}
+    for k, which in enumerate(BRANCHES):
         inner = scope.within(f"{node.name}/{which}/")
         graph = branch_of(proto, which, node.name)
         try:
@@ -58,10 +60,18 @@ def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, sco
         except NotKnown:
             raise
         except ModelError as error:
-            raise ModelError(
-                f"{error}; it is in the {which} of node {node.name!r} (If), which is compiled because the condition "
-                f"{condition!r} is known only at run time{b.advice(condition)}"
-            ) from None
+            if wrong:
+                raise
+            wrong[k] = f"node {node.name!r} (If): its {which} cannot be run with these shapes: {error}"
+    if wrong:
+        ((k, refusal),) = wrong.items()
+        (one,) = bodies
+        if one is None:
+            importer.missing |= set(node.outputs)
+            return
+        importer.notes.append(f"a run that takes it ends with an error: {refusal}")
+        emit_control(importer, node, "If", (condition,), (one,), {"only": 1 - (k == 0), "refusal": refusal})
+        return
     then, other = bodies
     if then is None or other is None:
         importer.missing |= set(node.outputs)
@@ -131,14 +141,14 @@ def emit_control(
     op: str,
     inputs: Sequence[str],
     bodies: Sequence[Body],
-    attrs: Mapping[str, int] | None = None,
+    attrs: Mapping[str, int | str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> None:
     """Adds the Node; what its bodies capture, all of them together, follows `inputs`."""
     b = importer.builder
     shared = list(dict.fromkeys(x for body in bodies for x in body.captured(b)))
     graphs = []
-    for k, body in enumerate(bodies):
+    for k, body in enumerate(bodies, 1 - int((attrs or {}).get("only", 1))):
         used = {x for n in body.nodes for x in (*n.inputs, *n.outputs) if x}
         names = dict.fromkeys((*body.given, *shared, *body.results, *sorted(used)))
         values = {name: b.value(name) for name in names}

@@ -79,7 +79,8 @@ def import_model(
     for name, proto in nodes:
         importer.visit(proto, name, name, scope)
     _refuse(path, advised(uses, importer.lacking))
-    return replace(importer.graph(model.graph, path, inputs), notes=notes)
+    graph = importer.graph(model.graph, path, inputs)
+    return replace(graph, notes=(*notes, *graph.notes))
 
 
 def _live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
@@ -148,6 +149,7 @@ class Importer:
     builder: Builder = field(default_factory=Builder)
     lacking: list[Unsupported] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)  # values that unsupported nodes would have produced
+    notes: list[str] = field(default_factory=list)  # for the user
     sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the values that each is a list of
 
     def inputs(self, values: list[Value], scope: Scope) -> None:
@@ -346,7 +348,7 @@ class Importer:
             node = OnnxNode("Identity", "", 1, f"{name}_copy", (constant,), (name,), {}, name)
             b.emit(node, "Identity", (constant,), outputs=(name,))
         names = (*(v.name for v in inputs), *([RANDOM_STATE] if RANDOM_STATE in b.values else ()))
-        graph = Graph(proto.name or path.stem, names, outputs, b.values, ())
+        graph = Graph(proto.name or path.stem, names, outputs, b.values, (), tuple(dict.fromkeys(self.notes)))
         return graph.with_nodes(b.nodes)
 
 

@@ -5,6 +5,9 @@
                                            body(number, state..., element..., captured...)
                                              -> ([condition], state..., handed...)
 
+An If may have one body alone: the attribute `only` says whether it is for true (1) or false (0), and `refusal` what is
+wrong with the other, which ends the run.
+
 The attributes of a Loop: `counted` and `asked` say whether it is given a count and a condition, `asks` whether its body
 computes the next one; it carries `states`, goes along the first dimension of `parts` values, and makes at most `limit`
 iterations (-1: no limit). What it hands out are its last states, and of each `handed` value all of them, stacked: then
@@ -19,6 +22,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from modelc.errors import InputError
 
 Array = NDArray[Any]
 Body = Callable[[Sequence[Array]], Sequence[Array]]
@@ -63,7 +68,10 @@ def run_control(op: str, attrs: Mapping[str, Any], inputs: Sequence[Array], bodi
     """Every output of an If or a Loop. What a Loop hands out is empty where it makes no iteration: the caller knows the
     shape."""
     if op == "If":
-        return list(bodies[0 if inputs[0].reshape(-1)[0] else 1](inputs[1:]))
+        taken = bool(inputs[0].reshape(-1)[0])
+        if "only" in attrs and taken != bool(attrs["only"]):
+            raise InputError(attrs["refusal"])
+        return list(bodies[0 if taken or "only" in attrs else 1](inputs[1:]))
     form = LoopForm.of(attrs)
     limits = [form.limit] if form.limit != NO_LIMIT else []
     limits += [int(inputs[0].reshape(-1)[0])] if form.counted else []

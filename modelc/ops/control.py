@@ -34,15 +34,15 @@ def _all(kinds: Types) -> str:
 
 
 def _if_infer(node: Node, inputs: Inputs) -> Types:
-    if len(node.bodies) != 2:
-        fail(node, f"expected two branches, found {len(node.bodies)}")
+    if len(node.bodies) != (1 if "only" in node.attrs else 2):
+        fail(node, f"expected two branches, or one alone, found {len(node.bodies)}")
     first = required(node, inputs, 0)
     if first.dtype != "bool" or any(n != 1 for n in first.shape):
         fail(node, f"expected a condition of one bool, found {_shown(_kind(first))}")
     given = tuple(_kind(required(node, inputs, k)) for k in range(1, len(inputs)))
     for body in node.bodies:
         _check_given(node, body, given)
-    then, other = map(_results, node.bodies)
+    then, other = _results(node.bodies[0]), _results(node.bodies[-1])
     if then != other:
         fail(node, f"expected branches of the same types, found {_all(then)} and {_all(other)}")
     return then

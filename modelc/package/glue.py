@@ -179,7 +179,8 @@ def control_tables(number: str, plan: Plan) -> str:
             cut = row + 1 + next((i for i, begin in enumerate(following) if begin >= one.middle), len(following))
             rows += (
                 f"    {{.kind = MC_BRANCH, .first = {first}, .middle = {one.middle}, .end = {end}, .cut = {cut}, "
-                f".next = {after}, .condition = {_address(one.condition)}}},\n"
+                f".next = {after}, .condition = {_address(one.condition)}, "
+                f".refusal = {_c_string(one.refusal) if one.refusal else 0}}},\n"
             )
             continue
         carried = "".join(

@@ -75,7 +75,7 @@ class Manifest:
         return text
 
 
-_ABSENT = ("stride", "loops", "control", "slots", "states", "count", "condition", "go")
+_ABSENT = ("stride", "loops", "control", "slots", "states", "count", "condition", "go", "refusal")
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -162,18 +162,20 @@ Moved = Callable[[Argument], Argument]
 
 @dataclass(frozen=True)
 class Branch:
-    """The ONNX node `name`: steps [first, middle) run where the bool at `condition` is true, else [middle, end)."""
+    """The ONNX node `name`: steps [first, middle) run where the bool at `condition` is true, else [middle, end). With a
+    `refusal`, a run that comes to where there are no steps ends with it."""
 
     name: str
     first: int
     middle: int
     end: int
     condition: Argument
+    refusal: str = ""
 
     def moved(self, steps: int, slots: int, there: Moved) -> Branch:
         """The same among other steps, `steps` further on, where arguments are elsewhere."""
         first, middle, end = (n + steps for n in (self.first, self.middle, self.end))
-        return Branch(self.name, first, middle, end, there(self.condition))
+        return Branch(self.name, first, middle, end, there(self.condition), self.refusal)
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

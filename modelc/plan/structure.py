@@ -101,13 +101,15 @@ class Assembly:
     def _branch(
         self, use: Structured, inputs: Sequence[Argument], outputs: Sequence[Argument], own: Callable[[str], Argument]
     ) -> None:
-        at, first, ends = len(self.control), len(self.steps), []
+        at, first, attrs = len(self.control), len(self.steps), dict(use.bound.control.attrs)
+        ends = [first] if attrs.get("only") == 0 else []
         for plan, body in zip(use.plans, use.bound.bodies, strict=True):
             self._body(plan, body, own("arena"), inputs[1:], outputs)
             ends.append(len(self.steps))
-        if ends[1] > first:
+        end = len(self.steps)
+        if end > first:
             name = use.bound.task.nodes[0] if use.bound.task.nodes else use.bound.task.name
-            self.control.insert(at, Branch(name, first, ends[0], ends[1], inputs[0]))
+            self.control.insert(at, Branch(name, first, ends[0], end, inputs[0], attrs.get("refusal", "")))
 
     def _repeat(
         self,

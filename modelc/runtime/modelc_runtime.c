@@ -375,7 +375,9 @@ static modelc_status run_control(const modelc_handle *handle, const mc_variant *
     if (c->kind == MC_REPEAT) return run_repeat(handle, v, row, frame, counters);
     if (c->kind == MC_BRANCH) {
         part then = {c->first, c->middle, row + 1, c->cut}, otherwise = {c->middle, c->end, c->cut, c->next};
-        return run_part(handle, v, is_true(frame, c->condition) ? then : otherwise, frame, counters);
+        part taken = is_true(frame, c->condition) ? then : otherwise;
+        if (c->refusal && taken.first == taken.end) return fail(MODELC_BAD_DATA, "%s", c->refusal);
+        return run_part(handle, v, taken, frame, counters);
     }
     for (; frame->iteration < c->limit && !status; frame->iteration++)
         status = run_steps(handle, v, c->first, c->end, frame, counters);

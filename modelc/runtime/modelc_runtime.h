@@ -84,6 +84,7 @@ typedef struct mc_control {
     int32_t cut;
     int32_t next;
     int64_t limit;
+    const char *refusal; /* of a branch: how a run ends that comes to where there are no steps; NULL: it goes on */
     mc_address condition;
     mc_address count;
     mc_address go;

@@ -16,7 +16,7 @@ from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
-from modelc.package.spec import Plan
+from modelc.package.spec import Branch, Plan
 from modelc.package.toolchain import native_machine
 from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
@@ -217,7 +217,14 @@ def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: in
         known = {} if uses is None else index_spans(uses, spans)
         every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
         count = max(samples, LEAST_WITH_BRANCHES if plan.control else 1, LEAST_WITH_STATES if plan.states else 1)
-        yield from (draw_inputs(plan.inputs, every, seed, k) for k in range(count))
+        yield from ({**draw_inputs(plan.inputs, every, seed, k), **_demanded(plan)} for k in range(count))
+
+
+def _demanded(plan: Plan) -> Arrays:
+    """The flags without which a run ends: of branches that cannot be run."""
+    refusing = [one for one in plan.control if isinstance(one, Branch) and one.refusal]
+    flags = {one.condition.index: one.middle == one.end for one in refusing if one.condition.space == "input"}
+    return {plan.inputs[k].name: np.full(plan.inputs[k].shape, flag) for k, flag in flags.items()}
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:
