@@ -67,7 +67,7 @@ class CostParameters:
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
     streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
-    streams: float = 16.0  # rows of lines that the CPU's own prefetchers follow at once
+    streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0
