@@ -40,8 +40,9 @@ class Verification:
 @dataclass(frozen=True)
 class LayoutSettings:
     """`search`: whether values are stored as costs least, or row-major, as in the model; `propagate`: whether layouts
-    spread through maps, or hold for complex operators alone, with conversions around each; `blocked`: whether channels
-    split by the vector's lanes, N C/c H W c, are among the layouts to choose from."""
+    spread through maps, or hold for complex operators alone, with conversions around each; `blocked`: whether layouts
+    that split a dimension by the vector's lanes are among those to choose from: N C/c H W c, and packed operands of
+    matrix products."""
 
     search: bool
     propagate: bool
