@@ -20,9 +20,10 @@ from three_ways import host_target, started, task_of
 from modelc import wholes
 from modelc.cli import main
 from modelc.database import Database
-from modelc.errors import ConfigError, ModelcError, Unmeasurable
+from modelc.errors import ConfigError, ModelcError, ToolchainError, Unmeasurable
 from modelc.measure import Measurement, Measurer, Where, ssh
 from modelc.measure.ssh import Board
+from modelc.package import find_toolchain, toolchain
 from modelc.target import load_target
 
 STAND_IN = f"""#!{sys.executable}
@@ -310,3 +311,21 @@ def test_tune_on_a_board_goes_on_where_it_vanished(here: Path, tmp_path: Path, m
     records = test_cli_tune.stored(tmp_path)
     assert records[: len(known)] == known and len(records) == len(known) + 4
     assert {one.conditions.target for one in records} == {load_target("native").key}, "what compile looks for"
+
+
+def test_a_board_of_another_machine(here: Path) -> None:
+    """Its programs run under an emulator here, without any library of that machine."""
+    target = load_target("cortex-a72")
+    try:
+        find_toolchain(target.triple)
+        emulator, *_ = toolchain.emulator(target.triple)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    program(here, "uname", "echo aarch64")
+    start = f'#!/bin/sh\\nexec {emulator} -cpu max "$0.elf" "$@"\\n'
+    program(here, "chmod", f"mv $2 $2.elf; printf '{start}' > $2; /bin/chmod $1 $2 $2.elf")
+    with Measurer(target, builders=1, effort=QUICK, where=Where.parse("ssh://pi@board")) as found:
+        for task in (CONV, TASKS["softmax"], TASKS["float16"]):
+            some = found.measure(found.subject(task, cold_bytes=1 << 16), [started(task, target)] * 2)
+            assert [one.outcome for one in some] == ["ok"] * 2, some
+    assert emptied(here / "board")

@@ -1,8 +1,9 @@
-/* What the files of the runner share: what a job says (runner_job.c), what its process does (runner_run.c), and the
- * server (runner.c). */
+/* What the files of the runner share: what a job says (runner_job.c), what its process does (runner_run.c) with kernels
+ * (runner_load.c), and the server (runner.c). */
 #ifndef MODELC_RUNNER_H
 #define MODELC_RUNNER_H
 
+#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -70,6 +71,17 @@ typedef struct {
     uint8_t *data;
     size_t bytes, room, cursor; /* bytes of the room are used */
 } region;
+
+typedef struct {
+    uint8_t *base;
+    const ElfW(Sym) *symbols;
+    size_t count;
+    const char *names;
+} library;
+
+/* runner_load.c: what is wrong with a library, in `why`, or NULL; and where a symbol of it is, or NULL. */
+const char *mr_load(library *l, const char *path, char *why, size_t room);
+void *mr_symbol(const library *l, const char *name);
 
 /* runner_job.c */
 extern char mr_folder[4096];

@@ -22,7 +22,7 @@ from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 
 HERE = Path(__file__).parent
-SOURCES = ("runner.c", "runner_job.c", "runner_run.c")
+SOURCES = ("runner.c", "runner_job.c", "runner_load.c", "runner_run.c")
 SHARED = ("modelc_pool.c", "modelc_cpu.c")  # of the runtime that goes into packages
 PATIENCE = 60.0  # seconds over a job's own limit
 
@@ -182,12 +182,12 @@ _folders: list[TemporaryFolder] = []  # removed when the process ends
 
 
 @cache
-def program(triple: str) -> Path:
-    """The runner for a machine, compiled once in a process."""
+def program(triple: str, alone: bool = False) -> Path:
+    """The runner for a machine, compiled once in a process; `alone`: it needs no libraries there."""
     folder = TemporaryFolder("runner")
     _folders.append(folder)
     sources = [*(str(HERE / name) for name in SOURCES), *(str(RUNTIME / name) for name in SHARED)]
-    libraries = ["-ldl", "-pthread", "-Wl,--no-as-needed", "-lm"]  # libm is for the kernels
-    arguments = ["-std=c11", "-O2", "-I", str(RUNTIME), *sources, "-o", "runner", *libraries]
-    find_toolchain(triple).compile(arguments, Path(folder.name))
+    arguments = ["-std=c11", "-O2", "-I", str(RUNTIME), *sources, "-o", "runner", "-pthread", "-lm"]
+    toolchain = find_toolchain(triple)
+    (toolchain.linking_all() if alone else toolchain).compile(arguments, Path(folder.name))
     return Path(folder.name) / "runner"

@@ -1,6 +1,5 @@
 /* What the process of a job does: one run that is looked at, then samples of time. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -66,10 +65,11 @@ static void look_at(const buffer *b, int32_t which, uint8_t poison) {
 static void bind(kernel *k) {
     char path[8192];
     mr_path_of(path, sizeof path, k->library);
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) give_up("build-failed", -1, "cannot be loaded: %s", dlerror());
+    char why[256];
+    library loaded;
+    if (mr_load(&loaded, path, why, sizeof why)) give_up("build-failed", -1, "cannot be loaded: %s", why);
     for (int32_t i = 0; i < k->count; i++) {
-        void *found = dlsym(library, k->steps[i].symbol);
+        void *found = mr_symbol(&loaded, k->steps[i].symbol);
         if (!found) give_up("build-failed", -1, "the library lacks %s", k->steps[i].symbol);
         memcpy(&k->steps[i].function, &found, sizeof found);
     }

@@ -217,7 +217,7 @@ class SshRunner(Runner):
         self._there.clear()
         self._launch(self._board.command)
         try:
-            runner = program(machine_of(self.target.triple).gnu_triple).read_bytes()
+            runner = program(machine_of(self.target.triple).gnu_triple, alone=True).read_bytes()
             self._write(f"{self._board.folder}\n{len(runner)}\n".encode())
             self._check_machine(self._greeting(HELLO))
             self._write(runner)

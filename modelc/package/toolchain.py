@@ -87,6 +87,12 @@ class Toolchain:
     machine: Machine
     command: tuple[str, ...]
 
+    def linking_all(self) -> Toolchain:
+        """The same, for programs that need no library where they run; ziglang has such a C library of musl alone."""
+        musl = self.machine.zig_triple.partition(".")[0].replace("gnu", "musl")
+        command = (musl if word == self.machine.zig_triple else word for word in self.command)
+        return Toolchain(self.machine, (*command, "-static"))
+
     def compile(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
         try:
