@@ -43,6 +43,13 @@ LIMITS: Mapping[tuple[str, str], str] = {
         )),
         STEERED,
     ),
+    ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and shapes",
+    ("", "Loop"): "what it carries keeps its shape where it is not unrolled; of what it hands out the length is known",
+    ("", "Scan"): "from operator set 9 on",
+    **dict.fromkeys(
+        (("", x) for x in ("SequenceAt", "SequenceErase", "SequenceInsert", "SplitToSequence")),
+        "sequences inside the model, of lengths and positions that are known when compiling",
+    ),
     ("", "Compress"): "the condition has to be known when compiling",
     ("", "NonZero"): "of constants",
     ("", "Conv"): "1 to 3 spatial dimensions",
