@@ -180,6 +180,8 @@ def test_maps_of_classes_become_tables(tmp_path: Path) -> None:
         found = package.run({"x": X})
     assert found["chances"].shape == (23, 3)
     np.testing.assert_array_equal(found["chances"].argmax(1), found["label"])
+    timed = modelc.bench(tmp_path / "m.modelc", ("ort",), model=tmp_path / "m.onnx", seconds=0.05)
+    assert set(timed["engines"]) == {"modelc", "ort"}  # which gives the maps there
 
 
 def tree(**changed: Any) -> onnx.NodeProto:

@@ -72,7 +72,8 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
 
     def run(inputs: Arrays) -> Arrays:
         feeds = {name: array for name, array in inputs.items() if name in known}
-        return dict(zip(names, session.run(names, feeds), strict=True))
+        found = zip(names, session.run(names, feeds), strict=True)
+        return {name: array for name, array in found if isinstance(array, np.ndarray)}  # lists of maps are none
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
     return f"onnxruntime {ort.__version__}{how}", run
