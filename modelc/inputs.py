@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,10 @@ def keeping(config: Config, states: Mapping[str, str]) -> Config:
     return replace(config, inputs=replace(config.inputs, states={**config.inputs.states, **states}))
 
 
-def check_states(graph: Graph, states: Mapping[str, str]) -> None:
-    """Raises ModelError unless each of `states` is an input of the graph, and the output that it is to be after a run
+def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
+    """Raises ModelError unless each of `states` is an input of every graph, and the output that it is to be after a run
     is like it and no other's."""
-    for name, output in states.items():
+    for graph, (name, output) in product(graphs, states.items()):
         for one, known, what in ((name, graph.fed, "input"), (output, graph.outputs, "output")):
             if one not in known:
                 raise ModelError(

@@ -299,7 +299,7 @@ class Run:
         with self.stages.stage("import", str(self.model)) as dump:
             graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
             states = self.config.inputs.states
-            check_states(graphs[0], states)
+            check_states(graphs, states)
             if self.inputs is not None:
                 self.inputs = fitting(self.inputs, graphs, self.constants, states, self.model)
             for graph in graphs if self.stages.dumping else ():
