@@ -113,12 +113,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "modelc_input": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
     "modelc_output": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
     "modelc_run": (_I32, (_P, _I32, _P, _P)),
-    "modelc_reset": (_I32, (_P,)),
     "modelc_profile_start": (_I32, (_P,)),
     "modelc_profile_stop": (_I32, (_P,)),
     "modelc_step_count": (_I32, (_P, _I32)),
     "modelc_profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
 }
+_LATER = {"modelc_reset": (_I32, (_P,))}  # what packages of the first schema may lack
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
@@ -181,7 +181,8 @@ class Model:
 
     def reset(self) -> None:
         """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
-        self._call("modelc_reset")
+        if hasattr(self._library, "modelc_reset"):
+            self._call("modelc_reset")
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
@@ -476,7 +477,8 @@ def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
     spelling = "".join("./" if bit == "1" else "/" for bit in f"{file.inode:b}")
     try:
         library = ctypes.CDLL(os.path.abspath(path) + "/" + spelling + LIBRARY)
-        for name, (result, arguments) in _SIGNATURES.items():
+        there = {name: one for name, one in _LATER.items() if hasattr(library, name)}
+        for name, (result, arguments) in (*_SIGNATURES.items(), *there.items()):
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
