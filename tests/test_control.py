@@ -26,7 +26,7 @@ from modelc.package.manifest import NAME
 from modelc.passes import run_passes
 from modelc.runtime import ModelError as LoadedError
 from modelc.verify.profile import profile
-from modelc.verify.truth import evaluate_float64
+from modelc.verify.truth import evaluated
 
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 INFO = helper.make_tensor_value_info
@@ -134,7 +134,7 @@ def test_the_interpreter_takes_it_before_and_after_passes_and_as_a_program(branc
         agree(evaluate_graph(graph, feeds), wanted)
         agree(evaluate_graph(simplified, feeds), wanted)
         agree(run_program(program, feeds, MEANINGS), wanted)
-        agree(evaluate_float64(branches[0], feeds), wanted)
+        agree(evaluated(branches[0], feeds), wanted)
 
 
 def test_what_a_branch_addresses_by_is_checked_only_where_it_is_taken(branches) -> None:

@@ -22,7 +22,7 @@ from modelc.verify.engine import Engine
 from modelc.verify.precision import Arrays
 from modelc.verify.report import LayerReport, Report
 from modelc.verify.steps import judged
-from modelc.verify.truth import evaluate_float64
+from modelc.verify.truth import evaluated
 
 X = np.random.default_rng(1).uniform(-4, 4, (1, 8, 8, 8)).astype(np.float32)
 
@@ -60,7 +60,7 @@ def test_a_right_package_is_right_kernel_by_kernel(right: Package) -> None:
     assert report.passed and "without optimisations" in report.reference
     layers = right.layers(right.model)
     assert len(layers) >= 4 and all(layer.distance.passed for layer in layers)
-    truth = evaluate_float64(right.model, {"x": X})["y"]
+    truth = evaluated(right.model, {"x": X})["y"]
     assert truth.dtype == np.float64 and len(np.unique(truth)) > 8
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 TIMES_REFERENCE = 4.0  # how much farther from the float64 result than ONNX Runtime's own a package's may be
+TIMES_FLOAT32 = 100.0  # how much farther from it than float32 is, in whichever order, ONNX Runtime's may be: what is
+LEAST_FLOAT32 = 1e-5  # more, and more than this, is another meaning of some operator
 TINY = 1e-30
 
 
@@ -94,12 +96,19 @@ def filtered_distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, 
 
 @dataclass(frozen=True)
 class Conditioning:
-    """Both results against the same model computed in float64: root mean square and largest error of each."""
+    """Both results against the same model computed in float64: root mean square and largest error of each; and those
+    of the same meaning computed in float32."""
 
     ours_rms: float
     ours_max: float
     reference_rms: float
     reference_max: float
+    float32_rms: float = 0.0
+
+    @property
+    def explained(self) -> bool:
+        """Whether rounding explains how far the reference is from the truth, which has our meaning of operators."""
+        return self.reference_rms <= max(TIMES_FLOAT32 * self.float32_rms, LEAST_FLOAT32)
 
     @property
     def passed(self) -> bool:
@@ -124,6 +133,9 @@ class Quantized:
     passed: bool
 
 
-def conditioning(ours: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any]) -> Conditioning:
+def conditioning(
+    ours: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any], float32: NDArray[Any]
+) -> Conditioning:
     one, other = distance(ours, truth, 0, 0), distance(reference, truth, 0, 0)
-    return Conditioning(one.rms_rel, one.max_abs, other.rms_rel, other.max_abs)
+    rounding = distance(float32, truth, 0, 0).rms_rel
+    return Conditioning(one.rms_rel, one.max_abs, other.rms_rel, other.max_abs, rounding)

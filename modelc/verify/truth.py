@@ -16,12 +16,16 @@ from modelc.ops import evaluate_graph, in_float64
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def evaluate_float64(model: str | Path, inputs: Arrays, constants: Arrays | None = None) -> dict[str, NDArray[Any]]:
-    """The model's outputs for `inputs` by the operator library's meaning of every node, float32 made float64. What of
-    the inputs is in `constants` steers the model. Raises ModelError for what cannot be imported."""
+def evaluated(
+    model: str | Path, inputs: Arrays, constants: Arrays | None = None, wide: bool = True
+) -> dict[str, NDArray[Any]]:
+    """The model's outputs for `inputs` by the operator library's meaning of every node, float32 made float64 (not
+    `wide`: as it is). What of the inputs is in `constants` steers the model. Raises ModelError for what cannot be
+    imported."""
     constants = constants or {}
     fed = {name: array for name, array in inputs.items() if name not in constants}
-    graph = in_float64(import_model(model, {name: array.shape for name, array in fed.items()}, constants))
+    graph = import_model(model, {name: array.shape for name, array in fed.items()}, constants)
+    graph = in_float64(graph) if wide else graph
     with np.errstate(all="ignore"):
         return evaluate_graph(graph, {name: _of(array, graph.values[name].dtype) for name, array in fed.items()})
 
