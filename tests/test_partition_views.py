@@ -16,7 +16,7 @@ from modelc.ir.layout import Layout, reordered
 from modelc.ir.program import Placed, Program, region
 from modelc.ops.move import reshaped
 from modelc.ops.operator import names
-from modelc.partition.views import Place, region_of, stored
+from modelc.partition.views import Region, region_of, stored
 
 LAST = reordered(0, 2, 3, 1)
 
@@ -159,7 +159,7 @@ def test_a_reshape_is_a_view_only_where_it_is_one(case):
     over = tuple(Var(n) for n in names(len(target)))
     read = Load("x", reshaped(source, target, over))
     iters = tuple(Iter(v.name, n) for v, n in zip(over, target, strict=True))
-    found = region_of(Block("reshape", iters, (Load("y", over),), (read,)), read, Place("x", 5, strides))
+    found = region_of(Block("reshape", iters, (Load("y", over),), (read,)), read, Region("x", 5, strides))
     flat = np.arange(prod(source) + 5)
     logical = region(flat, 5, source, strides)
     expected = logical.reshape(target)

@@ -33,7 +33,7 @@ from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece, moved
 from modelc.partition.precision import WIDE, in_bfloat16, narrowed, to_bfloat16, writing_tasks
 from modelc.partition.tasks import Draft, bound_task
-from modelc.partition.views import Place, strides_of
+from modelc.partition.views import Region, strides_of
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Tasks:
             return bound.task
         return self.narrowed.task(bound, self.bound[k].task.name in self.kept, converted)
 
-    def task(self, k: int, places: Mapping[str, Place], layouts: Layouts, converted: Collection[str] = ()) -> Task:
+    def task(self, k: int, places: Mapping[str, Region], layouts: Layouts, converted: Collection[str] = ()) -> Task:
         """Task `k` with `places` of boundary values, of which those `converted` are copies, and `layouts` of locals."""
         work, bound = self.draft.work, self.bound[k]
         around = tuple(
@@ -125,7 +125,7 @@ class _Tasks:
             self.known[key] = self.rounded(k, made, converted)
         return self.known[key]
 
-    def conversion(self, name: str, at: Place, to: Place, back: bool = False) -> Task:
+    def conversion(self, name: str, at: Region, to: Region, back: bool = False) -> Task:
         """Copying a value that is at `at` to where `to` says, for complex operators; `back`: they wrote it there."""
         work = self.draft.work
         shape, dtype = work.shapes[name], work.dtypes[name]
@@ -154,9 +154,9 @@ class _Tasks:
         return in_bfloat16(task, {"x0", "y0"}) if narrow else task
 
 
-def _stored_by(name: str, shape: tuple[int, ...], layout: Layout) -> Place:
+def _stored_by(name: str, shape: tuple[int, ...], layout: Layout) -> Region:
     """A compact root."""
-    return Place(name, 0, strides_of(shape, layout))
+    return Region(name, 0, strides_of(shape, layout))
 
 
 # --- propagated ---------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class _Propagated:
         wanted = {c: self.classes[c].kinds[v] for c, v in values.items()}
         return next((d for d in self.drafts if all(self.kind(c, d) == kind for c, kind in wanted.items())), None)
 
-    def place(self, name: str, c: int | None, value: int) -> Place:
+    def place(self, name: str, c: int | None, value: int) -> Region:
         """Where a value is if its owner `c` has this of its layouts."""
         draft = None if c is None else self.draft_of({c: value})
         found = self.drafts[draft].work.places.get(name) if draft is not None else None
@@ -403,11 +403,13 @@ class _Separate:
         ]
         return LayoutChoice({}, tuple(conversions))
 
-    def last(self, name: str) -> Place:
+    def last(self, name: str) -> Region:
         shape = self.draft.work.shapes[name]
         return _stored_by(name, shape, channels_last(len(shape)))
 
-    def apart(self, k: int, anchor: Piece, places: Mapping[str, Place], converted: Collection[str]) -> tuple[Task, ...]:
+    def apart(
+        self, k: int, anchor: Piece, places: Mapping[str, Region], converted: Collection[str]
+    ) -> tuple[Task, ...]:
         """The anchor with a channels-last result, its conversion back, and the maps that were the anchor's epilogue."""
         work = self.draft.work
         (result,) = anchor.writes

@@ -22,7 +22,7 @@ from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece, moved, pieces_of
 from modelc.partition.sink import sink_moves
 from modelc.partition.tasks import Draft
-from modelc.partition.views import Copy, Place, Views, find_views, is_compact, region_of, strides_of
+from modelc.partition.views import Copy, Region, Views, find_views, is_compact, region_of, strides_of
 
 Drafting = Callable[[Graph, list[Piece], Layouts], Draft]
 
@@ -110,7 +110,7 @@ def _work(graph: Graph, pieces: list[Piece], views: Views) -> Work:
 
 def _apart(
     piece: Piece,
-    places: dict[str, Place],
+    places: dict[str, Region],
     sources: dict[str, str],
     shapes: dict[str, tuple[int, ...]],
     dtypes: dict[str, str],
@@ -118,7 +118,7 @@ def _apart(
     """Where copying is all that the Piece does, as a Split does, one for each copy, out of a Region: those of one shape
     are one kernel."""
     found: list[Piece] = []
-    regions: dict[str, tuple[str, Place]] = {}
+    regions: dict[str, tuple[str, Region]] = {}
     for block in piece.blocks:
         read = moved(block)
         if read is None or not isinstance(block, Block) or places[read.buffer].layout is not None:
@@ -141,7 +141,7 @@ def _apart(
 def _compact_operands(
     piece: Piece,
     before: list[Piece],
-    places: dict[str, Place],
+    places: dict[str, Region],
     shapes: dict[str, tuple[int, ...]],
     dtypes: dict[str, str],
 ) -> Piece:
@@ -153,7 +153,7 @@ def _compact_operands(
             continue
         copy = f"{piece.writes[0]}#{name}"
         names[name], shapes[copy], dtypes[copy] = copy, shape, dtypes[name]
-        places[copy] = Place(copy, 0, strides_of(shape, Layout()))
+        places[copy] = Region(copy, 0, strides_of(shape, Layout()))
         iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(shape))
         over = tuple(Var(i.name) for i in iters)
         block = Block("copy", iters, (Load(copy, over),), (Load(name, over),))

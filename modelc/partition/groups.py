@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.partition.pieces import Piece
-from modelc.partition.views import Place
+from modelc.partition.views import Region
 
 SEARCHED = 4096  # groups between two, at most, that are looked through for a way from one to the other
 
@@ -22,7 +22,7 @@ class Work:
     """Pieces without what is a view, in order; where every value is; which values other Pieces write it through."""
 
     pieces: tuple[Piece, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, Region]
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     made_of: Mapping[str, tuple[str, ...]]  # a moved value -> the values that its elements come from

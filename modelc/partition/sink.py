@@ -19,7 +19,7 @@ from modelc.ir.graph import Graph, Value
 from modelc.ops.move import reshaped
 from modelc.ops.operator import grid, names
 from modelc.partition.pieces import Piece, identity, moved, plain_write
-from modelc.partition.views import Place, is_compact, region_of
+from modelc.partition.views import Region, is_compact, region_of
 
 
 def sink_moves(graph: Graph, pieces: list[Piece]) -> tuple[Graph, list[Piece]]:
@@ -128,7 +128,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _is_reshape(block: Block, read: Load, shape: tuple[int, ...]) -> bool:
-    at = region_of(block, read, Place("", 0, compact_strides(shape)))
+    at = region_of(block, read, Region("", 0, compact_strides(shape)))
     target = tuple(block.ranges[i.name] if isinstance(i, Var) else 1 for i in block.writes[0].indices)
     return at is not None and not at.offset and is_compact(target, at.strides)
 

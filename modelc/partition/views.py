@@ -31,8 +31,8 @@ PROBES = 64  # points at which an index is looked at before it is evaluated ever
 
 
 @dataclass(frozen=True)
-class Place:
-    """A Region: logical strides and offset, in elements of `root`. A root that nothing is a view of may have a `layout`
+class Region:
+    """A view into `root`: logical strides and offset, in elements. A root that nothing is a view of may have a `layout`
     that does more than reorder; its strides say nothing then."""
 
     root: str
@@ -64,7 +64,7 @@ class Views:
     """`places` of all values (and of the Regions that copies fill); `moves` are the values that need no Task because
     they are Regions of others, or are made of their parts; `copies` belong to the targets."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, Region]
     moves: frozenset[str]
     copies: tuple[Copy, ...]
     parts: Mapping[str, tuple[str, ...]]  # target -> the sources, or Regions, that make it up
@@ -126,7 +126,7 @@ def is_compact(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 # --- moved --------------------------------------------------------------------------------------------------------
 
 
-def region_of(block: Block, read: Load, source: Place) -> Place | None:
+def region_of(block: Block, read: Load, source: Region) -> Region | None:
     """What `block`, which copies `read` of a value at `source`, writes, as a Region of the same root; None if it is not
     one: the strides are not constant, or not positive."""
     flat: Expr = Const(source.offset)
@@ -142,7 +142,7 @@ def region_of(block: Block, read: Load, source: Place) -> Place | None:
         return None
     (write,) = block.writes
     strides = tuple(form.coefficient(i) if isinstance(i, Var) else 0 for i in write.indices)
-    return Place(source.root, form.constant, strides)
+    return Region(source.root, form.constant, strides)
 
 
 def _probed(flat: Expr, block: Block) -> Linear | None:
@@ -217,11 +217,11 @@ class _Placer:
         self.given: dict[str, tuple[str, Part | None]] = {}  # root -> (the view of it, where that is wanted)
         self.adjacent: dict[str, Part] = {}  # Concat -> a part that says where it is
         self.following: dict[str, list[str]] = {}  # value -> what is `given` or `adjacent` to it
-        self.memo: dict[str, Place] = {}
+        self.memo: dict[str, Region] = {}
 
     # --- where a value is -----------------------------------------------------------------------------------------
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> Region:
         waiting = [name]
         while waiting:
             last = waiting[-1]
@@ -247,11 +247,11 @@ class _Placer:
             return self.adjacent[name].source
         return self.moves[name][1].buffer if name in self.moves else None
 
-    def _placed(self, name: str) -> Place:
+    def _placed(self, name: str) -> Region:
         layout = self.layouts.get(name, Layout())
         if layout.primitives and layout.permutation is None:
-            return Place(name, 0, compact_strides(self.shapes[name]), layout)
-        own = Place(name, 0, strides_of(self.shapes[name], layout))
+            return Region(name, 0, compact_strides(self.shapes[name]), layout)
+        own = Region(name, 0, strides_of(self.shapes[name], layout))
         if name in self.roots:
             return own
         if name in self.pinned:
@@ -259,21 +259,21 @@ class _Placer:
         if name in self.given:
             view, part = self.given[name]
             there = self.place(view) if part is None else self.within(part)
-            return Place(there.root, there.offset, own.strides)
+            return Region(there.root, there.offset, own.strides)
         if name in self.adjacent:
             part = self.adjacent[name]
             at = self.place(part.source)
             start = sum(s * k for s, k in zip(at.strides, part.start, strict=True))
-            return Place(at.root, at.offset - start, at.strides)
+            return Region(at.root, at.offset - start, at.strides)
         return self.view(name) or own
 
-    def within(self, part: Part) -> Place:
+    def within(self, part: Part) -> Region:
         """Where the part of a Concat belongs."""
         whole = self.place(part.target)
         start = sum(s * k for s, k in zip(whole.strides, part.start, strict=True))
-        return Place(whole.root, whole.offset + start, whole.strides)
+        return Region(whole.root, whole.offset + start, whole.strides)
 
-    def view(self, name: str) -> Place | None:
+    def view(self, name: str) -> Region | None:
         """The Region that a moved value is; None if it has to be copied."""
         if name not in self.moves:
             return None
