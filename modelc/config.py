@@ -169,6 +169,8 @@ def parse_config(tree: Any, source: str) -> Config:
 
 
 def _inputs(tree: Any, source: str) -> Inputs:
+    if isinstance(tree, dict):
+        tree = {"states": {}, **tree}  # which configurations, and choices, of before it lack
     section = _section(tree, source, "inputs", ("dims", "constants", "states"))
     for key in ("dims", "constants", "states"):
         if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):

@@ -67,7 +67,7 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
         raise AssertionError("something was scheduled")
 
     small.package()
-    monkeypatch.setattr(pipeline, "chosen", refuse)
+    monkeypatch.setattr(pipeline.Schedules, "chosen", refuse)
     again = tmp_path / "net.modelc"
     modelc.compile(small.model(), output=again, choices=small.package() / "choices.json")
     assert digests(again) == digests(small.package())
@@ -188,7 +188,7 @@ def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:
 
 def broken(monkeypatch) -> None:
     """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
-    choose, accept = pipeline.chosen, pipeline.accepted
+    choose, accept = pipeline.Schedules.chosen, pipeline.accepted
 
     def spoil(statement):
         if hasattr(statement, "part") and statement.part == "assign":
@@ -204,7 +204,7 @@ def broken(monkeypatch) -> None:
     def wrong(found):
         return replace(found, nest=spoiled(found.nest))
 
-    monkeypatch.setattr(pipeline, "chosen", lambda *arguments: wrong(choose(*arguments)))
+    monkeypatch.setattr(pipeline.Schedules, "chosen", lambda *arguments: wrong(choose(*arguments)))
     monkeypatch.setattr(pipeline, "accepted", lambda *arguments: wrong(accept(*arguments)))
 
 

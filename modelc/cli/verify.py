@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from modelc.arrays import read_npz
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
-from modelc.verify.report import LayerReport
+
+if TYPE_CHECKING:
+    from modelc.verify.report import LayerReport
 
 
 @click.command()
