@@ -80,15 +80,17 @@ def signature_of(op: str, domain: str, version: int) -> Signature | None:
 
 
 def _declared(inputs: str, outputs: int, attributes: str) -> Signature:
-    named = tuple((name.rstrip("?"), not name.endswith("?")) for name in inputs.split())
-    typed = dict(one.split(":") for one in attributes.split())
+    """The signature that microsoft.py writes in short."""
+    words = inputs.split()
+    named = tuple((word.rstrip("?"), not word.endswith("?")) for word in words if not word.endswith("*"))
+    typed = (one.split(":") for one in attributes.split())
     return Signature(
         named,
-        sum(needed for _, needed in named),
-        len(named),
+        max((k for k, (_, needed) in enumerate(named, 1) if needed), default=0),
+        len(named) if len(named) == len(words) else UNBOUNDED,
         1,
         outputs,
-        {name: (AttributeProto.AttributeType.Value(kind), False) for name, kind in typed.items()},
+        {name: (AttributeProto.AttributeType.Value(kind.rstrip("!")), kind.endswith("!")) for name, kind in typed},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.microsoft_quantized import QUANTIZED, QUANTIZED_SIGNATURES
 from modelc.frontend.normalise import NORMALISERS, Normaliser
 
 
@@ -118,6 +119,7 @@ def _skip_rms_normalization(b: Builder, n: OnnxNode) -> None:
 
 # (domain, operator) -> meaning. ONNX Runtime keeps some of its own operators in ONNX's domain.
 FUSED: dict[tuple[str, str], Normaliser] = {
+    **QUANTIZED,
     ("com.microsoft", "Gelu"): _gelu,
     ("com.microsoft", "BiasGelu"): _bias_gelu,
     ("com.microsoft", "FastGelu"): _fast_gelu,
@@ -135,8 +137,10 @@ FUSED: dict[tuple[str, str], Normaliser] = {
 _WINDOW = "auto_pad:STRING group:INT dilations:INTS kernel_shape:INTS pads:INTS strides:INTS"
 _MATRICES = "alpha:FLOAT transA:INT transB:INT"
 
-# (domain, operator) -> inputs (? for an optional one), most outputs, attributes with their types.
+# (domain, operator) -> inputs (? for an optional one, * for any number), most outputs, attributes with their types
+# (! for one that has to be there).
 SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
+    **QUANTIZED_SIGNATURES,
     ("com.microsoft", "Gelu"): ("X", 1, ""),
     ("com.microsoft", "BiasGelu"): ("A B", 1, ""),
     ("com.microsoft", "FastGelu"): ("X bias?", 1, ""),
