@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,14 @@ from modelc.ir.graph_text import parse_graph, show_graph
 from modelc.ir.program import run_program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph
-from modelc.package import read_package
+from modelc.package import TensorInfo, read_package
 from modelc.package.manifest import NAME
+from modelc.package.spec import Argument, Branch, Plan, Repeat, Step
 from modelc.passes import run_passes
 from modelc.runtime import ModelError as LoadedError
 from modelc.verify.profile import profile
 from modelc.verify.truth import evaluated
+from modelc.verify.ways import deciding, least_samples, not_run
 
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 INFO = helper.make_tensor_value_info
@@ -158,7 +161,48 @@ def test_branches_are_rebuilt_profiled_and_compared_layer_by_layer(branches, tmp
     monkeypatch.setattr(sys.modules[profile.__module__], "probe", lambda fresh: machine)
     kernels = profile(package, repeat=2)["kernels"]
     (plan,) = read_package(package).manifest.variants
-    assert [c.name for c in plan.control] == ["choose", "choose"] and {k["calls"] for k in kernels} == {0, 1}
+    assert [c.name for c in plan.control] == ["choose", "choose/nested"] and {k["calls"] for k in kernels} == {0, 1}
+
+
+def test_a_branch_that_no_input_takes_is_named(branches, tmp_path) -> None:
+    model, package = branches
+    assert not modelc.verify(package, model).notes  # drawn until every branch was taken
+    first, second, _ = three_ways(5)
+    (note,) = modelc.verify(package, model, inputs=first).notes
+    assert note.startswith("nothing was compared of the else_branch of If 'choose': no input took it")
+    (note,) = modelc.verify(package, model, inputs=second).notes
+    assert "the then_branch of If 'choose', the else_branch of If 'choose/nested':" in note
+    then, other = body([node("Relu", ["x"], ["a"])], ["a"]), body([node("Neg", ["x"], ["b"])], ["b"])
+    nodes = [
+        node("ReduceSumSquare", ["x"], ["sum"], keepdims=0),
+        node("Less", ["sum", "zero"], ["never"]),
+        node("If", ["never"], ["y"], "choose", then_branch=then, else_branch=other),
+    ]
+    path = saved(tmp_path / "m.onnx", nodes, [INFO("x", F, [2, 3])], ["y"], {"zero": np.float32(0)})
+    report = modelc.compile(path, output=tmp_path / "p", database=False).report
+    assert report is not None and report.passed and report.samples > 3
+    assert [note.partition(":")[0] for note in report.notes] == [
+        "nothing was compared of the then_branch of If 'choose'"
+    ]
+
+
+def test_flags_are_drawn_in_every_combination_and_trip_counts_from_none() -> None:
+    flags = tuple(TensorInfo(name, "bool", (1,)) for name in ("a", "b"))
+    at = [Argument("input", k) for k in range(3)]
+    branches = (Branch("f", 0, 1, 2, at[0]), Branch("g", 2, 3, 4, at[1]), Branch("h", 3, 4, 4, at[1]))
+    steps = tuple(Step(f"s{k}", "k", ()) for k in range(6))
+    plan = Plan((*flags, TensorInfo("n", "int64", ())), (), steps, control=branches)
+    drawn = [deciding(plan, k) for k in range(least_samples(plan))]
+    assert {(bool(one["a"][0]), bool(one["b"][0])) for one in drawn} == {(x, y) for x in (0, 1) for y in (0, 1)}
+    assert not_run(plan, [0, 3, 0, 0, 0, 1]) == [
+        "the then_branch of If 'f'",
+        "the then_branch of If 'g'",
+        "the else_branch of If 'g'",
+    ]
+    loop = Repeat("l", 0, 6, -1, at[2], None, Argument("arena"), None, (), ())
+    plan = replace(plan, control=(loop,))
+    assert {int(deciding(plan, k)["n"]) for k in range(least_samples(plan))} == {0, 1, 2}
+    assert not_run(plan, [0] * 6) == ["the body of Loop 'l'"] and not not_run(plan, [0] * 5 + [1])
 
 
 def test_a_manifest_whose_control_flow_cannot_be_is_damaged(branches, tmp_path) -> None:

@@ -138,6 +138,6 @@ def compile_(
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
-        for note in result.notes:
+        for note in (*result.notes, *(result.report.notes if result.report else ())):
             say(f"  note          {note}")
     return 0 if result.report is None or result.report.passed else 1

@@ -48,6 +48,11 @@ def structured(bound: BoundTask, number: int, plans: tuple[Plan, ...]) -> Struct
     return Structured(bound, plans, arguments, {prefix + name: size for name, size in sizes.items()})
 
 
+def _name(bound: BoundTask) -> str:
+    """The name of the node: of one in a body, that of the node around it before its own."""
+    return bound.bodies[0].name.rpartition("/")[0]
+
+
 def _bytes_of_output(block: OpaqueBlock, plan: Plan, k: int) -> int:
     """The size of output `k` of the whole, which nobody reads."""
     if block.meaning == "If":
@@ -108,8 +113,7 @@ class Assembly:
             ends.append(len(self.steps))
         end = len(self.steps)
         if end > first:
-            name = use.bound.task.nodes[0] if use.bound.task.nodes else use.bound.task.name
-            self.control.insert(at, Branch(name, first, ends[0], end, inputs[0], attrs.get("refusal", "")))
+            self.control.insert(at, Branch(_name(use.bound), first, ends[0], end, inputs[0], attrs.get("refusal", "")))
 
     def _repeat(
         self,
@@ -151,9 +155,8 @@ class Assembly:
         writes = [own("go")] if form.asks else []
         writes += [*(Argument("slot", c.written) for c in carried), *(Argument("slot", h.slot) for h in handed)]
         self._body(plan, use.bound.bodies[0], own("arena"), [*reads, *inputs[outside:]], writes)
-        name = use.bound.task.nodes[0] if use.bound.task.nodes else use.bound.task.name
         found = Repeat(
-            name=name,
+            name=_name(use.bound),
             first=first,
             end=len(self.steps),
             limit=form.limit,

@@ -188,13 +188,21 @@ class Model:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
         self.run(inputs)
         index = self._bound_to(self._arrays(inputs)).index
-        self._call("modelc_profile_start")
+        self.profile_start()
         for _ in range(repeat):
             self.run(inputs)
         self._call("modelc_profile_stop")
+        return self.profile_read(index)
+
+    def profile_start(self) -> None:
+        """From now on runs accumulate what each step takes, from zero on."""
+        self._call("modelc_profile_start")
+
+    def profile_read(self, variant: int) -> list[StepProfile]:
+        """What each of the variant's steps has taken since profile_start, in order."""
         steps, profile = [], _Profile()
-        for step in range(self._call("modelc_step_count", index)):
-            self._call("modelc_profile_read", index, step, ctypes.byref(profile))
+        for step in range(self._call("modelc_step_count", variant)):
+            self._call("modelc_profile_read", variant, step, ctypes.byref(profile))
             seconds = profile.nanoseconds * 1e-9
             steps.append(StepProfile(_text(profile.name), profile.calls, seconds, profile.flops, profile.bytes))
         return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.read import sha256_of
-from modelc.package.spec import Branch, Plan
+from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
@@ -24,11 +24,11 @@ from modelc.verify.engine import Engine
 from modelc.verify.judge import Judge, Kernels
 from modelc.verify.reference import Reference, fixed_inputs
 from modelc.verify.report import LayerReport, OutputReport, Report
+from modelc.verify.ways import MORE, deciding, least_samples, not_run
 
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
 LEAST_WITH_STATES = 4  # samples: runs in which a state goes from hand to hand
-LEAST_WITH_BRANCHES = 2  # samples: a condition that is an input is true in one
 
 
 def verify_outputs(
@@ -52,11 +52,8 @@ def verify_outputs(
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
         check_inputs(read, inputs)
-    feeds = drawn(read, model, seed, samples)
-    if inputs is not None:
-        number = variant_of(read, inputs)
-        others = (feed for feed in feeds if variant_of(read, feed) != number) if every_variant else ()
-        feeds = chain([dict(inputs)], others)
+    given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
+    drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
     compared = 0
     collected: dict[str, OutputReport] = {}
     failure: str | None = None
@@ -65,25 +62,40 @@ def verify_outputs(
         judge = judge_of(read, wanted.path, rtol, atol, bf16, kernels)
         reference = judge.reference(stack)
         about = reference.about
+        feeds: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
-            run = runner(read, stack)
+            runner = Runner(read, stack)
+            feeds = given
+            if inputs is None or every_variant:
+                feeds = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
         except VerificationError as error:
-            failure, feeds = f"did not run: {error}", iter(())
+            failure = f"did not run: {error}"
         carried = Carried(read)
-        for feed in feeds:
-            whole = wanted.feed({**feed, **carried.before(variant_of(read, feed))}, compared)
+        variants = dict[int, None]()
+        for number, feed in feeds:
+            variants[number] = None
+            whole = wanted.feed({**feed, **carried.before(number)}, compared)
             compared += 1
             expected = reference.run(whole)
             carried.after(expected)
             try:
-                ours = numbers(read, run(feed), expected)
+                ours = numbers(read, runner.run(feed), expected)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
             for one in judge.compare(ours, expected, whole):
                 collected[one.name] = collected[one.name].worse(one) if one.name in collected else one
-    layers, notes = judge.layers, tuple(dict.fromkeys(judge.notes))
+        unseen = [] if failure else [_unseen(number, runner.not_run(number), read) for number in variants]
+    layers, notes = judge.layers, tuple(dict.fromkeys([*judge.notes, *filter(None, unseen)]))
     return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), layers, failure, notes)
+
+
+def _unseen(number: int, parts: Sequence[str], package: Package) -> str:
+    """What to say of control flow that no input took; nothing where there is none."""
+    if not parts:
+        return ""
+    where = f" of variant {number}" * (len(package.manifest.variants) > 1)
+    return f"nothing was compared of {', '.join(parts)}{where}: no input took it; --inputs F.npz may"
 
 
 def judge_of(
@@ -108,18 +120,39 @@ def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:
     return {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
 
 
-def runner(package: Package, stack: ExitStack) -> Callable[[Arrays], Arrays]:
-    """How to run a package here: in a process of its own, under emulation if it is for another machine."""
-    if machine_of(package.manifest.target.triple) == native_machine():
-        return stack.enter_context(Engine("modelc", package.path)).run
+class Runner:
+    """Runs a package here: in a process of its own, under emulation if it is for another machine. What every step is
+    called is counted if it has control flow."""
 
-    def emulated(feed: Arrays) -> Arrays:
+    def __init__(self, package: Package, stack: ExitStack) -> None:
+        self._package, self._counted = package, [[0] * len(plan.steps) for plan in package.manifest.variants]
+        self._counting = any(plan.control for plan in package.manifest.variants)
+        self._engine: Engine | None = None
+        if machine_of(package.manifest.target.triple) == native_machine():
+            self._engine = stack.enter_context(Engine("modelc", package.path))
+            if self._counting:
+                self._engine.count()
+        else:
+            with _as_verification():
+                check_described(package)
+
+    def run(self, feed: Arrays) -> Arrays:
+        """The outputs. Raises VerificationError where it does not come to an end."""
+        if self._engine is not None:
+            return self._engine.run(feed)
+        variant = variant_of(self._package, feed)
         with _as_verification():
-            return run_emulated(package.path, feed, variant_of(package, feed)).outputs
+            done = run_emulated(self._package.path, feed, variant, profile=self._counting)
+        for k, step in enumerate(done.steps):
+            self._counted[variant][k] += step.calls
+        return done.outputs
 
-    with _as_verification():
-        check_described(package)
-    return emulated
+    def not_run(self, variant: int) -> list[str]:
+        """What of the variant's control flow has never been run."""
+        plan = self._package.manifest.variants[variant]
+        if not plan.control:
+            return []
+        return not_run(plan, self._counted[variant] if self._engine is None else self._engine.calls(variant))
 
 
 @contextmanager
@@ -211,20 +244,32 @@ def _shown(tensor: TensorInfo) -> str:
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
     """`samples` inputs for every variant, and more where it branches or keeps states, each drawn when it is asked for.
     Without the model, whole numbers are 0 or 1, but for those that kernels address by."""
+    every = range(len(package.manifest.variants))
+    return (feed for _, feed in drawn_for_variants(package, model, seed, samples, every, lambda number: ()))
+
+
+def drawn_for_variants(
+    package: Package,
+    model: str | Path | None,
+    seed: int,
+    samples: int,
+    variants: Container[int],
+    left: Callable[[int], Collection[str]],
+) -> Iterator[tuple[int, Arrays]]:
+    """What `drawn` gives for some of the variants, with their numbers; and some more for one of whose control flow
+    something is `left` that was never run."""
     uses = None if model is None else read_uses(model)
-    for plan in package.manifest.variants:
+    for number, plan in enumerate(package.manifest.variants):
+        if number not in variants:
+            continue
         spans = _claimed(plan)
         known = {} if uses is None else index_spans(uses, spans)
         every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
-        count = max(samples, LEAST_WITH_BRANCHES if plan.control else 1, LEAST_WITH_STATES if plan.states else 1)
-        yield from ({**draw_inputs(plan.inputs, every, seed, k), **_demanded(plan)} for k in range(count))
-
-
-def _demanded(plan: Plan) -> Arrays:
-    """The flags without which a run ends: of branches that cannot be run."""
-    refusing = [one for one in plan.control if isinstance(one, Branch) and one.refusal]
-    flags = {one.condition.index: one.middle == one.end for one in refusing if one.condition.space == "input"}
-    return {plan.inputs[k].name: np.full(plan.inputs[k].shape, flag) for k, flag in flags.items()}
+        count = max(samples, least_samples(plan), LEAST_WITH_STATES if plan.states else 1)
+        for k in range(count + MORE):
+            if k >= count and not left(number):
+                break
+            yield number, {**draw_inputs(plan.inputs, every, seed, k), **deciding(plan, k)}
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

@@ -64,6 +64,14 @@ class Engine:
         times: list[float] = self._ask("time", seconds=seconds)["ms"]
         return times
 
+    def count(self) -> None:
+        """From now on, `calls` says how often each step of a package was called."""
+        self._ask("count")
+
+    def calls(self, variant: int) -> list[int]:
+        found: list[int] = self._ask("calls", variant=variant)["calls"]
+        return found
+
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         worker = self._worker
         assert worker.stdin is not None and worker.stdout is not None

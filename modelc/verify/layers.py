@@ -25,7 +25,7 @@ from modelc.package import Package, read_package
 from modelc.partition.precision import rounded_values
 from modelc.passes.quantized import BYTES, shifted
 from modelc.scratch import TemporaryFolder
-from modelc.verify.check import as_numbers, runner, zeros
+from modelc.verify.check import Runner, as_numbers, zeros
 from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine
 from modelc.verify.reference import Reference
@@ -113,7 +113,7 @@ def compare_layers(
         if not known:
             raise VerificationError("no kernel's result has the name of a value of the model: nothing to compare")
         probes = tuple(p for p in probes if p.value in known)
-        stored = runner(package, stack)(dict(feed))
+        stored = Runner(package, stack).run(dict(feed))
         plain = stack.enter_context(Engine("ort-plain", bare)).run(whole)
         numbers = {p.value: as_numbers(p.logical(stored[p.root]), p.dtype) for p in probes}
         ours = {name: as_in_model(array, plain[name]) for name, array in numbers.items()}

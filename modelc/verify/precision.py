@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.package import read_package
-from modelc.verify.check import as_numbers, runner
+from modelc.verify.check import Runner, as_numbers
 from modelc.verify.compare import distance
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -22,7 +22,7 @@ def results(package: str | Path, feed: Arrays) -> dict[str, NDArray[Any]]:
     read = read_package(package)
     dtypes = {tensor.name: tensor.dtype for tensor in read.manifest.variants[0].outputs}
     with ExitStack() as stack:
-        return {name: as_numbers(array, dtypes[name]) for name, array in runner(read, stack)(dict(feed)).items()}
+        return {name: as_numbers(array, dtypes[name]) for name, array in Runner(read, stack).run(dict(feed)).items()}
 
 
 def error(found: Arrays, wanted: Arrays) -> float:

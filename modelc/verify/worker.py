@@ -2,6 +2,8 @@
 
     {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
+    {"count": {}}                         from now on steps of a package are counted; {}
+    {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
     {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
 
 A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
@@ -19,15 +21,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc import runtime
 from modelc.runtime import ModelError, aligned, as_bits
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
+
+
+class Opened(NamedTuple):
+    """An engine: what it is, how to run it; and a package that can be asked about its steps."""
+
+    about: str
+    run: Run
+    package: runtime.Model | None = None
 
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -48,14 +59,12 @@ def at_line(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
-def open_modelc(path: str, threads: int) -> tuple[str, Run]:
-    from modelc import runtime
-
+def open_modelc(path: str, threads: int) -> Opened:
     model = runtime.load(path, threads=threads)
-    return f"modelc {model.metadata['versions'].get('modelc', '')}".strip(), model.run
+    return Opened(f"modelc {model.metadata['versions'].get('modelc', '')}".strip(), model.run, model)
 
 
-def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> tuple[str, Run]:
+def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> Opened:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -76,10 +85,10 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
         return {name: array for name, array in found if isinstance(array, np.ndarray)}  # lists of maps are none
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
-    return f"onnxruntime {ort.__version__}{how}", run
+    return Opened(f"onnxruntime {ort.__version__}{how}", run)
 
 
-def open_openvino(path: str, threads: int, precision: str = "f32") -> tuple[str, Run]:
+def open_openvino(path: str, threads: int, precision: str = "f32") -> Opened:
     import openvino
 
     options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
@@ -95,10 +104,10 @@ def open_openvino(path: str, threads: int, precision: str = "f32") -> tuple[str,
         results = request.infer(inputs, share_inputs=True, share_outputs=True)
         return {port.get_any_name(): np.asarray(array) for port, array in results.items()}
 
-    return f"openvino {openvino.__version__.partition('-')[0]}{f' in {precision}' * (precision != 'f32')}", run
+    return Opened(f"openvino {openvino.__version__.partition('-')[0]}{f' in {precision}' * (precision != 'f32')}", run)
 
 
-ENGINES: dict[str, Callable[[str, int], tuple[str, Run]]] = {
+ENGINES: dict[str, Callable[[str, int], Opened]] = {
     "modelc": open_modelc,
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
@@ -138,21 +147,27 @@ def serve() -> None:
     end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
-    run: Run | None = None
+    opened: Opened | None = None
     inputs: Arrays = {}
     for line in sys.stdin:
         [(command, given)] = json.loads(line).items()
         answer: dict[str, Any] = {}
         try:
             if command == "open":
-                answer["about"], run = ENGINES[given["engine"]](given["path"], given["threads"])
-            elif command == "run":
-                assert run is not None
+                opened = ENGINES[given["engine"]](given["path"], given["threads"])
+                answer["about"] = opened.about
+            assert opened is not None
+            if command == "run":
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
-                write_arrays(given["outputs"], run(inputs))
-            else:
-                assert command == "time" and run is not None
-                answer["ms"] = timed(run, inputs, given["seconds"])
+                write_arrays(given["outputs"], opened.run(inputs))
+            elif command == "time":
+                answer["ms"] = timed(opened.run, inputs, given["seconds"])
+            elif command == "count":
+                assert opened.package is not None
+                opened.package.profile_start()
+            elif command == "calls":
+                assert opened.package is not None
+                answer["calls"] = [step.calls for step in opened.package.profile_read(given["variant"])]
         except Exception as error:
             sentence = isinstance(error, ImportError | ModelError)
             answer = {"error": f"{error}" if sentence else f"{type(error).__name__}: {error}"}
