@@ -18,11 +18,11 @@ from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.program import Program
 from modelc.package import FixedInput
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
+from modelc.programs import Programs
 from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
 from modelc.search.population import Space
@@ -41,24 +41,24 @@ class Network:
     name: str
     run: Run
     output: Path
-    programs: tuple[Program, ...]
+    programs: Programs
     compiled: Mapping[str, Compiled]
     spec: PackageSpec
 
     @staticmethod
     def of(name: str, run: Run, output: Path) -> Network:
         """import to codegen."""
-        _, programs = run.programs()
-        compiled = run.kernels(programs)
-        return Network(name, run, output, tuple(programs), compiled, run.spec(programs, compiled, run.kept))
+        programs = run.programs()
+        compiled = run.kernels(programs.rounded)
+        return Network(name, run, output, programs, compiled, run.spec(programs, compiled))
 
     @cached_property
     def occurrences(self) -> Counter[str]:
-        return occurrences(self.programs)
+        return occurrences(self.programs.rounded)
 
     def place_of(self, task: Task) -> str:
         """Where the constants of a Task lie, by which measurements are told apart."""
-        return constants_in(self.run.target, self.run.parameter_bytes) if task.constants else NO_CONSTANTS
+        return constants_in(self.run.target, self.programs.parameter_bytes) if task.constants else NO_CONSTANTS
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ def tasks_of(networks: Sequence[Network], explorer: str, seed: int, threads: int
         if space.size < 2:
             continue
         name = key if key not in names else f"{key} in {place}"
-        cold = max(networks[number].run.parameter_bytes for number in owners)
+        cold = max(networks[number].programs.parameter_bytes for number in owners)
         subjects.append(Subject(name, one.task, one.candidate, explore(space, seed, learned), cold))
         _, seconds = space.untuned(one.candidate)
         operations = float(max(1, sum(step.flops for step in one.works)))
         floor = roofline_seconds({one.task, *(s.task for s in space.sketches)}, target, threads, cold)
         work.append(Work(seconds, operations, tuple(s.name for s in space.sketches), floor))
         weights.append([float(n.occurrences[key]) if k in owners else 0.0 for k, n in enumerate(networks)])
-        programs = (program for network in networks for program in network.programs)
+        programs = (program for network in networks for program in network.programs.rounded)
         names[name] = next(bound.task.name for p in programs for bound in p.kernels if bound.task.hash == key)
     return Tasks(tuple(subjects), tuple(work), np.array(weights).reshape(-1, len(networks)).T, names)
 
@@ -119,7 +119,7 @@ def made(network: Network, subjects: Sequence[Subject], database: Database | Non
     places = {key: network.place_of(one.task) for key, one in compiled.items()}
     own = (s for s in subjects if places.get(s.task.hash) == constants_place(network, s))
     changed = {s.task.hash: s.best for s in own if s.best is not s.untuned}
-    recorded, policy, cold = None, run.config.policy, run.parameter_bytes
+    recorded, policy, cold = None, run.config.policy, programs.parameter_bytes
     if database is not None:
         recorded = Recorded(database, run.target, threads)
         found = recorded.look({key: one.task for key, one in compiled.items()}, policy, cold)
@@ -127,14 +127,14 @@ def made(network: Network, subjects: Sequence[Subject], database: Database | Non
     tuned = locked(network, changed) if changed else run
     times = Times()
     if timed:
-        spec = tuned.spec(programs, tuned.kernels(programs), run.kept) if changed else None
+        spec = tuned.spec(programs, tuned.kernels(programs.rounded)) if changed else None
         times = compared(run, network.spec, spec, threads)
         if changed and recorded is not None:
             choice = recorded.choice(recorded.candidates, network.occurrences, policy, cold)
             recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * times.tuned_ms)
     better = bool(changed) and (not timed or gains(times.untuned_ms, times.tuned_ms))
     taken = tuned if better else run
-    *_, report = taken.made(programs, run.kept, network.output, verify=True, keep_unverified=False)
+    *_, report = taken.made(programs, network.output, verify=True, keep_unverified=False)
     notes = (*([times.note] if times.note else []), *taken.notes)
     return Made(len(changed) if better else 0, times, report, notes)
 
@@ -147,10 +147,10 @@ def constants_place(network: Network, subject: Subject) -> str:
 
 def locked(network: Network, changed: Mapping[str, Candidate]) -> Run:
     """The same compilation with other Candidates; what has not changed is built."""
-    run = network.run
+    run, programs = network.run, network.programs
     tasks = {key: one.candidate for key, one in network.compiled.items()} | dict(changed)
     constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
     made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
-    choices = Choices(*made_for, tasks, network.occurrences, run.kept, run.layouts)
+    choices = Choices(*made_for, tasks, network.occurrences, programs.kept, programs.layouts)
     kept = {key: one for key, one in run.done.items() if key not in changed}
     return replace(run, locked=choices, tasks=tasks, done=kept)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -22,9 +22,10 @@ from modelc.codegen.pack import pack_constant
 from modelc.config import Config, Inputs, check_precision, load_config
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
-from modelc.errors import ConfigError, ToolchainError, VerificationError, blaming
+from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
+from modelc.handover import Comparison, WrongByFiltering, handed_over, offering_no_verify
 from modelc.inputs import Flags, as_chosen, check_states, fitting, keeping, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -32,9 +33,6 @@ from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ir.nest import Nest
 from modelc.ir.program import Program
-from modelc.layout.choice import LayoutPolicy
-from modelc.layout.convert import LayoutChoice
-from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.package import (
     FixedInput,
     Package,
@@ -47,12 +45,13 @@ from modelc.package import (
     write_package,
 )
 from modelc.partition.draft import Prepared, prepared
-from modelc.partition.precision import require_bfloat16, writing_tasks
+from modelc.partition.precision import require_bfloat16
 from modelc.passes import checked_pass, run_passes
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.quantized import multiplied
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.precision import Added, each_rounded, errors_added, narrowing, rounded, ways
+from modelc.precision import Added, each_rounded, errors_added, narrowing, ways
+from modelc.programs import Partitioning, Programs
 from modelc.result import CompileResult
 from modelc.scratch import TemporaryFolder
 from modelc.space.choose import Schedules, accepted
@@ -60,11 +59,9 @@ from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import LayerReport, Report, compare_layers
-from modelc.verify.check import drawn, verify_outputs
-from modelc.verify.engine import EngineError
-from modelc.verify.judge import Kernels
+from modelc.verify.check import drawn
 from modelc.verify.layers import probes_of
-from modelc.verify.precision import Arrays, Kept
+from modelc.verify.precision import Arrays
 
 MOST_THREADS = 4
 NAMED = 4  # nodes of a task that an error names
@@ -185,9 +182,8 @@ class Run:
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
     rejected: int = 0  # schedules that the Nest's verifier refused
+    graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
     parameter_bytes: int = 0  # of the largest of the programs, since partition
-    ready: tuple[Prepared, ...] = ()  # the graph for each of `shapes`, since partition
-    layouts: tuple[LayoutChoice, ...] = ()  # likewise
     found: Schedules | None = None  # what was found of Tasks, under the policy that it names
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
 
@@ -196,7 +192,7 @@ class Run:
             check_place(output)
             find_toolchain(self.target.triple)
             if verify and self.stages.reach("verify"):
-                with _offering_no_verify():
+                with offering_no_verify():
                     emulator(self.target.triple)
         if self.stages.reach("codegen"):
             llvm_machine(self.target)
@@ -231,59 +227,54 @@ class Run:
         self, output: Path, verify: bool, keep_unverified: bool
     ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
         """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
-        wide, programs = self.programs()
+        first = self.programs()
         precision, target = self.config.policy.precision, self.target
         searched = precision == "auto" and narrowing(precision, target) and self.locked is None
         if searched and not verify and self.stages.reach("package"):
             raise ConfigError("precision auto is decided by verification: verify, or say --precision bf16 or f32")
-        for kept, last in ways(self.kept, partial(self.added, wide) if searched else None, self.config.verify.bf16.rms):
-            if kept != self.kept:
+        added = partial(self.added, first) if searched else None
+        for kept, last in ways(first.kept, added, self.config.verify.bf16.rms):
+            programs = first
+            if kept != first.kept:
                 self.stages.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
-                programs, kept = self.keeping(wide, kept)
+                programs = self.partitioning.keeping(first, kept)
             try:
-                return self.made(programs, kept, output, verify, keep_unverified and last)
+                return self.made(programs, output, verify, keep_unverified and last)
             except VerificationError:
                 if last:
                     raise
         raise AssertionError("one of the ways is the last")
 
     def made(
-        self, programs: Sequence[Program], kept: Kept, output: Path, verify: bool, keep_unverified: bool
+        self, programs: Programs, output: Path, verify: bool, keep_unverified: bool
     ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
         """schedule to verify. What minimal filtering takes too far off is made again without it."""
-        compiled = self.kernels(programs)
+        compiled = self.kernels(programs.rounded)
         filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
         start = time.perf_counter()
-        spec = self.spec(programs, compiled, kept)
+        spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
+        comparison = Comparison(self.model, self.inputs, self.config.verify, partial(self.layers, programs, compiled))
         try:
-            kernels = partial(self.layers, programs, compiled, kept)
-            return spec, compiled, *self.write(spec, output, kernels, verify, keep_unverified, bool(filtered))
-        except _Filtered as wrong:
+            package, report = handed_over(
+                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
+            )
+            return spec, compiled, package, report
+        except WrongByFiltering as wrong:
             self.stages.progress("schedule", f"{len(filtered)} tasks without minimal filtering")
             self.notes += (f"minimal filtering (Winograd) is not used, for with it the package {wrong}",)
             self.config = self.config.allowing(winograd=False)
             self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
             self.done = {key: one for key, one in self.done.items() if key not in filtered}
-            return self.made(programs, kept, output, verify, keep_unverified)
+            return self.made(programs, output, verify, keep_unverified)
 
-    @property
-    def kept(self) -> Kept:
-        """The Tasks that stay in float32 as far as that is known."""
-        return ((),) * len(self.shapes) if self.locked is None else self.locked.float32
-
-    def rounded(self, wide: Sequence[Program], kept: Kept) -> list[Program]:
-        """The programs in the precision that is asked for."""
-        precision = self.config.policy.precision
-        return [rounded(p, precision, self.target, names) for p, names in zip(wide, kept, strict=True)]
-
-    def added(self, wide: Sequence[Program]) -> list[Added]:
+    def added(self, programs: Programs) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
-        every = each_rounded(wide)
+        wide, every = programs.wide, each_rounded(programs.wide)
         self.kernels([*wide, *(one for some in every for one in some.values())])
 
         def package(program: Program, path: Path) -> Package:
-            return write_package(self.spec([program], self.kernels([program]), self.kept), path)
+            return write_package(self.spec(programs.only(program), self.kernels([program])), path)
 
         def draw(package: Package) -> Arrays:
             return next(drawn(package, self.model, self.config.verify.seed))
@@ -293,9 +284,8 @@ class Run:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def programs(self) -> tuple[list[Program], list[Program]]:
-        """import, simplify, partition: one Program for each set of shapes, as the model says it, and in the precision
-        that is asked for."""
+    def programs(self) -> Programs:
+        """import, simplify, partition."""
         with self.stages.stage("import", str(self.model)) as dump:
             graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
             states = self.config.inputs.states
@@ -311,57 +301,17 @@ class Run:
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            self.ready = tuple(prepared(graph) for graph in graphs)
-            wide = self.partitioned([()] * len(graphs))
-            with blaming_choices("layouts and float32", self.locked is not None):
-                programs = self.rounded(wide, self.kept)
-            for program in programs:
-                for one in program.every_program:
-                    check_storage(one)
-            self.parameter_bytes = max(
-                sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in programs
-            )
-            for program in programs if self.stages.dumping else ():
+            self.graphs = tuple(prepared(graph) for graph in graphs)
+            programs = self.partitioning.programs()
+            self.parameter_bytes = programs.parameter_bytes
+            for program in programs.rounded if self.stages.dumping else ():
                 dump(str(program))
-        return wide, programs
+        return programs
 
-    def partitioned(self, kept_values: Sequence[Collection[str]]) -> list[Program]:
-        """The programs as the model says them, in layouts chosen for the precision that is asked for, where the Tasks
-        that write `kept_values` stay in float32."""
-        if self.locked is not None:
-            self.layouts = self.locked.layouts
-        else:
-            each = zip(self.ready, kept_values, strict=True)
-            self.layouts = tuple(self.chosen_layouts(graph, frozenset(values)) for graph, values in each)
-        with blaming_choices("layouts and float32", self.locked is not None):
-            return [
-                partition(graph, self.attention_bytes, choice)
-                for graph, choice in zip(self.ready, self.layouts, strict=True)
-            ]
-
-    def chosen_layouts(self, graph: Prepared, kept_values: frozenset[str]) -> LayoutChoice:
-        """How the values of a graph are stored: as costs least in the schedules that its Tasks will get."""
-        layout, policy = self.config.layout, self.config.policy
-        ways = LayoutPolicy(
-            self.schedules,
-            layout.search,
-            layout.propagate,
-            self.target.lanes("float32") if layout.blocked else 0,
-            self.target.cost.layout_doubt_share,
-            kept_values if narrowing(policy.precision, self.target) else None,
-        )
-        return choose_layouts(graph, ways, self.attention_bytes)
-
-    def keeping(self, wide: Sequence[Program], kept: Kept) -> tuple[list[Program], Kept]:
-        """The programs in which the Tasks `kept` of `wide` stay in float32, in layouts chosen for that; and what these
-        Tasks are called there."""
-        values = [
-            {x for bound in program.tasks if bound.task.name in names for x in bound.outputs}
-            for program, names in zip(wide, kept, strict=True)
-        ]
-        again = self.partitioned(values)
-        names = tuple(writing_tasks(program, some) for program, some in zip(again, values, strict=True))
-        return self.rounded(again, names), names
+    @property
+    def partitioning(self) -> Partitioning:
+        """What the graphs are cut into Programs by, under the policy of now."""
+        return Partitioning(self.graphs, self.target, self.config, self.schedules, self.locked)
 
     @property
     def schedules(self) -> Schedules:
@@ -369,11 +319,6 @@ class Run:
         if self.found is None or self.found.policy != self.config.policy:
             self.found = Schedules(self.target, self.config.policy)
         return self.found
-
-    @property
-    def attention_bytes(self) -> int:
-        """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
-        return self.target.second.bytes // 2 if self.config.policy.attention else 0
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
@@ -444,21 +389,19 @@ class Run:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def spec(
-        self, programs: Sequence[Program], compiled: Mapping[str, Compiled], kept: Kept, expose: bool = False
-    ) -> PackageSpec:
+    def spec(self, programs: Programs, compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
         """Everything that the package is made of."""
         parameters = Parameters()
         checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
                 plan_program(program, compiled, parameters, pack_constant, checked, expose, {} if expose else states)
-                for program in programs
+                for program in programs.rounded
             )
         tasks = {key: one.candidate for key, one in compiled.items()}
         constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
-        chosen = Choices(*made_for, tasks, occurrences(programs), kept, self.layouts)
+        chosen = Choices(*made_for, tasks, occurrences(programs.rounded), programs.kept, programs.layouts)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),
@@ -469,7 +412,7 @@ class Run:
             versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
             flush_denormals=self.config.flush_denormals,
             check_addresses=self.config.check_addresses,
-            notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
+            notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
             constants=constants,
         )
 
@@ -479,61 +422,14 @@ class Run:
         assert kernel.source is not None
         return compile_kernel(find_toolchain(self.target.triple), kernel.source)
 
-    def write(
-        self, spec: PackageSpec, output: Path, kernels: Kernels, verify: bool, keep_unverified: bool, filtered: bool
-    ) -> tuple[Package, Report | None]:
-        """package, verify: the package takes its place when it has been found right. `kernels` compares them one by
-        one; `filtered` says that there is another way where an output is wrong that is computed by minimal filtering;
-        raises _Filtered there."""
-        report: Report | None = None
-        written = False
-
-        def check(folder: Path) -> Mapping[str, Any]:
-            nonlocal report, written
-            written = True
-            self.stages.took("package", time.perf_counter() - start)
-            samples = f"{self.config.verify.samples} sample(s)" if self.inputs is None else "the given inputs"
-            samples += " against ONNX Runtime"
-            with self.stages.stage("verify", samples), _offering_no_verify():
-                report = self.check(folder, kernels)
-            if filtered and any(o.filtered and not o.passed for o in report.outputs):
-                raise _Filtered(report.sentence())
-            if not report.passed and not keep_unverified:
-                raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
-            return report.to_json()
-
-        self.stages.progress("package", str(output))
-        start = time.perf_counter()
-        with blaming("stage package"):
-            package = write_package(spec, output, check if verify else None)
-        if not written:
-            self.stages.took("package", time.perf_counter() - start)
-        return package, report
-
-    def check(self, folder: Path, kernels: Kernels) -> Report:
-        v = self.config.verify
-        given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
-        return verify_outputs(folder, self.model, self.inputs, *given, every_variant=True, kernels=kernels)
-
-    def layers(
-        self, programs: Sequence[Program], compiled: Mapping[str, Compiled], kept: Kept, feed: Arrays
-    ) -> tuple[LayerReport, ...]:
+    def layers(self, programs: Programs, compiled: Mapping[str, Compiled], feed: Arrays) -> tuple[LayerReport, ...]:
         """Every kernel of the program that takes `feed` by itself against ONNX Runtime."""
-        program = next(p for p in programs if all(p.values[n].shape == array.shape for n, array in feed.items()))
+        program = next(
+            p for p in programs.rounded if all(p.values[n].shape == array.shape for n, array in feed.items())
+        )
         v = self.config.verify
         with TemporaryFolder("layers") as folder:
-            exposed = write_package(self.spec([program], compiled, kept, expose=True), Path(folder) / "exposed.modelc")
+            spec = self.spec(programs.only(program), compiled, expose=True)
+            exposed = write_package(spec, Path(folder) / "exposed.modelc")
             probes = probes_of(program, exposed)
             return compare_layers(exposed.path, probes, self.model, feed, v.rtol, v.atol, v.bf16)
-
-
-class _Filtered(VerificationError):
-    """An output that is computed by minimal filtering is wrong."""
-
-
-@contextmanager
-def _offering_no_verify() -> Iterator[None]:
-    try:
-        yield
-    except (ToolchainError, EngineError) as error:
-        raise type(error)(f"{error}; to have the package unverified, compile with --no-verify") from None

@@ -91,5 +91,5 @@ def _layers(
     constants = {one.name: one.array() for one in chosen.constants}
     config = replace(chosen.config, verify=replace(chosen.config.verify, rtol=rtol, atol=atol, bf16=bf16))
     run = Run(model, digest, chosen.target, config, one.shapes, locked=one, tasks=one.tasks, constants=constants)
-    _, programs = run.programs()
-    return run.layers(programs, run.kernels(programs), one.float32, dict(feed))
+    programs = run.programs()
+    return run.layers(programs, run.kernels(programs.rounded), dict(feed))

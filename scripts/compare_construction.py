@@ -77,7 +77,7 @@ class Contest:
 @cache
 def tasks_of(model: Path, target: Target) -> tuple[dict[str, Task], int]:
     """The Tasks of a network as it is compiled, by name, and the bytes of all their constants."""
-    (program,), _ = Run(model, "", target, load_config(), ({},)).programs()
+    (program,) = Run(model, "", target, load_config(), ({},)).programs().wide
     tasks = [bound.task for bound in program.tasks]
     return {t.name: t for t in tasks}, sum(t.buffer(c).bytes for t in tasks for c in t.constants)
 

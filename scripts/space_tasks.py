@@ -54,7 +54,7 @@ def tasks_of(model: Path, precision: str, target: Target) -> list[Found]:
     config = load_config()
     config = replace(config, policy=replace(config.policy, precision=precision))
     shapes = catalogue().get(model.stem, {}).get("shape", {})
-    _, (program,) = Run(model, "", target, config, (shapes,)).programs()
+    (program,) = Run(model, "", target, config, (shapes,)).programs().rounded
     tasks = {bound.task.hash: bound.task for bound in program.tasks}
     constants = sum(b.task.buffer(c).bytes for b in program.tasks for c in b.task.constants)
     at = "" if precision == "f32" else f"@{precision}"

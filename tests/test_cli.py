@@ -293,8 +293,8 @@ def _broken(*_: object, **options: object) -> None:
         ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
         ("modelc.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
         ("modelc.pipeline", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
-        ("modelc.pipeline", "write_package", ("stage package",)),
-        ("modelc.pipeline", "verify_outputs", ("stage verify",)),
+        ("modelc.handover", "write_package", ("stage package",)),
+        ("modelc.handover", "verify_outputs", ("stage verify",)),
         ("modelc.pipeline", "digest_of", ()),
     ],
 )

@@ -221,7 +221,7 @@ def known_to_be_faster(folder: Path) -> tuple[str, Candidate, Candidate]:
     untuned = read_choices_file(folder / "u.modelc")
     (key,) = untuned.tasks
     run = Run(path, digest_of(path), load_target("native"), load_config(), ({},))
-    task = run.programs()[1][0].tasks[0].task.canonical()
+    task = run.programs().rounded[0].tasks[0].task.canonical()
     space = Space(task, run.target)
     others = (space.individual(row).candidate for row in space.random(64, np.random.default_rng(0)))
     other = next(c for c in others if c.key != untuned.tasks[key].key)

@@ -228,9 +228,9 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("compile_nest", "verify_outputs"):
+    for place in ("pipeline.compile_nest", "handover.verify_outputs"):
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, place, interrupt)
+            patch.setattr(f"modelc.{place}", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
         assert os.listdir(tmp_path) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from modelc.choices import read_choices_file
 from modelc.codegen.lower.nest import lower_nest
 from modelc.config import load_config
 from modelc.errors import ConfigError, TargetError, VerificationError
+from modelc.handover import Comparison
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
 from modelc.ir.program import Program, run_program
@@ -38,6 +38,7 @@ from modelc.partition.precision import (
     to_bfloat16,
     with_roundings,
 )
+from modelc.programs import Programs
 from modelc.space.analysis.match import match
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
@@ -45,7 +46,6 @@ from modelc.space.rules.winograd import windows
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Tolerance, rounded_distance
-from modelc.verify.judge import Kernels
 from modelc.verify.precision import kept_in_turn
 from modelc.verify.report import Report
 
@@ -367,16 +367,16 @@ def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
 @native
 def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
     """The first package is said to be wrong; the last one is rebuilt from its choices without any measuring."""
-    check, reports = pipeline.Run.check, list[Report]()
+    check, reports = Comparison.report, list[Report]()
 
-    def checked(run: pipeline.Run, folder: Path, kernels: Kernels) -> Report:
-        reports.append(check(run, folder, kernels))
+    def checked(comparison: Comparison, folder: Path) -> Report:
+        reports.append(check(comparison, folder))
         return reports[-1] if len(reports) > 1 else replace(reports[-1], failure="was said to be wrong")
 
-    def added(run: pipeline.Run, wide: Sequence[Program]) -> list[dict[str, float]]:
-        return [{name: 0.5 * name.startswith("matmul") for name in contracting_tasks(program)} for program in wide]
+    def added(run: pipeline.Run, programs: Programs) -> list[dict[str, float]]:
+        return [{name: 0.5 * name.startswith("matmul") for name in contracting_tasks(p)} for p in programs.wide]
 
-    monkeypatch.setattr(pipeline.Run, "check", checked)
+    monkeypatch.setattr(Comparison, "report", checked)
     monkeypatch.setattr(pipeline.Run, "added", added)
     result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES, precision="auto")
     chosen = read_choices_file(tmp_path / "p")

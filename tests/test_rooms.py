@@ -42,6 +42,8 @@ ROOMS = (  # from the top
     "stages",
     "result",
     "precision",
+    "programs",
+    "handover",
     "pipeline",
     "verification",
     "reduction",

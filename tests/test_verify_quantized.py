@@ -49,10 +49,10 @@ class Package:
 def right(tmp_path_factory: pytest.TempPathFactory) -> Package:
     model = conv_net(tmp_path_factory.mktemp("quantized") / "right.onnx")
     run = Run(model, digest_of(model), load_target("native"), load_config(), ({},))
-    _, programs = run.programs()
-    compiled = run.kernels(programs)
-    path = write_package(run.spec(programs, compiled, run.kept), model.with_name("p.modelc")).path
-    return Package(model, run, path, partial(run.layers, programs, compiled, ((),)))
+    programs = run.programs()
+    compiled = run.kernels(programs.rounded)
+    path = write_package(run.spec(programs, compiled), model.with_name("p.modelc")).path
+    return Package(model, run, path, partial(run.layers, programs, compiled))
 
 
 def test_a_right_package_is_right_kernel_by_kernel(right: Package) -> None:

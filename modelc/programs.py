@@ -1,0 +1,118 @@
+"""A model as Programs: its graphs are cut into Tasks, with values stored as costs least in the schedules that these
+Tasks will get, and with contractions in the precision that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from modelc.choices import Choices, blaming_choices
+from modelc.config import Config
+from modelc.ir.program import Program
+from modelc.layout.choice import LayoutPolicy
+from modelc.layout.convert import LayoutChoice
+from modelc.layout.program import check_storage, choose_layouts, partition
+from modelc.partition.draft import Prepared
+from modelc.partition.precision import writing_tasks
+from modelc.precision import narrowing, rounded
+from modelc.space.choose import Schedules
+from modelc.target import Target
+from modelc.verify.precision import Kept
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One way to cut a model into Tasks: `wide`, a Program for each set of shapes, as the model says it; `rounded`, the
+    same in the precision that is asked for, where the Tasks called `kept` stay in float32. Both store values as
+    `layouts` say."""
+
+    wide: tuple[Program, ...]
+    rounded: tuple[Program, ...]
+    layouts: tuple[LayoutChoice, ...]
+    kept: Kept
+
+    @cached_property
+    def parameter_bytes(self) -> int:
+        """Of the constants of the largest Program."""
+        return max(
+            sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in self.rounded
+        )
+
+    def only(self, program: Program) -> Programs:
+        """What a package of `program` alone is made of."""
+        return replace(self, rounded=(program,))
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """What the graphs of a model, one for each set of shapes, are cut into Programs by. `schedules` are under the
+    policy of `config`; `locked` choices say layouts and precision."""
+
+    graphs: tuple[Prepared, ...]
+    target: Target
+    config: Config
+    schedules: Schedules
+    locked: Choices | None = None
+
+    def programs(self) -> Programs:
+        """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
+        need not be."""
+        if self.locked is not None:
+            return self.stored(self.locked.layouts, self.locked.float32)
+        nothing: Kept = ((),) * len(self.graphs)
+        return self.stored(self.chosen_layouts(nothing), nothing)
+
+    def keeping(self, programs: Programs, kept: Kept) -> Programs:
+        """Where the Tasks `kept` of `programs` stay in float32, in layouts chosen for that: Tasks may be called
+        otherwise there."""
+        values = [
+            {x for bound in program.tasks if bound.task.name in names for x in bound.outputs}
+            for program, names in zip(programs.wide, kept, strict=True)
+        ]
+        layouts = self.chosen_layouts(values)
+        wide = self.cut(layouts)
+        names = tuple(writing_tasks(program, some) for program, some in zip(wide, values, strict=True))
+        return self.narrowed(wide, layouts, names)
+
+    def stored(self, layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
+        """With values stored as `layouts` say, where the Tasks called `kept` stay in float32."""
+        with blaming_choices("layouts and float32", self.locked is not None):
+            wide = self.cut(layouts)
+        return self.narrowed(wide, layouts, kept)
+
+    def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
+        """As the model says it, with values stored as `layouts` say."""
+        each = zip(self.graphs, layouts, strict=True)
+        return tuple(partition(graph, self.attention_bytes, choice) for graph, choice in each)
+
+    def narrowed(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
+        """With the Programs `wide` also in the precision that is asked for."""
+        precision, each = self.config.policy.precision, zip(wide, kept, strict=True)
+        with blaming_choices("layouts and float32", self.locked is not None):
+            programs = tuple(rounded(program, precision, self.target, names) for program, names in each)
+        for program in programs:
+            for one in program.every_program:
+                check_storage(one)
+        return Programs(wide, programs, layouts, kept)
+
+    def chosen_layouts(self, kept_values: Sequence[Collection[str]]) -> tuple[LayoutChoice, ...]:
+        """How the values of each graph are stored: as costs least in the schedules that its Tasks will get, in the
+        precision that is asked for, where the Tasks that write `kept_values` stay in float32."""
+        layout, narrow = self.config.layout, narrowing(self.config.policy.precision, self.target)
+        policy = LayoutPolicy(
+            self.schedules,
+            layout.search,
+            layout.propagate,
+            self.target.lanes("float32") if layout.blocked else 0,
+            self.target.cost.layout_doubt_share,
+        )
+        return tuple(
+            choose_layouts(graph, replace(policy, wide=frozenset(values) if narrow else None), self.attention_bytes)
+            for graph, values in zip(self.graphs, kept_values, strict=True)
+        )
+
+    @property
+    def attention_bytes(self) -> int:
+        """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
+        return self.target.second.bytes // 2 if self.config.policy.attention else 0
