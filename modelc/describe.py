@@ -14,6 +14,7 @@ from modelc.errors import InputError, blaming
 from modelc.frontend.load import read_model
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.specialise import fix_constants, free_flags
+from modelc.frontend.states import StateCandidate, state_candidates
 from modelc.frontend.steering import Given
 from modelc.frontend.surgery import summary
 from modelc.frontend.uses import Uses
@@ -30,8 +31,8 @@ def inspect(
     constants: Mapping[str, Given] | None = None,
 ) -> dict[str, Any]:
     """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
-    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants, and each node that
-    cannot be compiled with the reason, all after what `shapes`, `dims` and `constants` fix, as of compile."""
+    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, and each
+    node that cannot be compiled with the reason, all after what `shapes`, `dims` and `constants` fix, as of compile."""
     place = Path(path)
     folder = os.path.isdir(place)
     flags = Flags(tuple(shapes), dims or {}, constants or {})
@@ -78,6 +79,10 @@ def _constant(one: FixedInput) -> dict[str, Any]:
     return {**asdict(one.tensor), "shape": list(one.tensor.shape), "value": shown}
 
 
+def _state(one: StateCandidate) -> dict[str, Any]:
+    return {**asdict(one), "flag": None if one.grows else one.flag}
+
+
 def _model(path: Path, flags: Flags) -> dict[str, Any]:
     model = read_model(path)
     known, given = flags.looked_at(model)
@@ -89,6 +94,7 @@ def _model(path: Path, flags: Flags) -> dict[str, Any]:
         **summary(model),
         "free": free_flags(given),
         "steering": [asdict(one) for one in uses.steering()],
+        "states": [_state(one) for one in state_candidates(model.graph)],
         "supported": not lacking,
         "unsupported": lacking,
     }

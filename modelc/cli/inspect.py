@@ -49,6 +49,15 @@ def _print_model(found: dict[str, Any]) -> None:
         more = f" and {len(one['places']) - 1} more" * (len(one["places"]) > 1)
         steers = f"{what} of {op} {node!r}{more}"
         say(f"  {one['name']} steers {steers}: if it never changes, add --constant {shlex.quote(one['name'])}=VALUE")
+    if kept := [one["flag"] for one in found["states"] if one["flag"]]:
+        say(f"  what looks like a state: to keep it in the package, add {' '.join(kept)}")
+    for one in found["states"]:
+        if not one["flag"]:
+            before, after = ([d or "?" for d in one[side]] for side in ("before", "after"))
+            say(
+                f"  {one['input']}{before} looks like a state, and becomes {one['output']}{after}: "
+                "to be kept in the package it has to keep its shape, as a buffer with a position does"
+            )
     for row in found["unsupported"]:
         say(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
     say("every operator is supported" if found["supported"] else f"{len(found['unsupported'])} nodes unsupported")
