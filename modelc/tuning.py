@@ -89,43 +89,7 @@ class TuneResult:
 
 
 def tune(
-    model: str | Path,
-    target: str | Path | Target | None = None,
-    budget: str | Budget = "5m",
-    explorer: str = "evolve",
-    output: str | Path | None = None,
-    seed: int = 0,
-    shapes: Sequence[Shapes] = (),
-    threads: int = 1,
-    database: str | Path | bool = True,
-    progress: Progress | None = None,
-    dims: Mapping[str, int | Sequence[int]] | None = None,
-    constants: Mapping[str, Given] | None = None,
-    config: str | Path | Config | None = None,
-    watch: Callable[[Standing], None] | None = None,
-    runner: str = "local",
-    aim: Aim = Aim(),  # noqa: B008 (frozen)
-) -> TuneResult:
-    """Compiles `model` to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
-    to be fast on this machine, kernels running on `threads` threads.
-
-    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
-    the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
-    faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
-    Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
-    target and version of modelc on so many threads is not measured again: the same call again goes on.
-    `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
-    board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`: kernels are measured there, and
-    packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Raises
-    ModelcError."""
-    place = Path(output) if output is not None else Path(f"{Path(model).stem}.modelc")
-    flags = Flags(tuple(shapes), dims or {}, constants or {})
-    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
-    return _tune([Path(model)], [place], target, config, flags, progress, asked)[0]
-
-
-def tune_models(
-    models: Sequence[str | Path],
+    models: str | Path | Sequence[str | Path],
     target: str | Path | Target | None = None,
     budget: str | Budget = "5m",
     explorer: str = "evolve",
@@ -142,20 +106,41 @@ def tune_models(
     runner: str = "local",
     aim: Aim = Aim(),  # noqa: B008 (frozen)
 ) -> tuple[TuneResult, ...]:
-    """tune() of several models within one budget, to packages MODEL.modelc in the folder `output`, which is made where
-    there is none: Tasks that they share are tuned once. Of `shapes`, `dims` and `constants` each model takes what names
-    its inputs and dimensions."""
-    folder, paths = Path(output) if output is not None else Path(), [Path(model) for model in models]
-    names = [path.stem for path in paths]
-    if not paths:
+    """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
+    to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
+    they have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there
+    is none, and of `shapes`, `dims` and `constants` each model takes what names its inputs and dimensions.
+
+    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
+    the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
+    faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
+    Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
+    target and version of modelc on so many threads is not measured again: the same call again goes on.
+    `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
+    board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`: kernels are measured there, and
+    packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Gives a
+    result for each model. Raises ModelcError."""
+    paths = [Path(models)] if isinstance(models, str | Path) else [Path(model) for model in models]
+    flags = Flags(tuple(shapes), dims or {}, constants or {})
+    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
+    with _places(paths, None if output is None else Path(output)) as places:
+        return _tune(paths, places, target, config, flags, progress, asked)
+
+
+@contextmanager
+def _places(models: Sequence[Path], output: Path | None) -> Iterator[list[Path]]:
+    """Where the packages go: of one model to `output`, of several into that folder, which is made if need be."""
+    names = [path.stem for path in models]
+    if not names:
         raise ConfigError("there is no model to tune")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two models are called {twice[0]}: their packages would have one name; rename one")
-    flags = Flags(tuple(shapes), dims or {}, constants or {})
-    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
-    places = [folder / f"{name}.modelc" for name in names]
+    if len(names) == 1:
+        yield [output if output is not None else Path(f"{names[0]}.modelc")]
+        return
+    folder = output if output is not None else Path()
     with _made_folder(folder):
-        return _tune(paths, places, target, config, flags, progress, asked)
+        yield [folder / f"{name}.modelc" for name in names]
 
 
 @contextmanager

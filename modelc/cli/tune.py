@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -89,8 +89,7 @@ def tune(
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
     from modelc.search.objectives import Aim
     from modelc.search.standing import Standing
-    from modelc.tuning import tune as tune_model
-    from modelc.tuning import tune_models
+    from modelc.tuning import tune as tuned
 
     sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
     records = database_of(database, no_database)
@@ -108,24 +107,24 @@ def tune(
                 print_event("round", standing.to_json())
 
         said: set[str] = set()
-        asked: dict[str, Any] = {
-            "target": target,
-            "budget": budget,
-            "explorer": explorer,
-            "output": output,
-            "seed": seed,
-            "shapes": sets,
-            "dims": sizes,
-            "constants": values,
-            "config": config,
-            "threads": threads,
-            "database": records,
-            "progress": follow,
-            "watch": watch,
-            "runner": runner,
-            "aim": Aim(objective, _goals(goals, models), patience),
-        }
-        found = (tune_model(models[0], **asked),) if len(models) == 1 else tune_models(models, **asked)
+        found = tuned(
+            models,
+            target=target,
+            budget=budget,
+            explorer=explorer,
+            output=output,
+            seed=seed,
+            shapes=sets,
+            dims=sizes,
+            constants=values,
+            config=config,
+            threads=threads,
+            database=records,
+            progress=follow,
+            watch=watch,
+            runner=runner,
+            aim=Aim(objective, _goals(goals, models), patience),
+        )
     for one in found:
         drawn = write_curve(one.search.log, one.path)
         if as_json:
