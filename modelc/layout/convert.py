@@ -27,15 +27,18 @@ class Conversion:
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """How the values and the Pieces' locals of a graph are stored (what is not listed: row-major), with conversions."""
+    """How the values and the Pieces' locals of a graph are stored (what is not listed: row-major), with conversions.
+    Where one Task could go on, it ends all the same with each of the values `cuts`."""
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     conversions: tuple[Conversion, ...] = ()
+    cuts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "values": {name: str(self.layouts[name]) for name in sorted(self.layouts)},
             "conversions": [{"value": c.value, "layout": str(c.layout), "back": c.back} for c in self.conversions],
+            "cuts": list(self.cuts),
         }
 
     @staticmethod
@@ -44,7 +47,8 @@ class LayoutChoice:
         conversions = (
             Conversion(str(c["value"]), Layout.parse(c["layout"]), bool(c["back"])) for c in data["conversions"]
         )
-        return LayoutChoice({str(n): Layout.parse(x) for n, x in data["values"].items()}, tuple(conversions))
+        layouts = {str(n): Layout.parse(x) for n, x in data["values"].items()}
+        return LayoutChoice(layouts, tuple(conversions), tuple(map(str, data.get("cuts", ()))))
 
 
 def converted(

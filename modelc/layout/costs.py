@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from modelc.ir.block import Task
-from modelc.layout.elimination import Best, Factor, least
+from modelc.layout.elimination import Best, Factor, cost_of, least
 
 
 class Cost(Protocol):
@@ -84,10 +84,38 @@ class Tables:
                     self.factors[number].table[at] = self.now(self.entries[number][at])
         return asked
 
-    def least(self, sizes: Sequence[int], first: Sequence[int]) -> Best:
-        """The assignment of least seconds to variables of so many values each. `first` is asked for before others."""
+    def total(self, values: Sequence[int], mentioning: int | None = None) -> float:
+        """The seconds of an assignment, as far as they are known; of the tables alone that mention a variable."""
+        chosen = [f for f in self.factors if mentioning is None or mentioning in f.scope]
+        return cost_of(values, chosen)
+
+    def least(self, sizes: Sequence[int], first: Sequence[int], fixed: tuple[int, int] | None = None) -> Best:
+        """The assignment of least seconds to variables of so many values each; of those in which a variable has a
+        `fixed` value. `first` is asked for before others."""
         self.ask(first)
-        best = least(sizes, self.factors)
+        more = []
+        if fixed is not None:
+            v, value = fixed
+            more = [Factor((v,), np.where(np.arange(sizes[v]) == value, 0.0, NEVER))]
+        best = least(sizes, [*self.factors, *more])
         while self.ask(best.values):
-            best = least(sizes, self.factors)
+            best = least(sizes, [*self.factors, *more])
         return best
+
+    def anew(self, cost: Cost, reference: Sequence[int], doubt: Callable[[Entry], float]) -> Tables:
+        """The same tables by another cost. What is otherwise than in the assignment `reference` costs a part more,
+        which `doubt` says of its entry."""
+        tables = Tables(cost)
+        for factor, entries in zip(self.factors, self.entries, strict=True):
+            own = tuple(reference[v] for v in factor.scope)
+
+            def entry(
+                at: At, factor: Factor = factor, entries: dict[At, Entry] = entries, own: At = own
+            ) -> Entry | float:
+                found = entries.get(at)
+                if found is None:
+                    return float(factor.table[at])
+                return Entry(found.tasks, 1.0 if at == own else 1.0 + doubt(found))
+
+            tables.add(factor.scope, factor.table.shape, entry)
+        return tables

@@ -40,10 +40,33 @@ class Best:
     exact: bool
 
 
+@dataclass(frozen=True)
+class Step:
+    """The elimination of a variable: the join of the tables that mentioned it, and its least over the variable."""
+
+    variable: int
+    joined: Factor
+    rest: Factor
+
+
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> Best:
     """The assignment of least cost to variables of so many values each; of equal values of a variable the first."""
+    steps, left = eliminated(sizes, factors)
+    values = [0] * len(sizes)
+    core = sorted({v for f in left for v in f.scope})
+    if core:
+        _improved(values, core, sizes, left)
+    for step in reversed(steps):
+        at = tuple(slice(None) if u == step.variable else values[u] for u in step.joined.scope)
+        values[step.variable] = int(np.argmin(step.joined.table[at]))
+    return Best(tuple(values), cost_of(values, factors), not core)
+
+
+def eliminated(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[list[Step], list[Factor]]:
+    """Eliminates variables as long as no join has more than LIMIT entries: the steps, and the tables that are left,
+    which mention the variables of a core."""
     left = _Left(sizes, factors)
-    steps: list[tuple[int, Factor]] = []
+    steps: list[Step] = []
     weights = {v: left.weight(v) for v in range(len(sizes))}
     heap = [(w, v) for v, w in weights.items()]
     heapify(heap)
@@ -55,19 +78,13 @@ def least(sizes: Sequence[int], factors: Sequence[Factor]) -> Best:
             break
         joined = join(left.taken(v), sizes, v)
         rest = Factor(tuple(u for u in joined.scope if u != v), joined.table.min(axis=joined.scope.index(v)))
-        steps.append((v, joined))
+        steps.append(Step(v, joined, rest))
         del weights[v]
         left.add(rest)
         for u in rest.scope:
             weights[u] = left.weight(u)
             heappush(heap, (weights[u], u))
-    values = [0] * len(sizes)
-    if weights:
-        _improved(values, sorted(weights), sizes, left.factors)
-    for v, joined in reversed(steps):
-        at = tuple(slice(None) if u == v else values[u] for u in joined.scope)
-        values[v] = int(np.argmin(joined.table[at]))
-    return Best(tuple(values), cost_of(values, factors), not weights)
+    return steps, left.factors
 
 
 class _Left:

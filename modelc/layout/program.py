@@ -20,8 +20,8 @@ def partition(graph: Graph | Prepared, attention_bytes: int = 0, choice: LayoutC
     `attention_bytes` of cache. Values are stored as `choice` says; by rule without one. Raises ModelError for an
     unknown operator."""
     ready = graph if isinstance(graph, Prepared) else prepared(graph)
-    draft = drafting(attention_bytes)
-    choice = choice or choose(ready.graph, ready.pieces, draft, LayoutPolicy())
+    choice = choice or choose(ready.graph, ready.pieces, drafting(attention_bytes), LayoutPolicy())
+    draft = drafting(attention_bytes, choice.cuts)
     graph, pieces, layouts = converted(ready.graph, ready.pieces, choice)
     made = draft(graph, pieces, layouts)
     program = made.program(graph)

@@ -9,7 +9,7 @@ tasks.py    the Tasks and the Program
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -42,11 +42,13 @@ def prepared(graph: Graph) -> Prepared:
     return Prepared(graph, notes, pieces)
 
 
-def drafting(attention_bytes: int) -> Drafting:
-    """How Pieces become Tasks: attention becomes one where its rows of scores fit into `attention_bytes` of cache."""
+def drafting(attention_bytes: int, cuts: Collection[str] = ()) -> Drafting:
+    """How Pieces become Tasks: attention becomes one where its rows of scores fit into `attention_bytes` of cache; with
+    each of the values `cuts` a Task ends."""
 
     def draft(graph: Graph, pieces: list[Piece], layouts: Layouts) -> Draft:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
+        work = replace(work, kept=work.kept | set(cuts))
         groups = fused(work, attention_bytes)
         return Draft(work, tuple(tuple(work.pieces[k] for k in group) for group in groups), layouts)
 

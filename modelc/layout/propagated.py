@@ -1,0 +1,233 @@
+"""What layouts cost where they spread through maps to all that is tied element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+from modelc.ir.block import Task
+from modelc.ir.graph import Graph
+from modelc.ir.layout import Layout, channels_last
+from modelc.layout.classes import layout_classes
+from modelc.layout.convert import Conversion, LayoutChoice
+from modelc.layout.costs import NEVER, At, Cost, Entry, Tables
+from modelc.layout.restored import Restored, complex_reads, stored_by
+from modelc.layout.rules import layouts_by_rule
+from modelc.partition.draft import Drafting
+from modelc.partition.pieces import Piece, moved
+from modelc.partition.tasks import Draft
+from modelc.partition.views import Region
+
+
+class Propagated:
+    """Variables are numbered: the classes first, then the values that may be converted (0: not, else wanted[z - 1]).
+    There is a draft for every kind of layout, in which all classes have it that may, and the others the rule's; the
+    first is the rule's of all. `lanes`: of the inner part of layouts that split a dimension; 0: there are none. A Task
+    around which something is not as by rule costs a part more, `doubt`; it is in bfloat16 but for `wide`, if that is
+    given."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pieces: list[Piece],
+        draft: Drafting,
+        cost: Cost,
+        lanes: int,
+        doubt: float,
+        wide: Collection[str] | None,
+    ) -> None:
+        self.cost, self.doubt = cost, doubt
+        rule = layouts_by_rule(graph, pieces)
+        self.drafts: dict[int, Draft] = {0: draft(graph, pieces, rule)}
+        self.classes = layout_classes(graph, pieces, self.drafts[0].groups, lanes)
+        self.of = {name: c for c, one in enumerate(self.classes) for name in one.members}
+        self.others = {n: x for n, x in rule.items() if n not in self.of}
+        self.kinds = tuple(dict.fromkeys(["", *(kind for one in self.classes for kind in one.layouts)]))
+        seen = {tuple(one.rule for one in self.classes)}
+        for number in range(1, len(self.kinds)):
+            kinds = tuple(self.kind(c, number) for c in range(len(self.classes)))
+            if kinds not in seen:
+                self.drafts[number] = draft(graph, pieces, self.layouts(kinds))
+            seen.add(kinds)
+        self.tasks = Restored(self.drafts[0], graph, wide)
+        self.sizes = [len(one.layouts) for one in self.classes]
+        self.made_for = self.drafts[0].work.part_of
+        self.converted: dict[str, int] = {}  # value -> its variable
+        self.wanted: dict[str, tuple[Layout, ...]] = {}
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Made when they are asked for; `sizes` are complete then."""
+        tables = Tables(self.cost)
+        self.add_runs(tables)
+        self.add_conversions(tables)
+        self.add_moves(tables)
+        return tables
+
+    def kind(self, c: int, draft: int) -> str:
+        """What kind of layout class `c` has in a draft."""
+        one = self.classes[c]
+        return self.kinds[draft] if self.kinds[draft] in one.layouts else one.rule
+
+    def layouts(self, kinds: Sequence[str]) -> dict[str, Layout]:
+        """The layouts of all values where classes have layouts of these kinds."""
+        found = dict(self.others)
+        for one, kind in zip(self.classes, kinds, strict=True):
+            if one.layouts[kind] != Layout():
+                found |= dict.fromkeys(one.members, one.layouts[kind])
+        return found
+
+    def choice(self, values: Sequence[int]) -> LayoutChoice:
+        """What an assignment says."""
+        kinds = [one.kinds[v] for one, v in zip(self.classes, values, strict=False)]
+        conversions = [
+            Conversion(name, self.wanted[name][values[z] - 1]) for name, z in self.converted.items() if values[z]
+        ]
+        return LayoutChoice(self.layouts(kinds), tuple(conversions))
+
+    def values(self, choice: LayoutChoice) -> tuple[int, ...]:
+        """The assignment that says `choice`."""
+        found = [list(one.layouts.values()).index(choice.layouts.get(one.members[0], Layout())) for one in self.classes]
+        found += [0] * len(self.converted)
+        for one in choice.conversions:
+            found[self.converted[one.value]] = 1 + self.wanted[one.value].index(one.layout)
+        return tuple(found)
+
+    def says(self, v: int, value: int) -> str:
+        """What a variable has this value for, for people."""
+        if v < len(self.classes):
+            one = self.classes[v]
+            more = f" and {len(one.members) - 1} more" if len(one.members) > 1 else ""
+            return f"{one.members[0]}{more}: {one.kinds[value]}"
+        name = next(n for n, z in self.converted.items() if z == v)
+        return f"{name}: converted to {self.wanted[name][value - 1]}" if value else f"{name}: not converted"
+
+    def owner(self, name: str) -> int | None:
+        """The class that says how a value is stored: its own, or that of what it is a view of."""
+        while name not in self.of:
+            made_of = self.drafts[0].work.made_of.get(name)
+            if made_of is None:
+                if name not in self.made_for:
+                    return None
+                name = self.made_for[name]
+            else:
+                name = made_of[0]
+                if name in self.made_for and self.made_for[name] not in self.of:
+                    return None
+        return self.of[name]
+
+    def draft_of(self, values: Mapping[int, int]) -> int | None:
+        """The first draft in which classes have these of their layouts; None if there is none."""
+        wanted = {c: self.classes[c].kinds[v] for c, v in values.items()}
+        return next((d for d in self.drafts if all(self.kind(c, d) == kind for c, kind in wanted.items())), None)
+
+    def place(self, name: str, c: int | None, value: int) -> Region:
+        """Where a value is if its owner `c` has this of its layouts."""
+        draft = None if c is None else self.draft_of({c: value})
+        found = self.drafts[draft].work.places.get(name) if draft is not None else None
+        return found if found is not None else self.drafts[0].work.places[name]
+
+    def variable(self, name: str) -> int:
+        """The variable of a value's conversion."""
+        if name not in self.converted:
+            rank = len(self.drafts[0].work.shapes[name])
+            self.wanted[name] = (channels_last(rank), Layout())
+            self.converted[name] = len(self.sizes)
+            self.sizes.append(1 + len(self.wanted[name]))
+        return self.converted[name]
+
+    def stays(self, name: str, c: int | None, value: int, z: int) -> bool:
+        """Whether converting a value by choice `z`, whose owner `c` has this of its layouts, would change nothing."""
+        to = stored_by(name, self.drafts[0].work.shapes[name], self.wanted[name][z - 1])
+        at = self.place(name, c, value)
+        return at.layout is None and at.strides == to.strides
+
+    def add_runs(self, tables: Tables) -> None:
+        """What every Task costs."""
+        draft = self.drafts[0]
+        shapes, constants = draft.work.shapes, draft.work.constants
+        for k, group in enumerate(draft.groups):
+            if any(p.opaque for p in group) or all(_only_moves(p) for p in group):
+                continue
+            around = [n for n in self.tasks.bound[k].values.values() if n not in constants]
+            inside = [n for p in group for n in (*p.locals, *p.writes) if n in self.of]
+            owners = {n: self.owner(n) for n in (*around, *inside)}
+            data = {x for p in group for x in complex_reads(p, shapes, constants)}
+            read = {n: self.variable(n) for n in around if n in data}
+            scope = sorted({*(c for c in owners.values() if c is not None), *read.values()})
+            self.add_run(tables, k, scope, around, inside, owners, read)
+
+    def add_run(
+        self,
+        tables: Tables,
+        k: int,
+        scope: Sequence[int],
+        around: Sequence[str],
+        inside: Sequence[str],
+        owners: Mapping[str, int | None],
+        read: Mapping[str, int],
+    ) -> None:
+        """The table of Task `k` over the variables `scope`: what `owners` says of the values `around` and `inside`, and
+        conversions of what it `read`s."""
+        shapes = self.drafts[0].work.shapes
+
+        def entry(at: At) -> Entry | float:
+            value = dict(zip(scope, at, strict=True))
+            for n, z in read.items():
+                if value[z] and self.stays(n, c := owners[n], 0 if c is None else value[c], value[z]):
+                    return NEVER
+            kinds = {c: self.classes[c].kinds[value[c]] for c in owners.values() if c is not None}
+            layouts = {n: self.classes[c].layouts[kinds[c]] for n in inside if (c := owners[n]) is not None}
+            places = {n: self.place(n, c, value[c]) for n in around if (c := owners[n]) is not None}
+            converted = [n for n, z in read.items() if value[z]]
+            for n in converted:
+                places[n] = stored_by(n, shapes[n], self.wanted[n][value[read[n]] - 1])
+            task = self.tasks.task(k, places, layouts, converted)
+            return Entry((task,), 1 + self.doubt if any(at) else 1.0)
+
+        tables.add(scope, [self.sizes[v] for v in scope], entry)
+
+    def add_conversions(self, tables: Tables) -> None:
+        """What conversions cost, from how the value is stored."""
+        shapes = self.drafts[0].work.shapes
+        for name, z in self.converted.items():
+            c = self.owner(name)
+            scope = (z,) if c is None else (c, z)
+
+            def entry(at: At, name: str = name, c: int | None = c) -> Entry | float:
+                if not at[-1]:
+                    return 0.0
+                if self.stays(name, c, at[0], at[-1]):
+                    return NEVER
+                there = stored_by(name, shapes[name], self.wanted[name][at[-1] - 1])
+                return Entry((self.tasks.conversion(name, self.place(name, c, at[0]), there),))
+
+            tables.add(scope, [self.sizes[v] for v in scope], entry)
+
+    def add_moves(self, tables: Tables) -> None:
+        """What is a copy in some layouts and a view in others. Between classes in layouts that no draft has together,
+        it is the dearest of these copies."""
+        copies: dict[str, dict[int, Task]] = {}
+        sources: dict[str, str] = {}
+        for number, draft in self.drafts.items():
+            for piece in draft.work.pieces:
+                if _only_moves(piece):
+                    (name,), (source,) = piece.writes, piece.reads
+                    copies.setdefault(name, {})[number] = self.tasks.copy(piece, draft.work, draft.layouts)
+                    sources[name] = source
+        for name, tasks in copies.items():
+            scope = sorted({c for n in (name, sources[name]) if (c := self.owner(n)) is not None})
+            if not scope:
+                continue
+
+            def entry(at: At, tasks: Mapping[int, Task] = tasks, scope: Sequence[int] = scope) -> Entry | float:
+                draft = self.draft_of(dict(zip(scope, at, strict=True)))
+                if draft is None:
+                    return Entry((max(tasks.values(), key=self.cost.seconds),))
+                return Entry((tasks[draft],)) if draft in tasks else 0.0
+
+            tables.add(scope, [self.sizes[v] for v in scope], entry)
+
+
+def _only_moves(piece: Piece) -> bool:
+    return len(piece.blocks) == 1 and moved(piece.blocks[0]) is not None and len(piece.reads) == 1
