@@ -29,8 +29,8 @@ from modelc.package.spec import (
     TensorInfo,
     check_plans,
 )
-from modelc.runtime.loader import MANIFEST as NAME
-from modelc.runtime.loader import MOST_MANIFEST_BYTES, SCHEMA_VERSION
+from modelc.runtime.files import MANIFEST as NAME
+from modelc.runtime.files import MOST_MANIFEST_BYTES, SCHEMA_VERSION
 
 __all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Manifest", "parsed", "schema"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from modelc.errors import PackageError
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
-from modelc.runtime.loader import ModelError, check_file, open_file, open_folder, read_manifest
+from modelc.runtime.files import ModelError, check_file, open_file, open_folder, read_manifest
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from modelc.errors import PackageError
 from modelc.package import manifest
 from modelc.package.glue import plan_source
 from modelc.package.link import RUNTIME, link_library, runtime_sources
+from modelc.package.loader import loader_in_one_file
 from modelc.package.manifest import SCHEMA_VERSION, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
 
-COPIED = ("model.h", "example.c", "loader.py")
+COPIED = ("model.h", "example.c")
 VERIFICATION = "verification.json"
 
 Verify = Callable[[Path], Mapping[str, Any] | None]
@@ -62,6 +63,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         link_library(find_toolchain(spec.target.triple), source, spec.objects, folder / "libmodel.so")
         for name in COPIED:
             shutil.copyfile(RUNTIME / name, folder / name)
+        (folder / "loader.py").write_text(loader_in_one_file())
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
         made = Manifest(

@@ -1,6 +1,7 @@
 """The C runtime that goes into every package, and the Python loader. Imports the standard library and numpy alone."""
 
 from modelc.runtime.bits import as_bits
-from modelc.runtime.loader import Model, ModelError, StepProfile, TensorInfo, Variant, aligned, load
+from modelc.runtime.files import ModelError
+from modelc.runtime.loader import Model, StepProfile, TensorInfo, Variant, aligned, load
 
 __all__ = ["Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "as_bits", "load"]

@@ -1,4 +1,4 @@
-"""Loads and runs a compiled model. One file, standard library and numpy alone; a copy is in every package.
+"""Loads and runs a compiled model. Standard library and numpy alone; every package has it in one file.
 
     import loader                       # or: from modelc import runtime
     with loader.load("NAME.modelc") as model:
@@ -10,36 +10,26 @@ Loading a package executes the library in it: load only packages whose origin yo
 from __future__ import annotations
 
 import ctypes
-import errno
-import hashlib
 import importlib
 import json
 import math
 import os
 import platform
-import re
-import stat
 import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMA_VERSION = 1
-MANIFEST, LIBRARY, PARAMS = "manifest.json", "libmodel.so", "params.bin"
-MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
+from modelc.runtime.files import AGAIN, LIBRARY, MANIFEST, LibraryFile, ModelError, checked_files
+
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
-_AGAIN = "copy the whole package again"
 
 Array = NDArray[Any]
-
-
-class ModelError(Exception):
-    """What is wrong with a package, or with what a model is given, in a sentence."""
 
 
 class TensorInfo(NamedTuple):
@@ -138,7 +128,7 @@ class Model:
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
             raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
-        manifest, library_file = _checked(path, check)
+        manifest, library_file = checked_files(path, check)
         self._library = library = _open_library(path, library_file)
         options = _Options(threads or 0, 0, seed)  # the checksums have been compared
         if library.modelc_open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
@@ -148,7 +138,7 @@ class Model:
         count = library.modelc_variant_count(self._handle)
         self.variants = [Variant(self._tensors("input", v), self._tensors("output", v)) for v in range(count)]
         if _variants_of(manifest) != self.variants:
-            raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {_AGAIN}")
+            raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         self._bounds = [_Bound(index, variant) for index, variant in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
@@ -341,113 +331,6 @@ class _Bound:
         return results
 
 
-class LibraryFile(NamedTuple):
-    """The beginning of libmodel.so, and which file it is."""
-
-    header: bytes
-    inode: int
-
-
-def open_folder(path: str) -> int:
-    """A descriptor of a package's folder. Raises ModelError."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise ModelError(f"cannot open the package {path}: {_reason(error)}") from None
-
-
-def open_file(folder: int, path: str, name: str) -> BinaryIO:
-    """A file of the package in `path`, opened through no link, not waiting for what is no file. Raises ModelError."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            raise ModelError(f"cannot read {path}/{name}: it is a link; {_AGAIN}, with its files") from None
-        raise ModelError(f"cannot read {path}/{name}: {_reason(error)}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ModelError(f"cannot read {path}/{name}: it is no regular file; {_AGAIN}")
-    return os.fdopen(descriptor, "rb")
-
-
-def read_manifest(folder: int, path: str) -> dict[str, Any]:
-    """What manifest.json holds: an object, of numbers that are finite and text that is Unicode. Raises ModelError."""
-    try:
-        file = open_file(folder, path, MANIFEST)
-    except ModelError as error:
-        raise ModelError(f"{path} is not a package: {error}") from None
-    try:
-        with file:
-            data = file.read(MOST_MANIFEST_BYTES + 1)
-        if len(data) > MOST_MANIFEST_BYTES:
-            raise ModelError(f"{path}/{MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
-        text = data.decode()
-        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
-        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair is no character
-            json.dumps(found, ensure_ascii=False).encode()
-    except OSError as error:
-        raise ModelError(f"cannot read {path}/{MANIFEST}: {_reason(error)}") from None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}/{MANIFEST} is damaged: it is not a JSON object")
-    return found
-
-
-def check_file(file: BinaryIO, path: str, size: int, digest: str | None) -> None:
-    """Raises ModelError if a file has another size, or another checksum where one is given."""
-    found = os.fstat(file.fileno()).st_size
-    if found != size:
-        raise ModelError(f"{path} is damaged: it has {found} bytes instead of {size}; {_AGAIN}")
-    if digest is None:
-        return
-    computed = hashlib.sha256()
-    try:
-        while chunk := file.read(1 << 20):
-            computed.update(chunk)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {_reason(error)}") from None
-    if computed.hexdigest() != digest:
-        raise ModelError(f"{path} is damaged: its checksum is not the manifest's; {_AGAIN}")
-
-
-def _checked(path: str, check: bool) -> tuple[dict[str, Any], LibraryFile]:
-    """Everything that can be said before the library is loaded: to load it is to execute it."""
-    folder = open_folder(path)
-    try:
-        manifest = read_manifest(folder, path)
-        for name, (size, digest) in _files_of(manifest, path).items():
-            if check or name in (LIBRARY, PARAMS):
-                with open_file(folder, path, name) as file:
-                    check_file(file, f"{path}/{name}", size, digest if check or name == LIBRARY else None)
-                    if name == LIBRARY:
-                        header = os.pread(file.fileno(), 20, 0)
-                        library = LibraryFile(header, os.fstat(file.fileno()).st_ino)
-        return manifest, library
-    finally:
-        os.close(folder)
-
-
-def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]:
-    """The size and checksum of each file, with libmodel.so and params.bin among them."""
-    version, files = manifest.get("schema_version"), manifest.get("files")
-    if type(version) is not int or not isinstance(files, dict):
-        raise ModelError(f"{path}/{MANIFEST} is damaged or is not a package's manifest")
-    if version != SCHEMA_VERSION:
-        raise ModelError(f"{path}/{MANIFEST} is of schema {version}; this loader knows schema {SCHEMA_VERSION}")
-    if LIBRARY not in files or PARAMS not in files:
-        raise ModelError(f"{path}/{MANIFEST} does not list {LIBRARY} and {PARAMS}")
-    expected = {}
-    for name, entry in files.items():
-        if os.path.basename(name) != name or name in ("", ".", ".."):
-            raise ModelError(f"{path}/{MANIFEST} lists the file {name!r}, which is not in the package")
-        size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
-        if type(size) is not int or not isinstance(digest, str):
-            raise ModelError(f"{path}/{MANIFEST} is damaged: it lacks the size or the checksum of {name}")
-        expected[name] = size, digest
-    return expected
-
-
 def _variants_of(manifest: dict[str, Any]) -> list[Variant] | None:
     """The inputs and outputs that the manifest tells of; None if it is damaged there."""
 
@@ -458,18 +341,6 @@ def _variants_of(manifest: dict[str, Any]) -> list[Variant] | None:
         return [Variant(tensors(v["inputs"]), tensors(v["outputs"])) for v in manifest["variants"]]
     except (KeyError, TypeError, IndexError):
         return None
-
-
-def _finite(text: str) -> float:
-    """Refuses NaN, Infinity, and numbers that a double takes for infinite."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:

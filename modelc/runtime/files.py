@@ -1,0 +1,141 @@
+"""The files of a package as data: opened through no link, and compared with its manifest before anything is executed.
+Standard library alone."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from typing import Any, BinaryIO, NamedTuple
+
+SCHEMA_VERSION = 1
+MANIFEST, LIBRARY, PARAMS = "manifest.json", "libmodel.so", "params.bin"
+MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
+AGAIN = "copy the whole package again"
+
+
+class ModelError(Exception):
+    """What is wrong with a package, or with what a model is given, in a sentence."""
+
+
+class LibraryFile(NamedTuple):
+    """The beginning of libmodel.so, and which file it is."""
+
+    header: bytes
+    inode: int
+
+
+def open_folder(path: str) -> int:
+    """A descriptor of a package's folder. Raises ModelError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ModelError(f"cannot open the package {path}: {_reason(error)}") from None
+
+
+def open_file(folder: int, path: str, name: str) -> BinaryIO:
+    """A file of the package in `path`, opened through no link, not waiting for what is no file. Raises ModelError."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise ModelError(f"cannot read {path}/{name}: it is a link; {AGAIN}, with its files") from None
+        raise ModelError(f"cannot read {path}/{name}: {_reason(error)}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ModelError(f"cannot read {path}/{name}: it is no regular file; {AGAIN}")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_manifest(folder: int, path: str) -> dict[str, Any]:
+    """What manifest.json holds: an object, of numbers that are finite and text that is Unicode. Raises ModelError."""
+    try:
+        file = open_file(folder, path, MANIFEST)
+    except ModelError as error:
+        raise ModelError(f"{path} is not a package: {error}") from None
+    try:
+        with file:
+            data = file.read(MOST_MANIFEST_BYTES + 1)
+        if len(data) > MOST_MANIFEST_BYTES:
+            raise ModelError(f"{path}/{MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
+        text = data.decode()
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair is no character
+            json.dumps(found, ensure_ascii=False).encode()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}/{MANIFEST}: {_reason(error)}") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}/{MANIFEST} is damaged: it is not a JSON object")
+    return found
+
+
+def check_file(file: BinaryIO, path: str, size: int, digest: str | None) -> None:
+    """Raises ModelError if a file has another size, or another checksum where one is given."""
+    found = os.fstat(file.fileno()).st_size
+    if found != size:
+        raise ModelError(f"{path} is damaged: it has {found} bytes instead of {size}; {AGAIN}")
+    if digest is None:
+        return
+    computed = hashlib.sha256()
+    try:
+        while chunk := file.read(1 << 20):
+            computed.update(chunk)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {_reason(error)}") from None
+    if computed.hexdigest() != digest:
+        raise ModelError(f"{path} is damaged: its checksum is not the manifest's; {AGAIN}")
+
+
+def checked_files(path: str, check: bool) -> tuple[dict[str, Any], LibraryFile]:
+    """Everything that can be said before the library is loaded: to load it is to execute it."""
+    folder = open_folder(path)
+    try:
+        manifest = read_manifest(folder, path)
+        for name, (size, digest) in _files_of(manifest, path).items():
+            if check or name in (LIBRARY, PARAMS):
+                with open_file(folder, path, name) as file:
+                    check_file(file, f"{path}/{name}", size, digest if check or name == LIBRARY else None)
+                    if name == LIBRARY:
+                        header = os.pread(file.fileno(), 20, 0)
+                        library = LibraryFile(header, os.fstat(file.fileno()).st_ino)
+        return manifest, library
+    finally:
+        os.close(folder)
+
+
+def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]:
+    """The size and checksum of each file, with libmodel.so and params.bin among them."""
+    version, files = manifest.get("schema_version"), manifest.get("files")
+    if type(version) is not int or not isinstance(files, dict):
+        raise ModelError(f"{path}/{MANIFEST} is damaged or is not a package's manifest")
+    if version != SCHEMA_VERSION:
+        raise ModelError(f"{path}/{MANIFEST} is of schema {version}; this loader knows schema {SCHEMA_VERSION}")
+    if LIBRARY not in files or PARAMS not in files:
+        raise ModelError(f"{path}/{MANIFEST} does not list {LIBRARY} and {PARAMS}")
+    expected = {}
+    for name, entry in files.items():
+        if os.path.basename(name) != name or name in ("", ".", ".."):
+            raise ModelError(f"{path}/{MANIFEST} lists the file {name!r}, which is not in the package")
+        size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        if type(size) is not int or not isinstance(digest, str):
+            raise ModelError(f"{path}/{MANIFEST} is damaged: it lacks the size or the checksum of {name}")
+        expected[name] = size, digest
+    return expected
+
+
+def _finite(text: str) -> float:
+    """Refuses NaN, Infinity, and numbers that a double takes for infinite."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
