@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.microsoft_attention import ATTENTION, ATTENTION_SIGNATURES
+from modelc.frontend.microsoft_blocks import BLOCK_SIGNATURES, BLOCKS
 from modelc.frontend.microsoft_quantized import QUANTIZED, QUANTIZED_SIGNATURES
+from modelc.frontend.microsoft_recurrent import RECURRENT, RECURRENT_SIGNATURES
 from modelc.frontend.normalise import NORMALISERS, Normaliser
 
 
@@ -120,6 +123,9 @@ def _skip_rms_normalization(b: Builder, n: OnnxNode) -> None:
 # (domain, operator) -> meaning. ONNX Runtime keeps some of its own operators in ONNX's domain.
 FUSED: dict[tuple[str, str], Normaliser] = {
     **QUANTIZED,
+    **ATTENTION,
+    **BLOCKS,
+    **RECURRENT,
     ("com.microsoft", "Gelu"): _gelu,
     ("com.microsoft", "BiasGelu"): _bias_gelu,
     ("com.microsoft", "FastGelu"): _fast_gelu,
@@ -141,6 +147,9 @@ _MATRICES = "alpha:FLOAT transA:INT transB:INT"
 # (! for one that has to be there).
 SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
     **QUANTIZED_SIGNATURES,
+    **ATTENTION_SIGNATURES,
+    **BLOCK_SIGNATURES,
+    **RECURRENT_SIGNATURES,
     ("com.microsoft", "Gelu"): ("X", 1, ""),
     ("com.microsoft", "BiasGelu"): ("A B", 1, ""),
     ("com.microsoft", "FastGelu"): ("X bias?", 1, ""),

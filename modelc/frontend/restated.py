@@ -1,4 +1,5 @@
-"""A model in operators and types that a package has: random choices in terms of draws, maps as tables."""
+"""A model in operators and types that a package has: random choices in terms of draws, maps as tables, products in
+float32 that may be computed with less."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from onnx import TensorProto, helper
 from modelc.frontend.classical import ML
 from modelc.frontend.random import spelled_out
 
+FLOAT32 = 1  # the accuracy_level of MatMulNBits that asks for float32
+
 
 def restated(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model and what is different in it for its user; the model itself where there is nothing to restate."""
     tables, notes = _without_maps(model)
-    return spelled_out(tables), notes
+    exact, more = _in_float32(tables)
+    return spelled_out(exact), (*notes, *more)
 
 
 def is_restated(path: str | Path) -> bool:
@@ -46,3 +50,26 @@ def _without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, .
         f"output {name!r} is a table with a column for each class, in the order of the classes, not a list of maps"
         for name in sorted(names)
     )
+
+
+def _in_float32(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """MatMulNBits allows activations to be rounded to what its accuracy_level names; a package rounds none."""
+    count = sum(_rounds_activations(node) for node in model.graph.node)
+    if not count:
+        return model, ()
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for node in result.graph.node:
+        if _rounds_activations(node):
+            kept = [a for a in node.attribute if a.name != "accuracy_level"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    return result, (
+        f"{count} product(s) with weights of few bits take activations in float32, more than their accuracy_level asks "
+        "for; they are compared with ONNX Runtime's in float32",
+    )
+
+
+def _rounds_activations(node: onnx.NodeProto) -> bool:
+    levels = (a.i for a in node.attribute if a.name == "accuracy_level")
+    return (node.op_type, node.domain) == ("MatMulNBits", "com.microsoft") and any(k > FLOAT32 for k in levels)

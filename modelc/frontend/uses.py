@@ -183,7 +183,7 @@ def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[st
     that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
     what computes otherwise."""
     found: dict[str, tuple[Span, ...]] = {}
-    for value, span in (*claimed, *_tables(uses)):
+    for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses)):
         for name, one in _handed_back(uses, value, span):
             found[name] = (*found.get(name, ()), one)
     return found
@@ -200,6 +200,15 @@ def _tables(uses: Uses) -> Iterator[tuple[str, Span]]:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
             if -len(shape) <= axis < len(shape):
                 yield node.input[1], Span(None, -shape[axis], shape[axis] - 1)
+
+
+def _kept_lengths(uses: Uses) -> Iterator[tuple[str, Span]]:
+    """Sequences whose keys GroupQueryAttention keeps are as long as the longest, whose length is a constant."""
+    for _, node in uses.nodes:
+        if node.op_type == "GroupQueryAttention" and len(node.input) > 6:
+            total = _constant(uses, node.input[6])
+            if total is not None and total.size == 1:
+                yield node.input[5], Span(None, int(total.item()) - 1, int(total.item()) - 1)
 
 
 def _handed_back(uses: Uses, value: str, span: Span) -> Iterator[tuple[str, Span]]:
