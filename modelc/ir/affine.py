@@ -61,6 +61,15 @@ def linear(e: Expr) -> Linear | None:
         return Linear(((e, 1),), 0)
     if not isinstance(e, Op):
         return None
+    try:
+        known: Linear | None = e._linear
+    except AttributeError:
+        known = _linear(e)
+        object.__setattr__(e, "_linear", known)
+    return known
+
+
+def _linear(e: Op) -> Linear | None:
     if e.name in ("add", "sub"):
         a, b = linear(e.args[0]), linear(e.args[1])
         return None if a is None or b is None else _sum(a, b, 1 if e.name == "add" else -1)

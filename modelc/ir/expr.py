@@ -38,7 +38,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class _Arithmetic:
-    """Python's operators on expressions; numbers on the right or left become constants of the other side's kind."""
+    """Python's operators on expressions; numbers on the right or left become constants of the other side's kind.
+
+    Expressions never change: what was found out about one is kept with it (hash, variables, linear form)."""
+
+    __slots__ = ("_hash", "_linear", "_variables")
+    _hash: int
+    _linear: Any  # of affine.py
+    _variables: frozenset[str]
 
     def __add__(self, other: Operand) -> Expr:
         return op("add", self, other)
@@ -71,12 +78,24 @@ class _Arithmetic:
         return op("neg", self)
 
 
+def _kept_hash(e: Const | Load | Op) -> int:
+    try:
+        return e._hash
+    except AttributeError:
+        found = hash(e.content())
+        object.__setattr__(e, "_hash", found)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Var(_Arithmetic):
     name: str
 
     def __str__(self) -> str:
         return show(self)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,11 @@ class Const(_Arithmetic):
         return self.value == other.value
 
     def __hash__(self) -> int:
-        return hash((repr(self.value), self.dtype))
+        return _kept_hash(self)
+
+    def content(self) -> tuple[object, ...]:
+        """What equal ones have alike."""
+        return repr(self.value), self.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +140,12 @@ class Load(_Arithmetic):
     def __str__(self) -> str:
         return show(self)
 
+    def __hash__(self) -> int:
+        return _kept_hash(self)
+
+    def content(self) -> tuple[object, ...]:
+        return self.buffer, self.indices
+
 
 @dataclass(frozen=True, slots=True)
 class Op(_Arithmetic):
@@ -126,6 +155,12 @@ class Op(_Arithmetic):
 
     def __str__(self) -> str:
         return show(self)
+
+    def __hash__(self) -> int:
+        return _kept_hash(self)
+
+    def content(self) -> tuple[object, ...]:
+        return self.name, self.args, self.dtype
 
 
 Expr = Var | Const | Load | Op
@@ -335,11 +370,28 @@ def size(e: Expr, loaded: Mapping[str, int]) -> int:
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     """`e` with each Var named in `values` replaced."""
+    if not any([name in values for name in variables(e)]):
+        return e
     return rewrite(e, lambda x: values.get(x.name) if isinstance(x, Var) else None)
 
 
-def variables(e: Expr) -> set[str]:
-    return {x.name for x in walk(e) if isinstance(x, Var)}
+def variables(e: Expr) -> frozenset[str]:
+    known = getattr(e, "_variables", None)
+    if known is None:
+        found: set[str] = set()
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            below = getattr(x, "_variables", None)
+            if below is not None:
+                found |= below
+            elif isinstance(x, Var):
+                found.add(x.name)
+            else:
+                stack += children(x)
+        known = frozenset(found)
+        object.__setattr__(e, "_variables", known)
+    return known
 
 
 def loads(e: Expr) -> list[Load]:

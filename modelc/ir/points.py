@@ -8,6 +8,7 @@ small factors: intervals in closed form where a sum of multiples is dense, else 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as Names
 from dataclasses import dataclass
 from math import prod
 
@@ -82,7 +83,7 @@ def image(exprs: Sequence[Expr], ranges: Mapping[str, int], conditions: Iterable
     return Image(tuple(factors), injective or empty, empty)
 
 
-def _linked(sets: Sequence[set[str]]) -> list[tuple[set[str], list[int]]]:
+def _linked(sets: Sequence[Names[str]]) -> list[tuple[set[str], list[int]]]:
     """The sets' positions grouped so that no two groups share an element; an empty set is a group of its own."""
     groups: list[tuple[set[str], list[int]]] = []
     for k, names in enumerate(sets):

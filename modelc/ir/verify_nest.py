@@ -34,11 +34,12 @@ def verify_nest(nest: Nest, task: Task | None = None, where: str = "") -> None:
     if task is not None:
         _blocks(steps, nest, task, where)
     given = {p.name for p in nest.params if p.name not in nest.outputs} | set(task.inputs if task else ())
+    known: Known = {}
     for step in steps:
         _parallel(step)
         for load, guards in step.reads():
             if load.buffer not in given:
-                _defined(step, load, guards, steps)
+                _defined(step, load, guards, steps, known)
 
 
 # --- one step -----------------------------------------------------------------------------------------------------
@@ -97,15 +98,25 @@ def _shared(a: Step, b: Step) -> int:
     return next((k for k, (x, y) in enumerate(pairs) if x != y), min(len(a.loops), len(b.loops)))
 
 
-def _reached(step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[Loop], shared: int) -> Image:
+Known = dict[tuple[object, ...], Image]  # what _reached() has found for its arguments
+
+
+def _reached(
+    step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[Loop], shared: int, known: Known
+) -> Image:
     """The elements of an access for each iteration of the loops `common`, of which the step is in the first `shared`
     (of the others it serves every iteration)."""
-    free = {f"{x.var}*": x.extent for x in common[shared:]}
-    outer = [Var(x.var) for x in common[:shared]] + [Var(name) for name in free]
-    return image([*outer, *access.indices], {**step.grid(), **free}, static((*step.branches, *guards)))
+    key = (step.number, access, guards, tuple([x.var for x in common]), shared)
+    found = known.get(key)
+    if found is None:
+        free = {f"{x.var}*": x.extent for x in common[shared:]}
+        outer = [Var(x.var) for x in common[:shared]] + [Var(name) for name in free]
+        grid, conditions = {**step.grid(), **free}, static((*step.branches, *guards))
+        found = known[key] = image([*outer, *access.indices], grid, conditions)
+    return found
 
 
-def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[Step]) -> None:
+def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[Step], known: Known) -> None:
     """Whatever is read was written before, and reductions that others make of it are complete."""
     place = step.storage[read.buffer]
     writers = [(s, w) for s in steps for w in s.writes() if s.storage[w.buffer].number == place.number]
@@ -118,13 +129,13 @@ def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[S
         return
     try:
         near = [(s, w) for s, w in sources if not _elsewhere(w, read)]
-        missing = _missing(step, read, guards, near or sources)
+        missing = _missing(step, read, guards, near or sources, known)
         if missing:
             fail(step.where, f"element {missing} of {name} is read before it is written")
         if isinstance(step.what, Call) or step.what.part == "assign":
             updates = [(s, w) for s, w in writers if isinstance(s.what, Leaf) and s.what.part == "update"]
             updates = [(s, w) for s, w in updates if not _elsewhere(w, read)]
-            _complete(step, read, guards, updates, place)
+            _complete(step, read, guards, updates, place, known)
     except TooLarge:
         return
 
@@ -139,12 +150,14 @@ def _elsewhere(a: Load, b: Load) -> bool:
     return any(isinstance(x, Const) and isinstance(y, Const) and x.value != y.value for x, y in pairs)
 
 
-def _missing(step: Step, read: Load, guards: tuple[Expr, ...], sources: Sequence[Writer]) -> list[int] | None:
+def _missing(
+    step: Step, read: Load, guards: tuple[Expr, ...], sources: Sequence[Writer], known: Known
+) -> list[int] | None:
     """An element that is read and that none of `sources` writes in time."""
     depth = max(_shared(s, step) for s, _ in sources)
     common = step.loops[:depth]
-    wanted = _reached(step, read, guards, common, depth)
-    written = [_reached(s, w, _conditions(s), common, _shared(s, step)) for s, w in sources]
+    wanted = _reached(step, read, guards, common, depth, known)
+    written = [_reached(s, w, _conditions(s), common, _shared(s, step), known) for s, w in sources]
     frame, (box, *parts) = boxes([wanted, *written], depth + len(read.indices))
     left = remainder(box, parts)
     return list(frame.point(left[0])[depth:]) if left else None
@@ -154,7 +167,9 @@ def _conditions(step: Step) -> tuple[Expr, ...]:
     return step.what.where if isinstance(step.what, Leaf) else ()
 
 
-def _complete(step: Step, read: Load, guards: tuple[Expr, ...], updates: Sequence[Writer], place: Place) -> None:
+def _complete(
+    step: Step, read: Load, guards: tuple[Expr, ...], updates: Sequence[Writer], place: Place, known: Known
+) -> None:
     """No update of what is read comes later: not in the text, nor in a later iteration of a loop around both."""
     if not updates:
         return
@@ -164,9 +179,10 @@ def _complete(step: Step, read: Load, guards: tuple[Expr, ...], updates: Sequenc
         for loop in step.loops[place.depth : _shared(s, step)]:
             if loop.extent > 1 and loop.var not in variables(w):
                 fail(step.where, f"{read.buffer} is read while {s.what.block} still reduces over {plain(loop.var)}")
-    wanted = _reached(step, read, guards, common, depth)
-    done = [_reached(s, w, _conditions(s), common, _shared(s, step)) for s, w in updates if s.number < step.number]
-    ever = [_reached(s, w, _conditions(s), common, min(place.depth, depth)) for s, w in updates]
+    wanted = _reached(step, read, guards, common, depth, known)
+    earlier = [(s, w) for s, w in updates if s.number < step.number]
+    done = [_reached(s, w, _conditions(s), common, _shared(s, step), known) for s, w in earlier]
+    ever = [_reached(s, w, _conditions(s), common, min(place.depth, depth), known) for s, w in updates]
     frame, (box, *parts) = boxes([wanted, *done, *ever], depth + len(read.indices))
     for left in remainder(box, parts[: len(done)]):
         for other in parts[len(done) :]:

@@ -127,7 +127,7 @@ def _aligned(block: Block, read: Load, write: Load) -> bool:
         return False
     long = {i.name for i in block.iters if i.extent > 1}
 
-    def moving(e: Expr) -> set[str]:
+    def moving(e: Expr) -> frozenset[str]:
         return variables(e) & long
 
     pairs = list(zip(read.indices, write.indices, strict=True))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -27,8 +28,8 @@ from modelc.target.binding import bindings
 from modelc.target.intrinsics import Operand
 
 Kind = tuple[str, tuple[int, ...]]  # an operand and its shape: a tile register has one as long as tiles are set up so
-Flat = Callable[[Load], Expr]  # an access -> its element offset, over variables of the application and of loops around
-Locate = Callable[[Operand, Load], tuple[Place, Expr]]  # an operand and what it is -> where it is; its base once more
+Flat = Callable[[Load], Linear | Expr]  # an access -> its element offset, over the application's and outer variables
+Locate = Callable[[Operand, Load], tuple[Place, Linear | Expr]]  # an operand and what it is -> where it is; its base
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Application:
     loops: tuple[Loop, ...]
     leaf: Leaf
 
-    @property
+    @cached_property
     def variables(self) -> dict[str, str]:
         """The intrinsic's iterators, as the loops' variables: loops are in the order of iterators."""
         iters = self.intrinsic.semantics.iters
@@ -114,13 +115,14 @@ def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequ
 # --- where operands are -------------------------------------------------------------------------------------------
 
 
-def steps(operand: Operand, flat: Expr, names: Mapping[str, str]) -> tuple[Expr, tuple[int, ...]]:
+def steps(operand: Operand, flat: Linear | Expr, names: Mapping[str, str]) -> tuple[Linear | Expr, tuple[int, ...]]:
     """(offset of the first element, elements from one index to the next in every dimension of the operand)."""
-    form, moving = linear(flat), set(names.values())
+    form, moving = flat if isinstance(flat, Linear) else linear(flat), set(names.values())
     if form is not None and form.plain:
         still = tuple([(atom, c) for atom, c in form.terms if not (isinstance(atom, Var) and atom.name in moving)])
         strides = tuple([d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits])
-        return Linear(still, form.constant).expr(), strides
+        return Linear(still, form.constant), strides
+    assert not isinstance(flat, Linear)
     zero = {var: Const(0) for var in names.values()}
     ranges = {names[d.iterator]: d.step * d.extent for d in operand.digits}
 
@@ -154,9 +156,8 @@ class Slots:
     slots: list[Any]
     places: dict[int, int] = field(default_factory=dict)
 
-    def at(self, base: Expr) -> Any:
-        assert isinstance(base, Const), "registers are indexed by constants"
-        return self.slots[self.places.setdefault(int(base.value), len(self.places))]
+    def at(self, offset: int) -> Any:
+        return self.slots[self.places.setdefault(offset, len(self.places))]
 
 
 def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
@@ -193,9 +194,9 @@ class TileFile:
         self.held.clear()
         self.turn.clear()
 
-    def accumulator(self, intrinsic: Intrinsic, base: Expr) -> int:
-        assert isinstance(base, Const), "tile registers are indexed by constants"
-        offset = int(base.value)
+    def accumulator(self, intrinsic: Intrinsic, base: Linear | Expr) -> int:
+        assert isinstance(base, Linear) and not base.terms, "tile registers are indexed by constants"
+        offset = base.constant
         if offset not in self.accumulators:
             self.accumulators[offset] = self._take(intrinsic.accumulator)
         return self.accumulators[offset]
@@ -236,9 +237,9 @@ def common_shapes(files: Iterable[TileFile]) -> dict[int, tuple[int, int]] | Non
 
 
 def on_tiles(
-    application: Application, file: TileFile, offset: Flat, locate: Locate, dtypes: Mapping[str, str]
+    application: Application, accesses: Mapping[str, Load], file: TileFile, offset: Flat, locate: Locate
 ) -> list[Any]:
-    """Statements of one application on tile registers."""
+    """Statements of one application, whose operands are `accesses`, on tile registers."""
     intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
     accumulator = intrinsic.accumulator
     held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
@@ -250,10 +251,10 @@ def on_tiles(
     if leaf.part == "init":
         return [code.zero(intrinsic, number)]
     tiles, result = {accumulator.name: number}, []
-    found, once = application.accesses(dtypes), application.loops[0].once
-    multiplied = [name for name in found if name != accumulator.name]
+    once = application.loops[0].once
+    multiplied = [name for name in accesses if name != accumulator.name]
     for name in sorted(multiplied, key=lambda n: n not in once):  # streamed operands come from afar: asked for first
-        access = found[name]
+        access = accesses[name]
         operand = intrinsic.operand(name)
         place, base = locate(operand, access)
         key = (access.buffer, base, place.strides, operand.shape)

@@ -12,7 +12,7 @@ from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slo
 from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
 from modelc.codegen.math.operations import lower_cast, lower_op
 from modelc.ir.affine import Linear, linear, simplify
-from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, walk
+from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
 from modelc.space.analysis.access import MOST_STEP
 
 
@@ -120,18 +120,18 @@ class Expressions:
         if form is None:
             return None
         terms: dict[Expr, int] = {}
-        constant = form.constant
+        values, ranges, constant = scope.values, scope.ranges, form.constant
         for atom, c in form.terms:
-            if not isinstance(atom, Var):
+            if type(atom) is not Var:
                 return None
-            value = scope.values.get(atom.name, atom)
-            if isinstance(value, Const):
+            value = values.get(atom.name, atom)
+            if type(value) is Const:
                 constant += c * int(value.value)
-            elif isinstance(value, Var):
-                terms[value] = terms.get(value, 0) + c
-            else:
+            elif type(value) is not Var:
                 return None
-        return Linear(tuple([one for one in terms.items() if one[1]]), constant).within(scope.ranges)
+            elif ranges.get(value.name) != 1:
+                terms[value] = terms.get(value, 0) + c
+        return Linear(tuple([one for one in terms.items() if one[1]]), constant)
 
     def located(self, access: Load, scope: Scope) -> tuple[Linear | Expr, int | None]:
         """(the element offset of an access, of its first lane; how far one lane moves, None if not evenly)."""
@@ -162,7 +162,7 @@ class Expressions:
 
     def is_linear(self, access: Load, scope: Scope) -> bool:
         assert scope.vector is not None
-        return lane_step(self.flat(access, scope), scope.vector[0]) is not None
+        return self.form(access, scope) is not None or lane_step(self.flat(access, scope), scope.vector[0]) is not None
 
     def load(self, access: Load, scope: Scope) -> tuple[Any, int]:
         place = scope.storage[access.buffer]
@@ -225,10 +225,11 @@ class Expressions:
         if e.name in ("select", "cast", "bits") or OPERATIONS[e.name].result == "bool":
             value, _ = self.value(e, scope)
             return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
-        if any(isinstance(x, Load) for x in walk(e)):
+        if linear(e) is None and any(isinstance(x, Load) for x in walk(e)):
             value, _ = self.value(e, scope)
             return tx.Cast("int32", value)
-        args = [self.index_of(a, scope) for a in e.args]
-        lanes = max(map(lanes_of, args))
-        wide = [widen(a, lanes_of(a), lanes) for a in args]
+        wide, lanes = [self.index_of(a, scope) for a in e.args], 1
+        if scope.vector is not None and scope.vector[0] in variables(e):
+            lanes = max(map(lanes_of, wide))
+            wide = [widen(a, lanes_of(a), lanes) for a in wide]
         return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, "int32", lanes)

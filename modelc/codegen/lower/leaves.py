@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from modelc.ir.affine import Linear, linear
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, walk
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, variables, walk
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.ir.nest import walk as statements
 
@@ -30,7 +30,7 @@ def lane_step(flat: Expr, var: str) -> int | None:
 
 
 def depends(e: Expr, var: str) -> bool:
-    return any(x == Var(var) for x in walk(e))
+    return var in variables(e)
 
 
 def one_condition_each(e: Expr) -> Expr | None:

@@ -65,7 +65,7 @@ from modelc.codegen.lower.vectors import (
 )
 from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
-from modelc.ir.affine import bounds, simplify
+from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
@@ -119,6 +119,10 @@ class _Lowering(Expressions):
         self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
         self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
+        self.applications: dict[int, tuple[Loop, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
+        self.leaves: dict[
+            int, tuple[Leaf, Leaf, list[Expr], list[Op]]
+        ] = {}  # what asked() says, by the Leaf's identity
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions})
         self.scratch_bytes = 0
@@ -237,7 +241,7 @@ class _Lowering(Expressions):
                 return moved
             return [s for k in range(loop.extent) for s in self.block(loop.body, bind(scope, loop.var, Const(k), 1))]
         if loop.intrinsic is not None:
-            return self.application(application_of(loop, self.intrinsics), scope)
+            return self.application(loop, scope)
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
             inner = bind(scope, loop.var, Var(loop.var), loop.extent)
             vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
@@ -291,29 +295,43 @@ class _Lowering(Expressions):
 
     # --- intrinsics -----------------------------------------------------------------------------------------------
 
-    def application(self, application: Application, scope: Scope) -> list[Any]:
+    def applied_by(self, loop: Loop) -> tuple[Application, Mapping[str, Load]]:
+        """What the loops from `loop` on apply, and of an update what each operand is: the same for every copy."""
+        known = self.applications.get(id(loop))
+        if known is None:
+            application = application_of(loop, self.intrinsics)
+            found = application.accesses(self.dtypes) if application.leaf.part == "update" else {}
+            known = self.applications[id(loop)] = loop, application, found
+        return known[1:]
+
+    def application(self, loop: Loop, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
+        application, accesses = self.applied_by(loop)
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
         self.applied[intrinsic.name] = intrinsic
         inner = scope
-        for loop in application.loops:
-            inner = bind(inner, loop.var, Var(loop.var), loop.extent)
+        for one in application.loops:
+            inner = bind(inner, one.var, Var(one.var), one.extent)
 
-        def offset(access: Load) -> Expr:
-            return self.flat(access, inner)
+        def offset(access: Load) -> Linear | Expr:
+            form = self.form(access, inner)
+            return self.flat(access, inner) if form is None else form
 
-        def locate(operand: Operand, access: Load) -> tuple[Place, Expr]:
+        def locate(operand: Operand, access: Load) -> tuple[Place, Linear | Expr]:
             place = scope.storage[access.buffer]
             assert isinstance(place, Memory)
-            first, strides = steps(operand, offset(access), names)
-            base = simplify(op("add", first, place.offset), scope.ranges)
-            return Place(place.buffer, self.index_of(base, scope), strides), base
+            base, strides = steps(operand, offset(access), names)
+            if isinstance(base, Linear):
+                base = Linear(base.terms, base.constant + place.offset)
+            else:
+                base = simplify(op("add", base, place.offset), scope.ranges)
+            return Place(place.buffer, self.base_of(base, 0, scope), strides), base
 
         held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
         assert isinstance(held, Load)
         place = scope.storage[held.buffer]
         if isinstance(place, TileFile):
-            return on_tiles(application, place, offset, locate, self.dtypes)
+            return on_tiles(application, accesses, place, offset, locate)
         accumulator = intrinsic.accumulator
         first, _ = steps(accumulator, offset(held), names)
         lanes = accumulator.type.lanes
@@ -324,21 +342,21 @@ class _Lowering(Expressions):
             value = widen(constant(Const(0, accumulator.dtype)), 1, lanes)
         else:
             operands: dict[str, Any] = {accumulator.name: self.load_accumulator(place, first, lanes)}
-            for name, access in application.accesses(self.dtypes).items():
+            for name, access in accesses.items():
                 if name != accumulator.name:
                     operands[name], _ = locate(intrinsic.operand(name), access)
             value = emit(intrinsic, operands)
         return [self.store_accumulator(place, first, value, lanes)]
 
-    def load_accumulator(self, place: Storage, first: Expr, lanes: int) -> Any:
+    def load_accumulator(self, place: Storage, first: Linear | Expr, lanes: int) -> Any:
         if isinstance(place, Slots):
-            return tx.BufferLoad(place.at(first), [tx.Ramp(int32(0), int32(1), lanes)])
+            return tx.BufferLoad(place.at(number(first)), [tx.Ramp(int32(0), int32(1), lanes)])
         assert isinstance(place, Registers)
         return load_slots(place, number(first), 1, lanes)
 
-    def store_accumulator(self, place: Storage, first: Expr, value: Any, lanes: int) -> Any:
+    def store_accumulator(self, place: Storage, first: Linear | Expr, value: Any, lanes: int) -> Any:
         if isinstance(place, Slots):
-            return tx.BufferStore(place.at(first), value, [tx.Ramp(int32(0), int32(1), lanes)])
+            return tx.BufferStore(place.at(number(first)), value, [tx.Ramp(int32(0), int32(1), lanes)])
         assert isinstance(place, Registers)
         return store_slots(place, number(first), 1, value, lanes)
 
@@ -388,17 +406,28 @@ class _Lowering(Expressions):
         var, _ = scope.vector
         if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        leaf = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
-        guards = [g for b in leaf.body for g in vector_guards(b, var)]
+        leaf, guards, selects = self.asked(leaf, var)
         if guards:
             return self.split_guards(leaf, guards, scope)
-        if any(self.is_guarding(x, scope) for b in leaf.body for x in walk(b)):
+        if any(self.is_guarding(x, scope) for x in selects):
             return self.lane_by_lane(leaf, scope)
         if any(self.dtypes[w.buffer] == "bool" and leaf.part == "update" for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
         if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
+
+    def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
+        """A Leaf with one condition in each select; those that differ from lane to lane, and the selects by lanes: all
+        of it is the same for every copy."""
+        known = self.leaves.get(id(leaf))
+        if known is None:
+            split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
+            guards = [g for b in split.body for g in vector_guards(b, var)]
+            selects = [x for b in split.body for x in walk(b) if isinstance(x, Op) and x.name == "select"]
+            by_lanes = [x for x in selects if depends(x.args[0], var)]
+            known = self.leaves[id(leaf)] = leaf, split, guards, by_lanes
+        return known[1:]
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
@@ -442,11 +471,8 @@ class _Lowering(Expressions):
         then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
 
-    def is_guarding(self, e: Expr, scope: Scope) -> bool:
-        """Whether `e` is a select, by lanes, with a load that only its condition keeps inside its Region."""
-        assert scope.vector is not None
-        if not (isinstance(e, Op) and e.name == "select" and depends(e.args[0], scope.vector[0])):
-            return False
+    def is_guarding(self, e: Op, scope: Scope) -> bool:
+        """Whether the select `e`, by lanes, has a load that only its condition keeps inside its Region."""
         for access in (x for arm in e.args[1:] for x in walk(arm) if isinstance(x, Load)):
             for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
                 limits = bounds(simplify(substitute(index, scope.values), scope.ranges), scope.ranges)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def sequence(stmts: list[Any]) -> Any:
     return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
 
 
+@lru_cache(maxsize=65536)
 def int32(value: int) -> Any:
     return tx.IntImm("int32", value)
 
