@@ -76,7 +76,7 @@ def quantized(weights: np.ndarray, scale: np.ndarray, zero: np.ndarray, inputs: 
     return Case("QAttention", inputs, fed, known, "y p", {**FOUR, "unidirectional": int("past" in feeds)})
 
 
-SIGNED = RNG.integers(-127, 128, (16, 48)).astype(np.int8)
+SIGNED = RNG.integers(-63, 64, (16, 48)).astype(np.int8)
 COS_SIN = {"c": real(20, 2), "s": real(20, 2)}
 PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 

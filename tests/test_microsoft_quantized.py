@@ -1,4 +1,8 @@
-"""Quantized operators of ONNX Runtime's own domain mean what they mean there, to the last rounding."""
+"""Quantized operators of ONNX Runtime's own domain mean what they mean there, to the last rounding.
+
+Weights of int8 have seven bits: without instructions for bytes ONNX Runtime adds two products in 16 bits, which may
+saturate.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ def test_windows_and_reductions(tmp_path: Path, dtype: str) -> None:
     ]
     outputs = "mean mean_last pool pool_last highest"
     if dtype == "uint8":
-        weights = np.random.default_rng(3).integers(-127, 128, (8, 6, 3, 3)).astype(np.int8)
+        weights = np.random.default_rng(3).integers(-63, 64, (8, 6, 3, 3)).astype(np.int8)
         known |= dict(w=weights, sw=np.linspace(0.001, 0.01, 8, dtype=F), zw=np.zeros(8, np.int8))
         known |= dict(bias=np.arange(-400, 400, 100, dtype=np.int32))
         nodes.append(ms("QLinearConv", "a sa za w sw zw sc zc bias", "conv", pads=[1, 1, 1, 1], channels_last=1))
@@ -69,7 +73,7 @@ def test_windows_and_reductions(tmp_path: Path, dtype: str) -> None:
 def test_matrix_products(tmp_path: Path, dtype: str) -> None:
     """Weights by column, with zero points, transposed, biases of whole numbers and real ones."""
     draw, zero = draws(dtype)
-    rng, w = np.random.default_rng(2), draw(24, 16)
+    rng, w = np.random.default_rng(2), draw(24, 16) // (2 if dtype == "int8" else 1)
     feeds = {"x": draw(9, 24), "r": rng.standard_normal((2, 9, 24)).astype(F)}
     known = dict(w=w, wt=np.ascontiguousarray(w.T), sw=rng.uniform(0.001, 0.01, 16).astype(F), s=F(0.003), z=zero(100))
     known |= dict(zw=np.array([zero(k) for k in rng.integers(90, 150, 16)]), so=F(0.7), zo=zero(101))

@@ -50,11 +50,11 @@ def test_the_lowest_bits_come_first() -> None:
 
 def lstm(dtype: str, directions: int, batch: int, by_column: bool):
     rng, (time, features, hidden) = np.random.default_rng(batch), (6, 8, 5)
-    least, middle = (-127, 0) if dtype == "int8" else (0, 128)
+    least, most, middle = (-63, 64, 0) if dtype == "int8" else (0, 256, 128)  # int8 of seven bits, or sums saturate
     scales = (directions, 4 * hidden) if by_column else (directions,)
     known = dict(
-        W=rng.integers(least, least + 255, (directions, features, 4 * hidden)).astype(dtype),
-        R=rng.integers(least, least + 255, (directions, hidden, 4 * hidden)).astype(dtype),
+        W=rng.integers(least, most, (directions, features, 4 * hidden)).astype(dtype),
+        R=rng.integers(least, most, (directions, hidden, 4 * hidden)).astype(dtype),
         B=rng.standard_normal((directions, 8 * hidden)).astype(F),
         P=rng.standard_normal((directions, 3 * hidden)).astype(F),
         ws=rng.uniform(0.002, 0.01, scales).astype(F),
@@ -66,10 +66,9 @@ def lstm(dtype: str, directions: int, batch: int, by_column: bool):
     return feeds, known, hidden
 
 
-@pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "direction", "batch"),
-    [("int8", "forward", 1), ("uint8", "reverse", 3), ("int8", "bidirectional", 3), ("uint8", "bidirectional", 1)],
+    ("dtype", "direction", "batch", "by_column"),
+    [("int8", "forward", 1, False), ("uint8", "reverse", 3, True), ("int8", "bidirectional", 3, True)],
 )
 def test_an_lstm_of_whole_numbers(tmp_path: Path, dtype: str, direction: str, batch: int, by_column: bool) -> None:
     feeds, known, hidden = lstm(dtype, 1 + (direction == "bidirectional"), batch, by_column)

@@ -45,11 +45,11 @@ def _rounded(f: Formula, steps: str, zero: int) -> None:
     f("QuantizeLinear", steps, f.constant(1), _zero(f, zero, f.n.inputs[0]), outputs=f.n.outputs)
 
 
-def _moved_and_rounded(f: Formula, steps: str, zero: int) -> None:
-    """The output: a real number of its steps to which the zero point is added before it is rounded."""
+def _moved_and_rounded(f: Formula, steps: str, zero: int, outputs: tuple[str, ...]) -> None:
+    """`outputs`: a real number of its steps to which the zero point is added before it is rounded."""
     by = _zero(f, zero, f.n.inputs[0])
     moved = f("Add", steps, f.cast(by, "float32"))
-    f("QuantizeLinear", moved, f.constant(1), f.constant(0, f.dtype(by)), outputs=f.n.outputs)
+    f("QuantizeLinear", moved, f.constant(1), f.constant(0, f.dtype(by)), outputs=outputs)
 
 
 def _over(f: Formula, over: int, *scales: int) -> str:
@@ -66,14 +66,14 @@ def _over(f: Formula, over: int, *scales: int) -> str:
 def _qlinear_add(b: Builder, n: OnnxNode) -> None:
     f = Formula(b, n)
     total = f("Add", _real(f, 0, _over(f, 6, 1), 2), _real(f, 3, _over(f, 6, 4), 5))
-    _moved_and_rounded(f, total, 7)
+    _moved_and_rounded(f, total, 7, n.outputs)
 
 
 def _qlinear_mul(b: Builder, n: OnnxNode) -> None:
     f = Formula(b, n)
     one = f.constant(1)
     product = f("Mul", _real(f, 0, one, 2), _real(f, 3, one, 5))
-    _moved_and_rounded(f, f("Mul", product, _over(f, 6, 1, 4)), 7)
+    _moved_and_rounded(f, f("Mul", product, _over(f, 6, 1, 4)), 7, n.outputs)
 
 
 def _qlinear_sigmoid(b: Builder, n: OnnxNode) -> None:
@@ -154,10 +154,13 @@ def _qlinear_average_pool(b: Builder, n: OnnxNode) -> None:
     last, x = n.attrs.get("channels_last", 0), _dequantized(f, 0)
     pooled = b.fresh(f"{n.outputs[0]}_pool")
     _windowed(b, n, "AveragePool", (_channels_first(f, x) if last else x,), pooled)
+    steps = f("Div", pooled, f.scalar(3, "scale"))
     if not last:
-        _quantized(f, pooled, 3, n.outputs)
+        _moved_and_rounded(f, steps, 4, n.outputs)
         return
-    _channels_last(f, _quantized(f, pooled, 3, (b.fresh(f"{n.outputs[0]}_first"),)), n.outputs)
+    first = b.fresh(f"{n.outputs[0]}_first")
+    _moved_and_rounded(f, steps, 4, (first,))
+    _channels_last(f, first, n.outputs)
 
 
 def _nhwc_max_pool(b: Builder, n: OnnxNode) -> None:

@@ -31,7 +31,12 @@ REASONS = {
 }
 REASONS_BY_DOMAIN = {
     "ai.onnx.ml": "of this domain modelc takes linear models, trees, support vectors for regression, and what prepares "
-    "numbers for them; strings, maps and sequences are not supported"
+    "numbers for them; strings, maps and sequences are not supported",
+    **dict.fromkeys(
+        ("com.microsoft.nchwc", "com.ms.internal.nhwc"),
+        "ONNX Runtime has written this for the machine that it ran on; save the model with extended optimisations at "
+        "the most",
+    ),
 }
 
 

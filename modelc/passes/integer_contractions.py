@@ -41,11 +41,13 @@ from modelc.passes.quantized import (
     refusal,
     restored,
     stored_as,
+    whole_refusal,
 )
 from modelc.passes.widen_channels import widened
 
 Array = NDArray[Any]
 CONTRACTIONS = ("Conv", "MatMul", "Gemm")
+WHOLE = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
 MOVES = "MaxPool|Reshape|Transpose|Squeeze|Unsqueeze|Flatten"
 NAMED = 3  # nodes that a note names
 
@@ -64,16 +66,19 @@ class IntegerContractions:
         return replace(graph, notes=(*graph.notes, *self.notes(graph)))
 
     def notes(self, graph: Graph) -> list[str]:
-        """Which quantized contractions run in float, and why."""
-        editor, reasons = Editor(graph), dict[str, list[str]]()
+        """Which quantized contractions run in float, or as whole numbers without an instruction for bytes, and why."""
+        editor, reasons = Editor(graph), dict[tuple[str, str], list[str]]()
         for node in graph.nodes:
+            name = (node.source or (node.name,))[0]
             if node.op in CONTRACTIONS and any(is_dequantized(editor, x) for x in node.inputs[:2]):
-                name = (node.source or (node.name,))[0]
-                reasons.setdefault(refusal(editor, node, self.units) or "what reads it cannot", []).append(name)
+                reason = refusal(editor, node, self.units) or "what reads it cannot"
+                reasons.setdefault(("float32", reason), []).append(name)
+            elif node.op in WHOLE and (why := whole_refusal(editor, node, self.units)):
+                reasons.setdefault(("int32, without an instruction for bytes", why), []).append(name)
         return [
-            f"{len(names)} quantized contraction(s) run in float32 ({', '.join(map(repr, names[:NAMED]))}"
+            f"{len(names)} quantized contraction(s) run in {kind} ({', '.join(map(repr, names[:NAMED]))}"
             f"{', ...' * (len(names) > NAMED)}): {reason}"
-            for reason, names in reasons.items()
+            for (kind, reason), names in reasons.items()
         ]
 
 

@@ -170,6 +170,19 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     return None
 
 
+def whole_refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
+    """Why a contraction of whole numbers is not one that an instruction multiplies; None where it can be."""
+    a, w = node.inputs[0], node.inputs[3 if node.op.startswith("QLinear") else 1]
+    if not units:
+        return "the target has no instruction that multiplies bytes and adds to int32"
+    if e.data(w) is None:
+        return "both operands are computed, and instructions for bytes need one that is stored in their order"
+    taken = [u.activations for u in units]
+    if node.op.startswith("QLinear") or e.value(w).dtype != WEIGHTS or e.value(a).dtype not in taken:
+        return "weights less their zero points are no int8, or what is summed is too little or not by one scale"
+    return None
+
+
 def columns_of(node: Node, shape: tuple[int, ...]) -> int | None:
     """The dimension of the weights that is the output's channels."""
     if node.op == "Conv":
