@@ -15,7 +15,7 @@ from modelc.choices import Choices, Shapes
 from modelc.config import Config, Inputs
 from modelc.errors import ModelError
 from modelc.frontend.steering import Given, Steered, looked_at, steerable, steered
-from modelc.ir.graph import Graph, Value
+from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
 from modelc.verify.check import check_feed, without_constants
 
@@ -94,12 +94,16 @@ def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
     """Raises ModelError unless each of `states` is an input of every graph, and the output that it is to be after a run
     is like it and no other's."""
     for graph, (name, output) in product(graphs, states.items()):
-        for one, known, what in ((name, graph.fed, "input"), (output, graph.outputs, "output")):
+        for one, known, what in ((name, graph.fed, "input"), (output, graph.given, "output")):
             if one not in known:
                 raise ModelError(
                     f"--state {name}={output}: the model has no {what} {one!r}; its {what}s are "
                     f"{', '.join(map(repr, known))}"
                 )
+        if any(found is not None and found[0] == output for found in map(sized, graph.outputs)):
+            raise ModelError(
+                f"--state {name}={output}: the size of {output!r} depends on data, and a state has one shape"
+            )
         kinds = [f"{v.dtype}{list(v.shape)}" for v in (graph.value(name), graph.value(output))]
         if kinds[0] != kinds[1]:
             raise ModelError(

@@ -50,8 +50,10 @@ LIMITS: Mapping[tuple[str, str], str] = {
         (("", x) for x in ("SequenceAt", "SequenceErase", "SequenceInsert", "SplitToSequence")),
         "sequences inside the model, of lengths and positions that are known when compiling",
     ),
-    ("", "Compress"): "the condition has to be known when compiling",
-    ("", "NonZero"): "of constants",
+    **dict.fromkeys(
+        (("", x) for x in ("Compress", "NonMaxSuppression", "NonZero", "Unique")),
+        "the size of the result may depend on data: README, Sizes that depend on data",
+    ),
     ("", "Conv"): "1 to 3 spatial dimensions",
     ("", "ConvTranspose"): "1 to 3 spatial dimensions",
     ("", "DeformConv"): "2 spatial dimensions",

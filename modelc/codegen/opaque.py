@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from modelc.codegen.opaque_body import C_TYPES, Body, Tensor
+from modelc.codegen.opaque_body import C_TYPES, Body, Tensor, rank_of
+from modelc.codegen.opaque_finding import nms_list, nms_rows, non_zero, unique
 from modelc.codegen.opaque_numeric import det, roi_align, trees
 from modelc.errors import InvalidIR
-from modelc.ir.expr import DTYPES
 
 Implementation = Callable[[Mapping[str, Any], Sequence[Tensor], Sequence[Tensor]], Body]
 
@@ -83,7 +83,7 @@ def top_k(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[
     {indices}        }}
     }}
 """
-    return Body(_rank(dtype) + _HEAP, statements, rows, 16 * k)
+    return Body(rank_of(dtype) + _HEAP, statements, rows, 16 * k)
 
 
 _HEAP = """\
@@ -106,30 +106,6 @@ static void sink(entry *heap, int32_t i, int32_t n, entry e) {
     heap[i] = e;
 }
 """
-
-
-def _rank(dtype: str) -> str:
-    """C's rank_of(value): unsigned, ordered as the values."""
-    bits = 8 * DTYPES[dtype].itemsize
-    head = f"static inline uint64_t rank_of({C_TYPES[dtype]} value) {{\n"
-    if dtype.startswith(("uint", "bool")):
-        return head + "    return value;\n}\n\n"
-    sign = f"(UINT64_C(1) << {bits - 1})"
-    if dtype.startswith("int"):
-        return head + f"    return (uint64_t)(uint{bits}_t)value ^ {sign};\n}}\n\n"
-    infinity = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0000000000000}[dtype]
-    return (
-        head
-        + f"""\
-    uint{bits}_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint64_t magnitude = bits & ({sign} - 1);
-    if (magnitude > {infinity:#x}) return UINT64_C(1) << {bits - 1} | {infinity + 1:#x};
-    return bits & {sign} ? {sign} - magnitude : {sign} + magnitude;
-}}
-
-"""
-    )
 
 
 # --- scatter ------------------------------------------------------------------------------------------------------
@@ -295,4 +271,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "trees": trees,
     "roi_align": roi_align,
     "det": det,
+    "non_zero": non_zero,
+    "nms_rows": nms_rows,
+    "nms_list": nms_list,
+    "unique": unique,
 }

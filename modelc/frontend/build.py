@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.limits import LARGEST_FOLDED, check_shape
+from modelc.frontend.sizes import Sizes, follow
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ops import operator_of
 
@@ -56,6 +57,7 @@ class Builder:
     folded: int = 0  # bytes of constants made so far
     numbers: Counter[str] = field(default_factory=Counter)  # of values' names made of the same base
     node_numbers: Counter[str] = field(default_factory=Counter)
+    sizes: Sizes = field(default_factory=Sizes)
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 
     def value(self, name: str) -> Value:
@@ -134,6 +136,8 @@ class Builder:
             if name:
                 self.values[name] = Value(name, dtype, tuple(int(d) for d in shape))
         self.nodes.append(new)
+        if any(self.sizes.of(x) for x in trimmed):
+            follow(self, node, new, [self.values[x] if x else None for x in trimmed])
         return names[0]
 
     def _node_name(self, base: str, op: str) -> str:
@@ -148,7 +152,7 @@ class Builder:
     def bind(self, node: OnnxNode, output: str, name: str) -> None:
         """Lets `output` be the value `name`."""
         value = self.values[name]
-        if value.data is not None:
+        if value.data is not None and not self.sizes.of(name):
             self.values[output] = Value(output, value.dtype, value.shape, value.data)
         else:
             self.emit(node, "Identity", (name,), outputs=(output,))

@@ -11,6 +11,7 @@ import onnx
 
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.sizes import refuse
 from modelc.frontend.structure import captured, ordered
 from modelc.ir.graph import Graph, Node, Value
 
@@ -146,6 +147,8 @@ def emit_control(
 ) -> None:
     """Adds the Node; what its bodies capture, all of them together, follows `inputs`."""
     b = importer.builder
+    for result in (x for body in bodies for x in body.results if b.sizes.of(x)):
+        raise refuse(node, result, min(b.sizes.of(result)), f"what a run decides about ({op}) gives it")
     shared = list(dict.fromkeys(x for body in bodies for x in body.captured(b)))
     graphs = []
     for k, body in enumerate(bodies, 1 - int((attrs or {}).get("only", 1))):

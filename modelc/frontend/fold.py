@@ -17,6 +17,7 @@ from modelc.ir.expr import DTYPES
 
 Array = NDArray[Any]
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+FINDING = {"NonZero", "Compress", "NonMaxSuppression", "Unique"}  # what they find of constants has a size that is known
 KEPT = {"DequantizeLinear", "QuantizeLinear"}  # constants are better kept quantised
 LIMIT = 1 << 22  # bytes read and written; larger foldings are left to passes.fold_constants
 

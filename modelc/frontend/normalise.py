@@ -14,6 +14,7 @@ import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.composed import batch_normalization_in_training, max_unpool, roi_align
+from modelc.frontend.finding import compress, non_max_suppression, non_zero, unique
 from modelc.frontend.random import ONNX_DRAWS, drawn
 from modelc.frontend.recurrent import recurrent
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
@@ -399,6 +400,10 @@ NORMALISERS: dict[str, Normaliser] = {
     "Resize": _resize,
     "Cast": _cast,
     "MaxUnpool": max_unpool,
+    "NonZero": non_zero,
+    "Compress": compress,
+    "NonMaxSuppression": non_max_suppression,
+    "Unique": unique,
     "RoiAlign": roi_align,
     "Scatter": _scatter,
     "Clip": _moved_to_inputs((1, "min", "like"), (2, "max", "like")),

@@ -21,7 +21,8 @@ from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.control import BRANCHES, both_branches, branch_of
-from modelc.frontend.fold import KEPT, run_node, worth_folding
+from modelc.frontend.counted import RULES, numbers_of, touched
+from modelc.frontend.fold import FINDING, KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.load import read_model, sparse_array, tensor_array
@@ -42,7 +43,7 @@ from modelc.frontend.structure import (
 from modelc.frontend.types import inferred_bytes
 from modelc.frontend.unroll import unroll
 from modelc.frontend.uses import Uses, advised
-from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value
+from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, size_name
 
 
 def unsupported(path: str | Path, model: onnx.ModelProto | None = None) -> list[tuple[str, str, str, str]]:
@@ -208,18 +209,28 @@ class Importer:
 
     def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
         b = self.builder
-        if on_sequences(self, node) or (node.domain == "" and self._stated(node)):
+        if on_sequences(self, node):
+            return
+        sized = touched(b, node)
+        if node.domain == "" and not sized and self._stated(node):
+            return
+        numbers = numbers_of(b, node, proto, scope.versions) if sized else None
+        if numbers is not None and all(b.sizes.marked(int(x)) is None for x in numbers.reshape(-1)):
+            self._put(node.outputs, (numbers,))
             return
         if node.domain == "" and (scope.around is not None or scope.prefix):
             refuse_inner(node)
         values = [b.value(x) if x else None for x in node.inputs]
         made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
-        if node.domain == "" and self._known(proto, node, scope, made):
+        if node.domain == "" and not sized and self._known(proto, node, scope, made):
             return
+        if numbers is not None:
+            b.sizes.elements[node.outputs[0]] = numbers
+        rules = RULES if sized else {}
         if (node.domain, node.op) in OTHER_DOMAINS:
             OTHER_DOMAINS[node.domain, node.op](b, node)
         elif importable(node.op, node.domain, node.version):
-            (NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
+            (rules.get(node.op) or NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
         else:
             body = schema_body(proto, node.version, values) if node.domain == "" else None
             if body is None:
@@ -250,7 +261,7 @@ class Importer:
         data = [b.data(x) for x in node.inputs]
         if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT:
             return False
-        supported = importable(node.op, "", node.version)
+        supported = importable(node.op, "", node.version) and node.op not in FINDING
         if supported and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
             return False
         b.make_room(node, made or 0)
@@ -341,6 +352,12 @@ class Importer:
         for declared in (*proto.output, *proto.value_info):
             if declared.name in b.values:
                 check_declared(declared, b.values[declared.name])
+        last = OnnxNode("Identity", "", 1, "sizes", (), (), {}, "")
+        for output in dict.fromkeys(outputs):
+            for axis, count in sorted(b.sizes.of(output).items()):
+                size = size_name(output, axis)
+                b.emit(replace(last, name=size, source=output), "Identity", (count,), outputs=(size,))
+                outputs += (size,)
         known = {x: v.data for x in dict.fromkeys(outputs) if (v := b.values[x]).data is not None}
         held = {name: b.constant(data, f"{name}_value") for name, data in known.items()}
         b.nodes = [_reading(node, held) for node in b.nodes]

@@ -24,9 +24,7 @@ REASONS = {
     "Loop": "how often it runs depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
-    **dict.fromkeys(
-        ("NonZero", "Compress", "Range"), "the shape of its result depends on data, and shapes are fixed when compiling"
-    ),
+    "Range": "the shape of its result depends on data, and shapes are fixed when compiling",
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
 }
 REASONS_BY_DOMAIN = {

@@ -20,6 +20,7 @@ from modelc.frontend.specialise import declared_shapes
 from modelc.frontend.structure import Unsupported, node_names, reads
 
 MOST_STEERING = 16  # elements of an input that looks like a steering constant
+SOME_BOXES = 16  # of a class: so many at most are asked for where an input says how many
 MOST_OFFSET = 1 << 16  # elements of a constant that is added to an index
 STATIC = {"Shape", "Size"}  # what they give is known when shapes are
 STEERS: Mapping[str, Mapping[int, str]] = {
@@ -183,7 +184,7 @@ def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[st
     that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
     what computes otherwise."""
     found: dict[str, tuple[Span, ...]] = {}
-    for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses)):
+    for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses), *_limits(uses)):
         for name, one in _handed_back(uses, value, span):
             found[name] = (*found.get(name, ()), one)
     return found
@@ -209,6 +210,12 @@ def _kept_lengths(uses: Uses) -> Iterator[tuple[str, Span]]:
             total = _constant(uses, node.input[6])
             if total is not None and total.size == 1:
                 yield node.input[5], Span(None, int(total.item()) - 1, int(total.item()) - 1)
+
+
+def _limits(uses: Uses) -> Iterator[tuple[str, Span]]:
+    """How many boxes are asked of NonMaxSuppression, and how much they may overlap."""
+    for node in (node for _, node in uses.nodes if node.op_type == "NonMaxSuppression"):
+        yield from zip(node.input[2:4], (Span(None, 1, SOME_BOXES), Span(None, 0, 1)), strict=False)
 
 
 def _handed_back(uses: Uses, value: str, span: Span) -> Iterator[tuple[str, Span]]:

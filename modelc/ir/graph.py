@@ -26,6 +26,32 @@ from modelc.ir.expr import DTYPES
 RANDOM_STATE = (
     "modelc:random"  # an input that the runtime gives: the handle's seed and the number of the run, uint64[2]
 )
+_SIZE = "modelc:size"  # begins the names of outputs that the runtime takes (size_name)
+Array = NDArray[Any]
+
+
+def size_name(output: str, axis: int) -> str:
+    """The name of an int64 output that says how much of another there is along `axis`, where that depends on data: its
+    shape is what there can be at most, and what is there comes first."""
+    return f"{_SIZE}:{axis}:{output}"
+
+
+def sized(name: str) -> tuple[str, int] | None:
+    """The output and the axis whose size is the output `name`; None for one that a user gets."""
+    if not name.startswith(f"{_SIZE}:"):
+        return None
+    axis, _, output = name.removeprefix(f"{_SIZE}:").partition(":")
+    return output, int(axis)
+
+
+def actual(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Of the outputs those that a user gets, as much as there is of them."""
+    found = {name: array for name, array in outputs.items() if sized(name) is None}
+    for name, size in outputs.items():
+        if (what := sized(name)) is not None and what[0] in found:
+            output, axis = what
+            found[output] = found[output][(slice(None),) * axis + (slice(int(size)),)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -35,7 +61,7 @@ class Value:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    data: NDArray[Any] | None = field(default=None, compare=False)
+    data: Array | None = field(default=None, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -87,10 +113,15 @@ class Graph:
         """The inputs that a user gives."""
         return tuple(name for name in self.inputs if name != RANDOM_STATE)
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The outputs that a user gets."""
+        return tuple(name for name in self.outputs if sized(name) is None)
+
     def value(self, name: str) -> Value:
         return self.values[name]
 
-    def constant(self, name: str) -> NDArray[Any] | None:
+    def constant(self, name: str) -> Array | None:
         """The data of a constant, or None for what is computed, fed, or absent."""
         return self.values[name].data if name else None
 

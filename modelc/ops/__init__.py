@@ -7,6 +7,7 @@ from modelc.ops import (
     conv,
     deform,
     elementwise,
+    found,
     fourier,
     gather,
     matmul,
@@ -31,18 +32,11 @@ from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
     conv, deform, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
-    rnn, sample, fourier, random, trees, control,
+    rnn, sample, fourier, random, trees, control, found,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 
-# Known operators that cannot be taken, and why.
-REFUSED: dict[str, str] = {
-    **dict.fromkeys(
-        ("NonMaxSuppression", "Unique"),
-        "the shape of its result depends on the input's values, and shapes are fixed when compiling; "
-        "cut the model before this node and do this step after it",
-    ),
-}
+REFUSED: dict[str, str] = {}  # known operators that cannot be taken, and why
 
 
 def operator_of(node: Node) -> Operator:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import OpaqueBlock
+from modelc.ops.finding import nms_list, nms_rows, non_zero, unique
 
 Array = NDArray[Any]
 Meaning = Callable[..., tuple[Array, ...]]
@@ -151,4 +152,8 @@ MEANINGS: dict[str, Meaning] = {
     "trees": trees,
     "roi_align": roi_align,
     "det": det,
+    "non_zero": non_zero,
+    "nms_rows": nms_rows,
+    "nms_list": nms_list,
+    "unique": unique,
 }

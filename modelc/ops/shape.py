@@ -19,7 +19,6 @@ from modelc.ops.operator import (
     assign,
     fail,
     grid,
-    known,
     known_ints,
     known_scalar,
     names,
@@ -58,12 +57,6 @@ def _shape(node: Node, inputs: Inputs) -> NDArray[np.generic]:
 
 def _size(node: Node, inputs: Inputs) -> NDArray[np.generic]:
     return np.asarray(np.prod(required(node, inputs, 0).shape, dtype=np.int64))
-
-
-def _non_zero(node: Node, inputs: Inputs) -> NDArray[np.generic]:
-    x = known(node, inputs, 0, "input (the shape of the result depends on its values)")
-    assert x is not None
-    return np.asarray(np.nonzero(np.atleast_1d(x)), np.int64)
 
 
 def _window(first: float, second: float) -> Callable[[Node, Inputs], NDArray[np.generic]]:
@@ -132,7 +125,6 @@ def _eye(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 OPERATORS = (
     table("Shape", _shape),
     table("Size", _size),
-    table("NonZero", _non_zero),
     table("HannWindow", _window(0.5, 0.0)),
     table("HammingWindow", _window(25 / 46, 0.0)),
     table("BlackmanWindow", _window(0.42, 0.08)),

@@ -64,7 +64,11 @@ def run_emulated(
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
         said = _run([*program, str(package.path), str(given), str(taken), *flags], timeout, package.path)
         outputs = _split(plan.outputs, taken.read_bytes(), package.path)
-    words = [line.split(" ", 3) for line in said.splitlines()]
+    lines = said.splitlines()
+    for number, *shape in (map(int, line.split()[1:]) for line in lines if line.startswith("shape ")):
+        name = plan.outputs[number].name
+        outputs[name] = outputs[name][tuple(map(slice, shape))]
+    words = [line.split(" ", 3) for line in lines if not line.startswith("shape ")]
     steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
     figures = {w[0]: float(w[1]) for w in words if w[0] != "step"}
     seconds, opening = figures["nanoseconds"] * 1e-9, figures["open"] * 1e-9

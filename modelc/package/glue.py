@@ -29,6 +29,7 @@ POINTERS = {
     "output": "(uint8_t *)frame->outputs[{index}]",
     "random": "(uint8_t *)(uintptr_t)frame->random",
     "slot": "frame->slots[{index}]",
+    "size": "(uint8_t *)&frame->sizes[{index}]",
 }
 SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 
@@ -86,7 +87,7 @@ def _variant(number: int, plan: Plan) -> str:
     thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
     rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
-    tables += control_tables(str(number), plan) + _states(str(number), plan)
+    tables += control_tables(str(number), plan) + _states(str(number), plan) + _extents(str(number), plan)
     return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
 
 
@@ -156,6 +157,11 @@ def _states(number: str, plan: Plan) -> str:
     return f"static const mc_state states_{number}[] = {{{rows}{{0}}}};\n"
 
 
+def _extents(number: str, plan: Plan) -> str:
+    rows = "".join(f"{{{one.output}, {one.axis}}}, " for one in plan.sizes)
+    return f"static const mc_extent extents_{number}[] = {{{rows}{{0}}}};\n"
+
+
 def _state_bytes(plan: Plan) -> int:
     return sum(-(-state.input.bytes // ALIGNMENT) * ALIGNMENT for state in plan.states)
 
@@ -207,8 +213,8 @@ def _address(argument: Argument | None) -> str:
 def _variant_row(number: int, plan: Plan) -> str:
     counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.control) + len(plan.loops)}"
     return (
-        f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, states_{number}, {counts}, "
-        f"{len(plan.states)}, {_state_bytes(plan)}u}},\n"
+        f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, states_{number}, "
+        f"extents_{number}, {counts}, {len(plan.states)}, {len(plan.sizes)}, {_state_bytes(plan)}u}},\n"
     )
 
 

@@ -17,6 +17,7 @@ from modelc.package.spec import (
     Branch,
     Carried,
     Control,
+    Extent,
     FixedInput,
     Loop,
     Moving,
@@ -75,7 +76,7 @@ class Manifest:
         return text
 
 
-_ABSENT = ("stride", "loops", "control", "slots", "states", "count", "condition", "go", "refusal")
+_ABSENT = ("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal")
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,6 +163,7 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         control=tuple(_control(one) for one in data.get("control", ())),
         slots=tuple(data.get("slots", ())),
         states=tuple(State(**{**one, "input": _tensor(one["input"])}) for one in data.get("states", ())),
+        sizes=tuple(Extent(**one) for one in data.get("sizes", ())),
     )
 
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, NARROW
 
-Space = Literal["arena", "params", "input", "output", "random", "slot"]
+Space = Literal["arena", "params", "input", "output", "random", "slot", "size"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
+SIZE_BYTES = 8  # of an int64
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
@@ -90,8 +91,8 @@ class FixedInput:
 @dataclass(frozen=True)
 class Argument:
     """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, what
-    random numbers are made of, or where slot `index` points, which control flow sets; in a loop it moves by `stride`
-    bytes with every iteration."""
+    random numbers are made of, the plan's size `index`, or where slot `index` points, which control flow sets; in a
+    loop it moves by `stride` bytes with every iteration."""
 
     space: Space
     index: int = 0
@@ -263,6 +264,14 @@ class State:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """A size that depends on data: of output `output` along `axis`, where its shape is the most that there can be."""
+
+    output: int
+    axis: int
+
+
+@dataclass(frozen=True)
 class ArenaTensor:
     """Where a tensor lives in the arena while it lives."""
 
@@ -277,7 +286,8 @@ class Plan:
     inputs and outputs but for the shapes, and share the parameters. `rounded` are the outputs that are computed through
     values in bfloat16; `loops` are apart and in order. `control` is what a run decides about, each before what is
     within it; loops are innermost. `slots`: how many bytes lie where each points. `states` are
-    inputs and outputs of the model that are none of the package's."""
+    inputs and outputs of the model that are none of the package's. `sizes` are the extents of outputs that a run
+    says."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -289,6 +299,7 @@ class Plan:
     control: tuple[Control, ...] = ()
     slots: tuple[int, ...] = ()
     states: tuple[State, ...] = ()
+    sizes: tuple[Extent, ...] = ()
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -364,6 +375,11 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
             if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
                 raise PackageError(f"variant {number} of {where} differs from variant 0 in more than shapes")
         check_control(plan, f"variant {number} of {where}")
+        ranks = [len(t.shape) for t in plan.outputs]
+        if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
+            raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
+        if plan.sizes != first.sizes:
+            raise PackageError(f"variant {number} of {where} has other sizes that depend on data than variant 0")
         for argument in (a for one in plan.control for a in one.arguments):
             _check_argument(argument, 1, plan, params_bytes, "control flow")
         end = 0
@@ -421,6 +437,7 @@ def _check_argument(argument: Argument, calls: int, plan: Plan, params_bytes: in
         "input": tuple(t.bytes for t in plan.inputs),
         "output": tuple(t.bytes for t in plan.outputs),
         "slot": plan.slots,
+        "size": (SIZE_BYTES,) * len(plan.sizes),
     }.get(argument.space)
     others = {"arena": plan.arena_bytes, "params": params_bytes, "random": RANDOM_BYTES}
     if sizes is not None and not 0 <= argument.index < len(sizes):

@@ -23,10 +23,10 @@ from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import RANDOM_STATE
+from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
-from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Plan, RangeCheck, Step, TensorInfo
+from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Extent, Plan, RangeCheck, Step, TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
@@ -229,12 +229,14 @@ def plan_program(
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
-    given = [name for name in program.outputs if name not in states.values()]
+    given = [name for name in program.outputs if name not in states.values() and sized(name) is None]
+    extents = {name: found for name in program.outputs if (found := sized(name)) is not None}
     kept = tuple(made.state(_tensor(program.values[one]), other) for one, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(given)}
     places |= {state.input.name: Argument("slot", state.read) for state in kept}
     places |= {state.output: Argument("slot", state.written) for state in kept}
+    places |= {name: Argument("size", k) for k, name in enumerate(extents)}
     outputs = [_tensor(program.values[name]) for name in given]
     if expose:
         for name, root in roots.items():
@@ -258,6 +260,7 @@ def plan_program(
         control=tuple(made.control),
         slots=tuple(made.slots),
         states=kept,
+        sizes=tuple(Extent(given.index(output), axis) for output, axis in extents.values()),
     )
 
 

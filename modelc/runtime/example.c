@@ -26,6 +26,21 @@ static void *describe_and_allocate(const char *kind, const modelc_tensor *tensor
     return calloc(tensor->bytes + 1, 1);
 }
 
+/* Prints the shape that an output had in the run where it is not the one that it was allocated for. */
+static int describe_actual(modelc_handle *model, const modelc_tensor *tensor, int32_t index) {
+    int64_t *shape = calloc((size_t)tensor->rank + 1, sizeof *shape);
+    int failed = !shape || modelc_output_shape(model, 0, index, shape);
+    int other = 0;
+    for (int32_t i = 0; !failed && i < tensor->rank; i++) other |= shape[i] != tensor->shape[i];
+    if (other) {
+        printf("%s has the shape [", tensor->name);
+        for (int32_t i = 0; i < tensor->rank; i++) printf(i ? ", %lld" : "%lld", (long long)shape[i]);
+        printf("]\n");
+    }
+    free(shape);
+    return failed;
+}
+
 /* Reads or writes all bytes of a tensor; not 0 and a message if that fails. */
 static int transfer(const char *path, const char *mode, const modelc_tensor *tensor, void *data) {
     FILE *file = fopen(path, mode);
@@ -60,8 +75,9 @@ int main(int argc, char **argv) {
     for (int32_t i = 0; !failed && i < output_count; i++) {
         const modelc_tensor *tensor = modelc_output(model, 0, i);
         const float *values = outputs[i];
+        failed = describe_actual(model, tensor, i);
         if (tensor->dtype == MODELC_FLOAT32 && tensor->bytes) printf("%s[0] = %g\n", tensor->name, (double)values[0]);
-        if (input_count + i < file_count) failed = transfer(files[input_count + i], "wb", tensor, outputs[i]);
+        if (!failed && input_count + i < file_count) failed = transfer(files[input_count + i], "wb", tensor, outputs[i]);
     }
     for (int32_t i = 0; i < input_count; i++) free(inputs[i]);
     for (int32_t i = 0; i < output_count; i++) free(outputs[i]);

@@ -108,7 +108,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "modelc_step_count": (_I32, (_P, _I32)),
     "modelc_profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
 }
-_LATER = {"modelc_reset": (_I32, (_P,))}  # what packages of the first schema may lack
+_LATER: dict[str, tuple[Any, tuple[Any, ...]]] = {  # what packages of the first schema may lack
+    "modelc_reset": (_I32, (_P,)),
+    "modelc_output_shape": (_I32, (_P, _I32, _I32, _P)),
+}
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
@@ -140,7 +143,10 @@ class Model:
         if _variants_of(manifest) != self.variants:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
-        self._bounds = [_Bound(index, variant) for index, variant in enumerate(self.variants)]
+        sized = _sized(manifest)
+        if any(sized) and not hasattr(library, "modelc_output_shape"):
+            raise ModelError(f"{path}/{LIBRARY} cannot say the shapes of outputs that depend on data: {AGAIN}")
+        self._bounds = [_Bound(index, variant, sized[index]) for index, variant in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -151,7 +157,9 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Computes the outputs. `out` may give arrays (C-contiguous, of the right dtype and shape, apart from the
-        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes. Memory of
+        inputs) that some or all of them are written into. The shape of an output may depend on
+        data: then that in `outputs` is the most that there can be, which `out` has to hold, and what is returned is the
+        part that is there. The variant is the one with the inputs' shapes. Memory of
         results that nobody holds any more is kept for later runs, until the model is closed."""
         arrays = self._arrays(inputs)
         bound = self._bound_to(arrays)
@@ -165,9 +173,18 @@ class Model:
             status = self._library.modelc_run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
             if status:
                 raise ModelError(_text(self._library.modelc_last_error()))
+            for k in bound.sized:
+                results[bound.outputs[k].name] = self._actual(bound, k, results[bound.outputs[k].name])
         finally:
             self._release()
         return results
+
+    def _actual(self, bound: _Bound, output: int, array: Array) -> Array:
+        """As much of an output as the last run made."""
+        shape = (ctypes.c_int64 * (array.ndim + 1))()
+        if self._library.modelc_output_shape(self._handle, bound.index, output, ctypes.addressof(shape)):
+            raise ModelError(_text(self._library.modelc_last_error()))
+        return array[tuple(slice(n) for n in shape[: array.ndim])]
 
     def reset(self) -> None:
         """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
@@ -293,8 +310,9 @@ class _Output:
 class _Bound:
     """A variant with what a call needs, made once."""
 
-    def __init__(self, index: int, variant: Variant) -> None:
+    def __init__(self, index: int, variant: Variant, sized: tuple[int, ...]) -> None:
         self.index = index
+        self.sized = sized  # outputs whose shape depends on data
         self.shapes = [info.shape for info in variant.inputs]
         self.outputs = [_Output(info) for info in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
@@ -341,6 +359,21 @@ def _variants_of(manifest: dict[str, Any]) -> list[Variant] | None:
         return [Variant(tensors(v["inputs"]), tensors(v["outputs"])) for v in manifest["variants"]]
     except (KeyError, TypeError, IndexError):
         return None
+
+
+def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
+    """Of every variant the outputs whose shape depends on data."""
+    found = []
+    for variant in manifest["variants"]:
+        sizes, count = variant.get("sizes", []), len(variant["outputs"])
+        try:
+            outputs = {one["output"] for one in sizes}
+        except (KeyError, TypeError):
+            outputs = {-1}
+        if not all(type(k) is int and 0 <= k < count for k in outputs):
+            raise ModelError(f"{MANIFEST} is damaged: it has sizes of outputs that are not there; {AGAIN}")
+        found.append(tuple(sorted(outputs)))
+    return found
 
 
 def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:

@@ -114,6 +114,13 @@ MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32
 MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
                                     void *const *outputs);
 
+/* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
+ * depends on data (what NonZero or NonMaxSuppression find), the shape of modelc_output() is the most that there can be,
+ * which the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of no use. Where
+ * several threads run one handle, the last run may be another's: give each a handle. MODELC_BAD_ARGUMENT before the first
+ * run, and after one that failed. */
+MODELC_API modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
+
 /* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this
  * makes it zeros again. A run that ends with an error leaves it as it was. */
 MODELC_API modelc_status modelc_reset(modelc_handle *handle);

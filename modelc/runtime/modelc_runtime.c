@@ -33,6 +33,8 @@ struct modelc_handle {
     struct kept {
         uint8_t *halves; /* of the variant's states, one after the other */
         int turn;        /* the half that the next run reads */
+        int64_t *sizes;  /* of the outputs of the last run, where they depend on data */
+        int said;        /* whether that run came to its end */
     } *kept;             /* [variant] */
 };
 
@@ -181,6 +183,8 @@ static modelc_status reserve(modelc_handle *handle) {
         if (bytes && bytes <= SIZE_MAX / 4) handle->kept[v].halves = mc_map_zeroed((size_t)(2 * bytes));
         if (bytes && !handle->kept[v].halves)
             return fail(MODELC_NO_MEMORY, "cannot reserve 2 x %llu bytes for the state", (unsigned long long)bytes);
+        handle->kept[v].sizes = calloc((size_t)mc_the_model.variants[v].extent_count + 1, sizeof(int64_t));
+        if (!handle->kept[v].sizes) return fail(MODELC_NO_MEMORY, "out of memory");
     }
     handle->counters = calloc((size_t)mc_the_model.variant_count, sizeof *handle->counters);
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) {
@@ -231,8 +235,10 @@ void modelc_close(modelc_handle *handle) {
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) free(handle->counters[v]);
     free(handle->counters);
     free(handle->slots);
-    for (int32_t v = 0; handle->kept && v < mc_the_model.variant_count; v++)
+    for (int32_t v = 0; handle->kept && v < mc_the_model.variant_count; v++) {
         if (handle->kept[v].halves) mc_unmap(handle->kept[v].halves, (size_t)(2 * mc_the_model.variants[v].state_bytes));
+        free(handle->kept[v].sizes);
+    }
     free(handle->kept);
     free(handle);
 }
@@ -328,6 +334,7 @@ static uint8_t *at(const mc_frame *frame, mc_address a) {
     case MC_INPUT: return (uint8_t *)(uintptr_t)frame->inputs[a.index] + a.offset;
     case MC_OUTPUT: return (uint8_t *)frame->outputs[a.index] + a.offset;
     case MC_SLOT: return frame->slots[a.index] + a.offset;
+    case MC_SIZE: return (uint8_t *)&frame->sizes[a.index] + a.offset;
     case MC_NOWHERE: break;
     }
     return NULL;
@@ -412,6 +419,8 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
     frame.slots = handle->slots;
     struct kept *kept = &handle->kept[variant];
+    frame.sizes = kept->sizes;
+    kept->said = 0;
     for (int32_t i = 0; i < v->state_count; i++) {
         uint8_t *first = kept->halves + v->states[i].offset, *second = first + v->state_bytes;
         frame.slots[v->states[i].read] = kept->turn ? second : first;
@@ -420,10 +429,33 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     const part all = {0, v->step_count, 0, v->control_count};
     status = run_part(handle, v, all, &frame, handle->profiling ? handle->counters[variant] : NULL);
     if (!status) kept->turn = !kept->turn; /* after an error the state is as it was */
+    kept->said = !status;
     mc_float_leave(saved);
     handle->random[1]++;
     pthread_mutex_unlock(&handle->lock);
     return status;
+}
+
+modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape) {
+    const mc_variant *v = variant_of(handle, variant);
+    int known = 1;
+    if (!v) return refuse_variant(handle, variant);
+    if (index < 0 || index >= v->output_count || !shape)
+        return fail(MODELC_BAD_ARGUMENT, "the shape of output %d was asked for, into %s; variant %d has %d outputs",
+                    (int)index, shape ? "a place" : "NULL", (int)variant, (int)v->output_count);
+    const modelc_tensor *output = &v->outputs[index];
+    for (int32_t axis = 0; axis < output->rank; axis++) shape[axis] = output->shape[axis];
+    pthread_mutex_lock(&handle->lock);
+    const struct kept *kept = &handle->kept[variant];
+    for (int32_t i = 0; i < v->extent_count; i++)
+        if (v->extents[i].output == index) {
+            shape[v->extents[i].axis] = kept->sizes[i];
+            known = kept->said;
+        }
+    pthread_mutex_unlock(&handle->lock);
+    return known ? MODELC_OK
+                 : fail(MODELC_BAD_ARGUMENT, "the shape of output '%s' depends on data: it is known after a run of variant "
+                        "%d that succeeds", output->name, (int)variant);
 }
 
 modelc_status modelc_reset(modelc_handle *handle) {

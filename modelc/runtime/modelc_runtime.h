@@ -12,6 +12,7 @@ typedef struct mc_frame {
     void *const *outputs;
     const uint64_t *random; /* the handle's seed and the number of the run, which random numbers are made of */
     uint8_t **slots;   /* where control flow lets arguments point */
+    int64_t *sizes;    /* of outputs, where they depend on data */
     int64_t iteration; /* of the steady loop that a step is in: its arguments move with it */
 } mc_frame;
 
@@ -44,8 +45,9 @@ typedef struct mc_step {
     double bytes;
 } mc_step;
 
-/* Where data is: so many bytes into the arena, the parameters, input or output `index`, or where slot `index` points. */
-typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT } mc_space;
+/* Where data is: so many bytes into the arena, the parameters, input or output `index`, where slot `index` points, or
+ * size `index`. */
+typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT, MC_SIZE } mc_space;
 typedef struct mc_address {
     mc_space space;
     int32_t index;
@@ -103,17 +105,25 @@ typedef struct mc_state {
     uint64_t offset;
 } mc_state;
 
+/* An extent that a run says, of an output whose shape is the most that there can be. */
+typedef struct mc_extent {
+    int32_t output;
+    int32_t axis;
+} mc_extent;
+
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
     const mc_step *steps;
     const mc_control *control; /* each before what is within it */
     const mc_state *states;
+    const mc_extent *extents;
     int32_t input_count;
     int32_t output_count;
     int32_t step_count;
     int32_t control_count;
     int32_t state_count;
+    int32_t extent_count;
     uint64_t state_bytes; /* of one half */
 } mc_variant;
 

@@ -4,9 +4,10 @@
  *     runner PKG --describe
  *
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
- * outputs.bin gets the outputs in the same form. Prints "open NANOSECONDS" (loading the library included), "nanoseconds
- * BEST" (the fastest run), "resident BYTES" (the most memory that the process had), and with --profile a line "step
- * CALLS NANOSECONDS NAME" for every step. The exit status is the modelc_status, or 100 for the driver's own errors.
+ * outputs.bin gets the outputs in the same form, at their full size. Prints "open NANOSECONDS" (loading the library
+ * included), "nanoseconds BEST" (the fastest run), "resident BYTES" (the most memory that the process had), a line "shape
+ * INDEX EXTENT..." for every output, where the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for
+ * every step. The exit status is the modelc_status, or 100 for the driver's own errors.
  * With --describe it prints a line "VARIANT input|output DTYPE EXTENT..." for every tensor, and runs nothing.
  */
 #define _GNU_SOURCE
@@ -29,6 +30,7 @@ static int32_t (*api_output_count)(const modelc_handle *, int32_t);
 static const modelc_tensor *(*api_input)(const modelc_handle *, int32_t, int32_t);
 static const modelc_tensor *(*api_output)(const modelc_handle *, int32_t, int32_t);
 static modelc_status (*api_run)(modelc_handle *, int32_t, const void *const *, void *const *);
+static modelc_status (*api_output_shape)(modelc_handle *, int32_t, int32_t, int64_t *); /* NULL in older packages */
 static modelc_status (*api_profile_start)(modelc_handle *);
 static int32_t (*api_step_count)(const modelc_handle *, int32_t);
 static modelc_status (*api_profile_read)(modelc_handle *, int32_t, int32_t, modelc_step_profile *);
@@ -57,6 +59,7 @@ static void bind_api(const char *package) {
                  {"modelc_input", &api_input},
                  {"modelc_output", &api_output},
                  {"modelc_run", &api_run},
+                 {"modelc_output_shape", &api_output_shape},
                  {"modelc_profile_start", &api_profile_start},
                  {"modelc_step_count", &api_step_count},
                  {"modelc_profile_read", &api_profile_read}};
@@ -66,7 +69,7 @@ static void bind_api(const char *package) {
     if (!library) die("cannot load the library", dlerror());
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         void *function = dlsym(library, table[i].name);
-        if (!function) die("the library lacks", table[i].name);
+        if (!function && table[i].pointer != (void *)&api_output_shape) die("the library lacks", table[i].name);
         memcpy(table[i].pointer, &function, sizeof function);
     }
 }
@@ -100,6 +103,20 @@ static void describe(const modelc_handle *model) {
                 for (int32_t axis = 0; axis < tensor->rank; axis++) printf(" %lld", (long long)tensor->shape[axis]);
                 printf("\n");
             }
+}
+
+/* What the last run made of each output. */
+static void show_shapes(modelc_handle *model, int32_t variant) {
+    for (int32_t i = 0; i < api_output_count(model, variant); i++) {
+        int32_t rank = api_output(model, variant, i)->rank;
+        int64_t *shape = calloc((size_t)rank + 1, sizeof *shape);
+        if (!shape) die("out of memory for", "a shape");
+        check(api_output_shape(model, variant, i, shape));
+        printf("shape %d", (int)i);
+        for (int32_t axis = 0; axis < rank; axis++) printf(" %lld", (long long)shape[axis]);
+        printf("\n");
+        free(shape);
+    }
 }
 
 /* The most that was resident at a time; 0 where /proc does not say. */
@@ -170,6 +187,7 @@ int main(int argc, char **argv) {
     }
     if (fclose(file)) die("cannot write", argv[3]);
     printf("open %.0f\nnanoseconds %.0f\nresident %llu\n", opening, best, most_resident());
+    if (api_output_shape) show_shapes(model, variant);
     for (int32_t i = 0; profile && i < api_step_count(model, variant); i++) {
         modelc_step_profile step;
         check(api_profile_read(model, variant, i, &step));

@@ -29,6 +29,7 @@ from modelc.verify.ways import MORE, deciding, least_samples, not_run
 Arrays = dict[str, NDArray[Any]]
 RTOL, ATOL = 1e-3, 1e-4
 LEAST_WITH_STATES = 4  # samples: runs in which a state goes from hand to hand
+LEAST_WITH_SIZES = 2  # samples: what depends on data in its size has two
 
 
 def verify_outputs(
@@ -265,7 +266,8 @@ def drawn_for_variants(
         spans = _claimed(plan)
         known = {} if uses is None else index_spans(uses, spans)
         every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
-        count = max(samples, least_samples(plan), LEAST_WITH_STATES if plan.states else 1)
+        least = ((plan.states, LEAST_WITH_STATES), (plan.sizes, LEAST_WITH_SIZES))
+        count = max(samples, least_samples(plan), *(n for some, n in least if some))
         for k in range(count + MORE):
             if k >= count and not left(number):
                 break

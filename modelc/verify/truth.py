@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.frontend.onnx import import_model
 from modelc.ir.expr import DTYPES
+from modelc.ir.graph import actual
 from modelc.ops import evaluate_graph, in_float64
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -27,7 +28,8 @@ def evaluated(
     graph = import_model(model, {name: array.shape for name, array in fed.items()}, constants)
     graph = in_float64(graph) if wide else graph
     with np.errstate(all="ignore"):
-        return evaluate_graph(graph, {name: _of(array, graph.values[name].dtype) for name, array in fed.items()})
+        found = evaluate_graph(graph, {name: _of(array, graph.values[name].dtype) for name, array in fed.items()})
+    return actual(found)
 
 
 def _of(array: NDArray[Any], dtype: str) -> NDArray[Any]:
