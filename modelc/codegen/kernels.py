@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
 from tvm.target.codegen import llvm_is_valid_cpu
 
-from modelc.codegen.llvm import build_module
+from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
-from modelc.ir.nest import Call, Nest
-from modelc.scratch import TemporaryFolder
+from modelc.ir.expr import Op
+from modelc.ir.expr import walk as walk_expr
+from modelc.ir.nest import Call, Leaf, Nest, walk
 from modelc.target import Intrinsic, Target, llvm_target
+
+POLYNOMIALS = {"exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos", "pow"}  # of many constants
+LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
 
 
 @dataclass(frozen=True)
@@ -47,23 +51,31 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     calls = [s for phase in nest.phases for s in phase if isinstance(s, Call)]
     if calls:
         return opaque_kernel(nest, calls, symbol, temporaries)
-    machine = llvm_machine(target)
+    options = (LOADED_WHERE_USED,) if target.architecture.memory_operands and spills_accumulators(nest) else ()
+    machine = llvm_machine(target, options)
     with machine:  # some operations have a cheaper form on some machines
         phases = lower_nest(nest, symbol, target.available_intrinsics)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
-    module = build_module(tvm.IRModule(functions), machine)
-    with TemporaryFolder("object") as folder:
-        path = Path(folder) / "kernel.o"
-        module.write_to_file(str(path), "o")
-        code = path.read_bytes()
+    code = object_code(build_module(tvm.IRModule(functions), machine))
     steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)
     return Kernel(symbol, code, None, steps, temporaries)
 
 
-def llvm_machine(target: Target) -> tvm.target.Target:
-    """The target as TVM's. Raises TargetError for a CPU that LLVM does not know, which TVM would ignore, or that is
-    none of the triple's, for which LLVM would end the process."""
+def spills_accumulators(nest: Nest) -> bool:
+    """Whether polynomials are computed beside a contraction: LLVM keeps their constants in registers over all loops,
+    and spills accumulators for them."""
+    leaves = [s for phase in nest.phases for s in walk(phase) if isinstance(s, Leaf)]
+    called = {e.name for leaf in leaves for x in leaf.body for e in walk_expr(x) if isinstance(e, Op)}
+    contracted = (x for leaf in leaves if leaf.part == "update" and leaf.aggregation == "add" for x in leaf.body)
+    return not called.isdisjoint(POLYNOMIALS) and any(isinstance(x, Op) and x.name == "mul" for x in contracted)
+
+
+def llvm_machine(target: Target, llvm_options: Sequence[str] = ()) -> tvm.target.Target:
+    """The target as TVM's, with options of LLVM's own. Raises TargetError for a CPU that LLVM does not know, which TVM
+    would ignore, or that is none of the triple's, for which LLVM would end the process."""
     options = llvm_target(target)
+    if llvm_options:
+        options["cl-opt"] = [*llvm_options]
     if not llvm_is_valid_cpu(target.cpu, options["mtriple"]):
         raise TargetError(
             f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"

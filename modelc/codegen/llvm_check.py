@@ -8,12 +8,11 @@ import json
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from modelc.errors import TargetError
-from modelc.scratch import TemporaryFolder, user_cache
+from modelc.scratch import user_cache
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
@@ -65,7 +64,7 @@ def make_code(options: dict[str, Any]) -> None:
     import tvm
     from tvm import tirx as tx
 
-    from modelc.codegen.llvm import build_module
+    from modelc.codegen.llvm import build_module, object_code
 
     machine = tvm.target.Target(options)
     params, body = [], []
@@ -80,9 +79,7 @@ def make_code(options: dict[str, Any]) -> None:
         params += pointers
         body += [tx.DeclBuffer(a, data=pointers[0]), tx.DeclBuffer(b, data=pointers[1]), loop]
     function = tx.PrimFunc(params, tx.SeqStmt(body)).with_attr("global_symbol", "ask").with_attr("target", machine)
-    module = build_module(tvm.IRModule({"ask": function}), machine)
-    with TemporaryFolder("llvm") as folder:
-        module.write_to_file(str(Path(folder) / "ask.o"), "o")
+    object_code(build_module(tvm.IRModule({"ask": function}), machine))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Architecture:
     float_abis: tuple[str, ...] = ()  # only where there is a choice
     baseline: tuple[str, ...] = ()  # features that every Linux of this architecture asks for
     c_abi: str | None = None  # LLVM's name of the calling convention, where it must be told
+    memory_operands: bool = False  # arithmetic takes an operand out of memory
 
     def feature(self, llvm: str) -> Feature | None:
         return next((feature for feature in self.features if feature.llvm == llvm), None)
@@ -74,6 +75,7 @@ X86_64 = Architecture(
         Feature("amx-int8", "amx_int8"),
         Feature("amx-bf16", "amx_bf16"),
     ),
+    memory_operands=True,
 )
 # The x86-64 levels by LLVM's name: what each lets LLVM use beyond the level before it.
 X86_64_LEVELS = {

@@ -26,7 +26,7 @@ from tvm import tirx as tx
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
 from modelc.codegen.kernels import llvm_machine
-from modelc.codegen.llvm import build_module
+from modelc.codegen.llvm import build_module, object_code
 from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
@@ -190,10 +190,7 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
     function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
     module = build_module(tvm.IRModule({"apply": function}), machine)
-    with TemporaryFolder("intrinsic") as folder:
-        path = Path(folder) / "apply.o"
-        module.write_to_file(str(path), "o")
-        return path.read_bytes(), module.inspect_source("s")
+    return object_code(module), module.inspect_source("s")
 
 
 def _on_vectors(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
