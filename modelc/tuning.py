@@ -79,6 +79,8 @@ class TuneResult:
             "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
             "search_seconds": round(self.search.searching, 3),
+            "measurements_per_second": round(self.search.rate, 3),
+            "search_share": round(self.search.share, 4),
             "untuned_ms": self.times.untuned_ms,
             "tuned_ms": self.times.tuned_ms,
             "ort_ms": self.times.ort_ms,

@@ -24,7 +24,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
 from modelc.measure import Effort, Limits, Measurement, Measurer, Subject, builder
 from modelc.measure.builder import Prepare, input_file
-from modelc.measure.data import bounds_of, difference, draw
+from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
 from modelc.measure.pool import Builder
 from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
@@ -300,6 +300,22 @@ def test_differences() -> None:
     odd = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
     assert difference(odd, odd) == "" and difference(odd[::-1], odd).startswith("4 of 4")
     assert difference(np.arange(3) + 1, np.arange(3)).startswith("3 of 3")
+
+
+def test_what_is_surely_close_differs_nowhere() -> None:
+    rng, sure = np.random.default_rng(0), 0
+    for scale, off in ((1e-3, 1e-6), (1.0, 8e-6), (1.0, 1.2e-5), (100.0, 5e-4), (100.0, 1.2e-3), (1.0, 1.0)):
+        wanted = (scale * rng.standard_normal(1000)).astype(np.float32)
+        found = wanted + np.float32(off) * rng.uniform(-1, 1, 1000).astype(np.float32)
+        if surely_close(found, wanted, slack_of(wanted)):
+            sure += 1
+            assert not difference(found, wanted)
+        for bad in (np.nan, np.inf, 3 * scale):
+            found[500] = bad
+            assert not surely_close(found, wanted, slack_of(wanted))
+    assert sure == 5  # all but the last
+    whole = np.arange(4)
+    assert not surely_close(whole, whole, 0.0)
 
 
 def test_measurements_that_are_none() -> None:

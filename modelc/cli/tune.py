@@ -154,9 +154,7 @@ def _show(found: TuneResult, drawn: Path | None, threads: int, runner: str) -> N
     say(f"{found.path}")
     if drawn is not None:
         say(f"  curve         {drawn}")
-    rate = (
-        f"{search.trials / search.seconds:.1f} a second, {100 * search.searching / search.seconds:.0f} % of it search"
-    )
+    rate = f"{search.rate:.1f} a second; search took {100 * search.share:.0f} % of one processor's time"
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
     if found.database is not None:
         say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")

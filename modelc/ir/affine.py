@@ -81,7 +81,7 @@ def _linear(e: Op) -> Linear | None:
         if a is None or b is None or (a.terms and b.terms):
             return None
         form, scale = (a, b.constant) if not b.terms else (b, a.constant)
-        return Linear(tuple((x, c * scale) for x, c in form.terms if c * scale), form.constant * scale)
+        return Linear(tuple([(x, c * scale) for x, c in form.terms if c * scale]), form.constant * scale)
     if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
         inner, by = linear(e.args[0]), int(e.args[1].value)
         if inner is None or by <= 0:
@@ -97,7 +97,7 @@ def _sum(a: Linear, b: Linear, sign: int) -> Linear:
     terms = dict(a.terms)
     for atom, c in b.terms:
         terms[atom] = terms.get(atom, 0) + sign * c
-    return Linear(tuple((x, c) for x, c in terms.items() if c), a.constant + sign * b.constant)
+    return Linear(tuple([one for one in terms.items() if one[1]]), a.constant + sign * b.constant)
 
 
 def bounds(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
@@ -134,7 +134,11 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     resolved (`(4*a + b) // 4` is `a` when 0 <= b < 4)."""
     form = linear(e) if isinstance(e, Op) else None
     if form is not None and form.plain:
-        return form.within(ranges).expr()
+        kept = form.within(ranges)
+        found = kept.expr()
+        if isinstance(found, Op):
+            object.__setattr__(found, "_linear", kept)
+        return found
     return rewrite(e, lambda x: _simplified(x, ranges))
 
 

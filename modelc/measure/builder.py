@@ -6,6 +6,7 @@ It reads and writes files of a folder: what is large goes through these.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
 import shutil
@@ -32,6 +33,7 @@ from modelc.plan.program import Compiled, is_serial
 from modelc.target import Target
 
 PR_SET_PDEATHSIG = 1
+GARBAGE = 100_000  # objects more than before, when cycles are looked for: a kernel makes as many, and few cycles
 LEAST_ROOM = 1 << 20  # bytes of disk, below which it is not a candidate's fault that it was not built
 
 
@@ -88,6 +90,7 @@ def serve(inherited: int, folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)  # what LLVM says before it ends the process
     connection = Connection(inherited)
+    gc.set_threshold(GARBAGE)
     try:
         while True:
             connection.send(_answer(connection.recv(), folder))

@@ -150,6 +150,20 @@ def coarseness(dtypes: Sequence[str]) -> float:
     return max((COARSER.get(dtype, 1.0) for dtype in dtypes), default=1.0)
 
 
+def slack_of(wanted: Array) -> float:
+    """What every element of float32 or float64 results may be off by, at the least."""
+    return ATOL * max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
+
+
+def surely_close(found: Array, wanted: Array, slack: float) -> bool:
+    """Whether difference() finds nothing, as far as that is known without looking at each element: none is off by as
+    much as `slack`, which is that of `wanted` or less. Not so where either has infinities or NaN."""
+    if wanted.dtype.kind != "f" or wanted.dtype.itemsize < 4:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.abs(found - wanted).max(initial=0.0) < 0.9 * slack)  # 0.9: of rounding here
+
+
 def difference(found: Array, wanted: Array, coarser: float = 1.0, filtered: bool = False) -> str:
     """What is wrong with `found`, or nothing: whole numbers are equal; floats are close, relative to the element or to
     the largest of the tensor, `coarser` times as much as float32 ones have to be. `filtered`: by minimal filtering."""

@@ -100,5 +100,5 @@ class Effort:
     most: int = 40
     noise: float = 0.01  # enough
     seconds: float = 0.2  # after which there are no more samples than the least
-    slower: float = 3.0  # times the best seconds known: such a candidate is timed once
-    near: float = 1.1  # times them: one that is surely slower is timed as seldom as can be
+    slower: float = 1.5  # times the best seconds known: such a candidate is timed twice, one of twice as many once
+    near: float = 1.05  # times them: one that is surely slower is timed as seldom as can be

@@ -9,7 +9,7 @@
 
 #include "runner.h"
 
-static const double SURE = 3; /* standard errors */
+static const double SURE = 2; /* standard errors */
 static const size_t PAGE = 65536; /* a multiple of the pages of every machine */
 
 static job *the_job;
@@ -223,7 +223,7 @@ static void take_samples(void) {
         for (int32_t k = 0; k < j->kernels; k++) r->samples[k][n] = timed(&j->kernel[k], calls[k]);
         if (r->samples[0][n] < least) least = r->samples[0][n];
         evaluate(++n);
-        if (j->stop > 0 && least > j->stop) break;
+        if (j->stop > 0 && least > (n > 1 ? 1 : 2) * j->stop) break;
         int slower = j->near > 0 && r->seconds * (1 - SURE * r->noise) > j->near;
         if (n >= j->least && (slower || r->noise <= j->noise || 1e-9 * (double)mc_now() - begin > j->seconds)) break;
     }

@@ -13,7 +13,17 @@ import numpy as np
 from modelc.ir.block import Task
 from modelc.ir.expr import DTYPES
 from modelc.measure.builder import BuiltFiles, input_file
-from modelc.measure.data import Arrays, between, coarseness, difference, from_storage, stored_bytes, to_storage
+from modelc.measure.data import (
+    Arrays,
+    between,
+    coarseness,
+    difference,
+    from_storage,
+    slack_of,
+    stored_bytes,
+    surely_close,
+    to_storage,
+)
 from modelc.measure.job import Part, Region
 
 POISON = 0xA5  # of bytes that belong to no element
@@ -63,6 +73,10 @@ class Subject:
     def _stored(self) -> Arrays:
         return {name: to_storage(data, self.task.buffer(name), POISON) for name, data in self.wanted.items()}
 
+    @cached_property
+    def _slack(self) -> dict[str, float]:
+        return {name: slack_of(data) for name, data in self.wanted.items() if data.dtype.kind == "f"}
+
     def wrong(self, output: bytes, found: BuiltFiles) -> str:
         """What is wrong with a candidate's outputs (their storage, one after the other), or nothing."""
         coarser = coarseness(found.dtypes)
@@ -72,7 +86,9 @@ class Subject:
             raw = np.frombuffer(output, np.uint8, stored_bytes(buffer), at)
             at += raw.size
             kind = DTYPES[buffer.dtype]
-            alike = not difference(raw.view(kind), self._stored[name].view(kind), coarser, found.filtered)
+            here, there = raw.view(kind), self._stored[name].view(kind)
+            alike = surely_close(here, there, self._slack.get(name, 0.0))
+            alike = alike or not difference(here, there, coarser, found.filtered)
             if alike and raw.size == buffer.bytes:  # the storage is full of elements
                 continue
             if wrong := difference(from_storage(raw, buffer), self.wanted[name], coarser, found.filtered):

@@ -150,8 +150,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". Of `seconds`, `searching`
-    went into proposing Candidates and learning from them, part of it while others were measured."""
+    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". In `seconds`, `searching`
+    seconds of one processor went into proposing Candidates and learning from them, most of it while others were built
+    and measured."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
@@ -159,6 +160,16 @@ class Tuned:
     seconds: float
     ended: str
     searching: float
+
+    @property
+    def rate(self) -> float:
+        """Measurements a second, building included."""
+        return self.trials / max(self.seconds, 1e-9)
+
+    @property
+    def share(self) -> float:
+        """What searching takes, of the time of one processor."""
+        return self.searching / max(self.seconds, 1e-9)
 
     def of(self, network: int) -> Tuned:
         """The same with what is predicted of one network alone."""
@@ -237,9 +248,9 @@ class _Session:
 
     def _begin(self) -> bool:
         """Another round, if there is a Task and a budget for one."""
-        before = time.monotonic()
+        before, spent = time.thread_time(), self.searching
         asked = int(min(self.batch, self.budget.trials - self.trials - len(self.waiting)))
-        if asked < 1 or before >= self.deadline:
+        if asked < 1 or time.monotonic() >= self.deadline:
             return False
         number = self.scheduler.next({one.number for one in self.rounds if one.first})
         if number is None:
@@ -257,7 +268,7 @@ class _Session:
         self.rounds.append(one)
         for candidate, individual in found:
             self.waiting[self.measure.submit(subject, candidate)] = one, candidate, individual
-        self.searching += time.monotonic() - before
+        self.searching = spent + time.thread_time() - before
         if not found:
             self._close(one)
         return True
@@ -276,10 +287,10 @@ class _Session:
             self._close(one)
 
     def _learn(self, one: _Round) -> None:
-        before = time.monotonic()
+        before = time.thread_time()
         learnt, one.learnt = one.learnt, []
         self.subjects[one.number].explorer.learn(learnt)
-        self.searching += time.monotonic() - before
+        self.searching += time.thread_time() - before
 
     def _close(self, one: _Round) -> None:
         """The end of a round."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from modelc.errors import InvalidCandidate, InvalidIR
-from modelc.ir.affine import simplify
+from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
@@ -354,8 +354,8 @@ class _Builder:
             ]
             indices = place.layout.apply(logical, place.shape)
             return Load(place.region.name, tuple(simplify(i, ranges) for i in indices))
-        if isinstance(e, Op):
-            args = tuple(self.physical(a, storage, ranges) for a in e.args)
+        if isinstance(e, Op) and linear(e) is None:  # else it has no Loads
+            args = tuple([self.physical(a, storage, ranges) for a in e.args])
             return Op(e.name, args, e.dtype)
         return e
 
