@@ -52,6 +52,31 @@ class Cut:
     read: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A value of places among `scores` along `axis`; with `keeps`, that dimension is there."""
+
+    chosen: str
+    scores: str
+    axis: int
+    keeps: bool
+
+
+def choices_of(path: str | Path) -> tuple[Choice, ...]:
+    """What the model's own graph chooses by scores, in its order."""
+    found = []
+    for node in onnx.load(path, load_external_data=False).graph.node:
+        attrs = {a.name: a.i for a in node.attribute}
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "TopK" and len(node.output) > 1 and node.output[1]:
+            found.append(Choice(node.output[1], node.input[0], attrs.get("axis", -1), True))
+        elif node.op_type in ("ArgMax", "ArgMin"):
+            keeps = bool(attrs.get("keepdims", 1))
+            found.append(Choice(node.output[0], node.input[0], attrs.get("axis", 0), keeps))
+    return tuple(found)
+
+
 def rounds(node: onnx.NodeProto) -> bool:
     """Whether an operator rounds real numbers to whole ones that stand for them."""
     return (
@@ -83,9 +108,10 @@ def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, .
     return known
 
 
-def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path) -> Cut:
+def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, also: Iterable[str] = ()) -> Cut:
     """Writes the model cut at `values`, all of which its graph computes: each is an output, and what reads it reads an
-    input of the dtype and shape instead. What roundings need to be judged is an output too."""
+    input of the dtype and shape instead. What roundings need to be judged is an output too, and what of `also` the
+    graph computes."""
     model = onnx.load(path)
     given = {name: f"{name}/given" for name in values}
     producers = {x: node for node in model.graph.node for x in node.output if x}
@@ -101,7 +127,7 @@ def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path) -> C
         model.graph.input.append(onnx.helper.make_tensor_value_info(given[name], kind, array.shape))
     for name in sorted(read.keys() & known):  # a constant is no output
         model.graph.node.append(onnx.helper.make_node("Identity", [name], [read[name]]))
-    _exposed(model, [*values, *read.values()])
+    _exposed(model, [*values, *read.values(), *also])
     save(model, output)
     return Cut(spans, given, read)
 

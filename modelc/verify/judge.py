@@ -6,20 +6,23 @@ truth       farther away, or small enough to hide: as near to the model evaluate
 quantized   where a model rounds to whole numbers, one that is at a tie may fall on either side and travel from
             there: every kernel is judged alone, on the same inputs as ONNX Runtime's; and the whole may be as far
             from the truth as ONNX Runtime's two modes are from it, or from each other
+choices     where a model chooses among nearly equal scores, as near as what follows from our choices (choices.py);
+            every kernel is judged alone
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from modelc.errors import ModelError, VerificationError
-from modelc.frontend.surgery import quantizes
+from modelc.frontend.surgery import choices_of, quantizes
+from modelc.verify.choices import followed
 from modelc.verify.compare import (
     BF16,
     QUANTIZED,
@@ -84,9 +87,12 @@ class Judge:
                 passed = (passed or c.explained) and self._near_truth(name, c, ours[name], truth[name])
             flags = (name in self.rounded, self.filters and name not in self.rounded)
             reports.append(OutputReport(name, one, passed, c, *flags))
-        if not self.quantized or not set(far) - self.rounded:
+        if not all(report.passed for report in reports):
+            reports = self._chosen(reports, ours, feed)
+        rest = {r.name for r in reports if r.name in far and not r.traded} - self.rounded
+        if not self.quantized or not rest:
             return reports
-        return self._quantized(reports, set(far) - self.rounded, ours, reference, truth, feed)
+        return self._quantized(reports, rest, ours, reference, truth, feed)
 
     def _distance(self, name: str, ours: NDArray[Any], reference: NDArray[Any]) -> Distance:
         if name in self.rounded:
@@ -106,6 +112,33 @@ class Judge:
             if wide:
                 self.notes.append(f"there is no float64 result to compare with: {error}")
             return {}
+
+    # --- choices --------------------------------------------------------------------------------------------------
+
+    def _chosen(self, reports: list[OutputReport], ours: Arrays, feed: Arrays) -> list[OutputReport]:
+        """The reports with the verdict of the last rule on outputs that are not right so far."""
+        if self.kernels is None or not choices_of(self.model):
+            return reports
+        try:
+            layers = self.kernels({name: array for name, array in feed.items() if name not in self.constants})
+        except VerificationError as error:
+            self.notes.append(f"its kernels cannot be compared one by one: {error}")
+            return reports
+        chosen = {layer.value: layer.chosen for layer in layers if layer.chosen is not None}
+        if not chosen or not all(layer.distance.passed for layer in layers):
+            return reports
+        engine = "ort-plain" if self.quantized else "ort"
+        after = followed(self.model, feed, chosen, engine, self.rtol, self.atol)
+        if after is None:
+            return reports
+        result = []
+        for report in reports:
+            found = self._distance(report.name, ours[report.name], after.outputs[report.name])
+            if not report.passed and found.passed:
+                traded = after.traded.get(report.name, sum(after.traded.values()))
+                report = replace(report, distance=found, passed=True, float64=None, traded=traded)
+            result.append(report)
+        return result
 
     # --- quantized models -----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import VerificationError
-from modelc.frontend.surgery import Span, cut, expose
+from modelc.frontend.surgery import Span, choices_of, cut, expose
 from modelc.ir.block import compact_strides
 from modelc.ir.layout import Layout
 from modelc.ir.program import Program
@@ -122,6 +122,7 @@ def compare_layers(
         given = {made.given[name]: array for name, array in alike.items()}
         reference = stack.enter_context(Engine("ort-plain", pieces)).run({**whole, **given})
         values = {**plain, **{name: reference[place] for name, place in made.read.items()}, **whole, **alike}
+        chosen = {choice.chosen for choice in choices_of(wanted_model.path)}
         reports = []
         for p in probes:
             found, wanted, steps = ours[p.value], reference.get(p.value, plain[p.value]), 0
@@ -132,7 +133,8 @@ def compare_layers(
             else:
                 span = made.spans.get(p.value, Span(None, 0))
                 apart, steps = judged(found, wanted, span, values.__getitem__, rtol, atol)
-            reports.append(LayerReport(p.kernel, p.value, p.nodes, apart, steps))
+            one = LayerReport(p.kernel, p.value, p.nodes, apart, steps, found if p.value in chosen else None)
+            reports.append(one)
         return tuple(reports)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.verify.compare import FILTERED, Conditioning, Distance, Quantized, Tolerance
 
@@ -13,7 +15,8 @@ from modelc.verify.compare import FILTERED, Conditioning, Distance, Quantized, T
 class OutputReport:
     """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide, in
     quantized models `quantized`; `rounded` says that it was computed through bfloat16, `filtered` that it may have been
-    by minimal filtering."""
+    by minimal filtering. `traded` numbers were chosen otherwise before it, of scores that are nearly equal; then the
+    distance is that from what follows."""
 
     name: str
     distance: Distance
@@ -22,24 +25,28 @@ class OutputReport:
     rounded: bool = False
     filtered: bool = False
     quantized: Quantized | None = None
+    traded: int = 0
 
     def worse(self, other: OutputReport) -> OutputReport:
         """Both samples' worst; the verdict of the one that failed, if one did."""
         decisive = self if not self.passed or (other.float64 or other.quantized) is None else other
         worst, passed = self.distance.worse(other.distance), self.passed and other.passed
-        return replace(self, distance=worst, passed=passed, float64=decisive.float64, quantized=decisive.quantized)
+        found = replace(self, distance=worst, passed=passed, float64=decisive.float64, quantized=decisive.quantized)
+        return replace(found, traded=self.traded + other.traded)
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
-    whole numbers are a step apart, both right, for what was rounded is at a tie."""
+    whole numbers are a step apart, both right, for what was rounded is at a tie. `chosen` is the value itself where it
+    is a choice."""
 
     kernel: str
     value: str
     nodes: tuple[str, ...]
     distance: Distance
     steps: int = 0
+    chosen: NDArray[Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,9 @@ class Report:
             found = [f"worst relative RMS error {max(o.distance.rms_rel for o in near):.1e}"] if near else []
             found += [f"{o.name!r} {_against_float64(o.float64)}" for o in self.outputs if o.float64 is not None]
             found += [f"{o.name!r} {_quantized(o.quantized)}" for o in self.outputs if o.quantized is not None]
+            found += [
+                f"{o.name!r} with {o.traded} choice(s) among nearly equal scores" for o in self.outputs if o.traded
+            ]
             found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
                 o.rounded for o in self.outputs
             )
@@ -125,6 +135,7 @@ class Report:
             "rounded": [o.name for o in self.outputs if o.rounded],
             "filtered": [o.name for o in self.outputs if o.filtered],
             "by_kernel": [o.name for o in self.outputs if o.quantized is not None],
+            "by_choice": [o.name for o in self.outputs if o.traded],
             "by_float64": [o.name for o in self.outputs if o.float64 is not None],
             "sentence": self.sentence(),
             "notes": list(self.notes),
@@ -138,6 +149,7 @@ class Report:
                 "rounded": o.rounded,
                 "filtered": o.filtered,
                 "quantized": o.quantized and asdict(o.quantized),
+                "traded": o.traded,
             }
             for o in self.outputs
         ]
