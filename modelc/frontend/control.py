@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx
 
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.importing import Importing, Scope
 from modelc.frontend.sizes import refuse
 from modelc.frontend.structure import captured, ordered
 from modelc.ir.graph import Graph, Node, Value
-
-if TYPE_CHECKING:
-    from modelc.frontend.onnx import Importer, Scope
 
 BRANCHES = ("then_branch", "else_branch")
 
@@ -46,7 +43,7 @@ def branch_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:
     return graph
 
 
-def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
+def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
     """Imports an If whose condition is known only at run time. Where one branch cannot be run with the shapes that the
     model is compiled for, the other is taken, and a run that decides otherwise ends with an error."""
     b, condition = importer.builder, node.inputs[0]
@@ -88,7 +85,7 @@ def both_branches(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, sco
 
 
 def body_of(
-    importer: Importer,
+    importer: Importing,
     graph: onnx.GraphProto,
     node: OnnxNode,
     inner: Scope,
@@ -120,7 +117,7 @@ def body_of(
 
 
 def visit_body(
-    importer: Importer, graph: onnx.GraphProto, prefix: str, source: str, inner: Scope, wanted: Sequence[str]
+    importer: Importing, graph: onnx.GraphProto, prefix: str, source: str, inner: Scope, wanted: Sequence[str]
 ) -> list[str] | None:
     """Imports a body's nodes in its scope: the Graph's names of `wanted`; None where something in it is lacking."""
     lacked = len(importer.lacking)
@@ -137,7 +134,7 @@ def visit_body(
 
 
 def emit_control(
-    importer: Importer,
+    importer: Importing,
     node: OnnxNode,
     op: str,
     inputs: Sequence[str],

@@ -8,14 +8,13 @@ or replaced by the body that the model or ONNX gives for them, and inferred by t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto
 
 from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
@@ -24,8 +23,9 @@ from modelc.frontend.control import BRANCHES, both_branches, branch_of
 from modelc.frontend.counted import RULES, numbers_of, touched
 from modelc.frontend.fold import FINDING, KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
+from modelc.frontend.importing import Importing, Scope, Unsupported
 from modelc.frontend.limits import FUNCTION_DEPTH
-from modelc.frontend.load import read_model, sparse_array, tensor_array
+from modelc.frontend.load import read_model
 from modelc.frontend.normalise import NORMALISERS, plain
 from modelc.frontend.random import refuse_inner
 from modelc.frontend.restated import restated
@@ -34,7 +34,6 @@ from modelc.frontend.specialise import check_declared, fix_constants, input_valu
 from modelc.frontend.structure import (
     OTHER_DOMAINS,
     Lack,
-    Unsupported,
     captured,
     importable,
     ordered,
@@ -117,57 +116,8 @@ def _refuse(path: Path, found: list[Unsupported]) -> None:
 
 
 @dataclass
-class Scope:
-    """Names as a graph, branch or function body uses them, and what they are in the Graph; operator sets; the
-    attributes of the function called."""
-
-    versions: Mapping[str, int]
-    names: dict[str, str] = field(default_factory=dict)
-    attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
-    around: Scope | None = None
-    prefix: str = ""
-    depth: int = 0
-
-    def find(self, name: str) -> str:
-        if name in self.names or self.around is None:
-            return self.names[name]
-        return self.around.find(name)
-
-    def within(self, prefix: str) -> Scope:
-        """The scope of a branch or body in this one."""
-        return Scope(self.versions, {}, self.attrs, self, prefix, self.depth + 1)
-
-    def has(self, name: str) -> bool:
-        return name in self.names or (self.around is not None and self.around.has(name))
-
-
-@dataclass
-class Importer:
-    """The state of one import."""
-
-    folder: Path
-    functions: Functions
-    builder: Builder = field(default_factory=Builder)
-    lacking: list[Unsupported] = field(default_factory=list)
-    missing: set[str] = field(default_factory=set)  # values that unsupported nodes would have produced
-    notes: list[str] = field(default_factory=list)  # for the user
-    sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the values that each is a list of
-
-    def inputs(self, values: list[Value], scope: Scope) -> None:
-        for value in values:
-            self.builder.values[value.name] = value
-            scope.names[value.name] = value.name
-
-    def initialisers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        for tensor in graph.initializer:
-            self._constant(tensor.name, tensor_array(tensor, self.folder), scope)
-        for sparse in graph.sparse_initializer:
-            self._constant(sparse.values.name, sparse_array(sparse, self.folder), scope)
-
-    def _constant(self, name: str, data: Any, scope: Scope) -> None:
-        own = name if scope.around is None and not scope.prefix else self.builder.fresh(scope.prefix + name)
-        scope.names[name] = own
-        self.builder.values[own] = Value(own, data.dtype.name, data.shape, data)
+class Importer(Importing):
+    """One import, node by node."""
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
@@ -180,7 +130,7 @@ class Importer:
         proto = resolved(proto, scope.attrs)
         domain = domain_of(proto)
         inputs = tuple(scope.find(x) if x else "" for x in proto.input)
-        outputs = tuple(self._defined(x, scope) if x else "" for x in proto.output)
+        outputs = tuple(self.defined(x, scope) if x else "" for x in proto.output)
         if any(x in self.missing for x in inputs):
             self.missing |= set(outputs)
             return
@@ -198,14 +148,6 @@ class Importer:
             version = scope.versions.get(domain, 1)
             node = OnnxNode(proto.op_type, domain, version, name, inputs, outputs, attrs, source)
             self._operator(proto, node, scope)
-
-    def _defined(self, name: str, scope: Scope) -> str:
-        """The Graph's name of a value that is produced now."""
-        if name not in scope.names:
-            inner = scope.around is not None or scope.prefix
-            scope.names[name] = self.builder.fresh(scope.prefix + name) if inner else name
-            self.builder.reserved.add(scope.names[name])
-        return scope.names[name]
 
     def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
         b = self.builder
@@ -331,13 +273,6 @@ class Importer:
             if formal not in produced:
                 through = OnnxNode("Identity", "", 1, f"{name}/{formal}", (), (actual,), {}, source)
                 self.hand(through, actual, inner.find(formal))
-
-    def hand(self, node: OnnxNode, output: str, name: str) -> None:
-        """Lets `output` be the value or sequence `name`."""
-        if name in self.sequences:
-            self.sequences[output] = self.sequences[name]
-        else:
-            self.builder.bind(node, output, name)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,11 +13,9 @@ import onnx
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.control import Body, body_of, emit_control
+from modelc.frontend.importing import Importing, Scope
 from modelc.ir.control import NO_LIMIT
 from modelc.ir.graph import Value
-
-if TYPE_CHECKING:
-    from modelc.frontend.onnx import Importer, Scope
 
 LEAST_INT64 = -(1 << 63)
 
@@ -36,7 +34,7 @@ class Runs:
         return self.count or self.condition
 
 
-def repeated_loop(importer: Importer, node: OnnxNode, graph: onnx.GraphProto, outer: Scope, why: str) -> str | None:
+def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, outer: Scope, why: str) -> str | None:
     """Imports a Loop that was not unrolled, `why`. None if it was imported; else why not, empty where a node in the
     body says so."""
     b, states = importer.builder, list(node.inputs[2:])
@@ -87,7 +85,7 @@ def repeated_loop(importer: Importer, node: OnnxNode, graph: onnx.GraphProto, ou
 
 
 def repeated_scan(
-    importer: Importer,
+    importer: Importing,
     node: OnnxNode,
     graph: onnx.GraphProto,
     outer: Scope,
@@ -123,7 +121,7 @@ def repeated_scan(
 
 
 def _imported(
-    importer: Importer,
+    importer: Importing,
     node: OnnxNode,
     graph: onnx.GraphProto,
     outer: Scope,
@@ -140,7 +138,7 @@ def _imported(
 
 
 def _emit(
-    importer: Importer,
+    importer: Importing,
     node: OnnxNode,
     runs: Runs,
     states: Sequence[str],

@@ -4,32 +4,29 @@ nothing of it is left in the Graph. Positions have to be constants."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
-
-if TYPE_CHECKING:
-    from modelc.frontend.onnx import Importer
+from modelc.frontend.importing import Importing
 
 Parts = tuple[str, ...]
 LONGEST = 1 << 12  # values of a sequence
 
 
-def _put(importer: Importer, node: OnnxNode, parts: Sequence[str]) -> None:
+def _put(importer: Importing, node: OnnxNode, parts: Sequence[str]) -> None:
     if len(parts) > LONGEST:
         raise node.fail(f"its sequence has {len(parts)} tensors; expected at most {LONGEST} (LONGEST)")
     importer.sequences[node.outputs[0]] = tuple(parts)
 
 
-def _given(importer: Importer, node: OnnxNode) -> Parts:
+def _given(importer: Importing, node: OnnxNode) -> Parts:
     if node.inputs[0] not in importer.sequences:
         raise node.fail(f"expected a sequence that the model makes, found {node.inputs[0]!r}")
     return importer.sequences[node.inputs[0]]
 
 
-def _position(importer: Importer, node: OnnxNode, k: int, length: int, default: int) -> int:
+def _position(importer: Importing, node: OnnxNode, k: int, length: int, default: int) -> int:
     """Input `k` as a position below `length`."""
     data = importer.builder.steering(node, k, "the position")
     if data is None:
@@ -40,16 +37,16 @@ def _position(importer: Importer, node: OnnxNode, k: int, length: int, default: 
     return at % length
 
 
-def _construct(importer: Importer, node: OnnxNode) -> None:
+def _construct(importer: Importing, node: OnnxNode) -> None:
     _put(importer, node, node.inputs)
 
 
-def _at(importer: Importer, node: OnnxNode) -> None:
+def _at(importer: Importing, node: OnnxNode) -> None:
     parts = _given(importer, node)
     importer.builder.bind(node, node.outputs[0], parts[_position(importer, node, 1, len(parts), 0)])
 
 
-def _insert(importer: Importer, node: OnnxNode) -> None:
+def _insert(importer: Importing, node: OnnxNode) -> None:
     parts = _given(importer, node)
     data, length = importer.builder.steering(node, 2, "the position"), len(parts)
     at = length if data is None else int(data.reshape(-1)[0])
@@ -59,7 +56,7 @@ def _insert(importer: Importer, node: OnnxNode) -> None:
     _put(importer, node, (*parts[:at], node.inputs[1], *parts[at:]))
 
 
-def _erase(importer: Importer, node: OnnxNode) -> None:
+def _erase(importer: Importing, node: OnnxNode) -> None:
     parts = _given(importer, node)
     if not parts:
         raise node.fail("expected a sequence with something to erase, found an empty one")
@@ -67,12 +64,12 @@ def _erase(importer: Importer, node: OnnxNode) -> None:
     _put(importer, node, (*parts[:at], *parts[at + 1 :]))
 
 
-def _length(importer: Importer, node: OnnxNode) -> None:
+def _length(importer: Importing, node: OnnxNode) -> None:
     b = importer.builder
     b.bind(node, node.outputs[0], b.constant(np.asarray(len(_given(importer, node))), f"{node.name}/length"))
 
 
-def _split(importer: Importer, node: OnnxNode) -> None:
+def _split(importer: Importing, node: OnnxNode) -> None:
     b, x = importer.builder, node.inputs[0]
     shape = b.shape(x)
     axis = _axis(node, len(shape))
@@ -112,7 +109,7 @@ def _part(b: Builder, node: OnnxNode, axis: int, start: int, size: int, squeezed
     return b.reshape(node, found, shape, b.fresh(f"{x}_{start}")) if squeezed else found
 
 
-def _concatenate(importer: Importer, node: OnnxNode) -> None:
+def _concatenate(importer: Importing, node: OnnxNode) -> None:
     b, parts = importer.builder, _given(importer, node)
     if not parts:
         raise node.fail("expected a sequence of tensors, found an empty one")
@@ -142,11 +139,11 @@ def _axis(node: OnnxNode, rank: int) -> int:
     return axis % rank
 
 
-def _same(importer: Importer, node: OnnxNode) -> None:
+def _same(importer: Importing, node: OnnxNode) -> None:
     _put(importer, node, _given(importer, node))
 
 
-ON_SEQUENCES: dict[str, Callable[[Importer, OnnxNode], None]] = {
+ON_SEQUENCES: dict[str, Callable[[Importing, OnnxNode], None]] = {
     "SequenceConstruct": _construct,
     "SequenceEmpty": lambda importer, node: _put(importer, node, ()),
     "SequenceAt": _at,
@@ -158,7 +155,7 @@ ON_SEQUENCES: dict[str, Callable[[Importer, OnnxNode], None]] = {
 }
 
 
-def on_sequences(importer: Importer, node: OnnxNode) -> bool:
+def on_sequences(importer: Importing, node: OnnxNode) -> bool:
     """Whether the node makes or reads sequences, and was imported. Raises ModelError for one that cannot read any."""
     read = [x for x in node.inputs if x in importer.sequences]
     if node.domain == "" and node.op in ON_SEQUENCES:

@@ -10,6 +10,7 @@ import onnx
 from modelc.errors import ModelError
 from modelc.frontend.fold import KEPT, RANDOM
 from modelc.frontend.functions import Functions, domain_of, has_body, operator_sets, schema_of
+from modelc.frontend.importing import Unsupported
 from modelc.frontend.limits import FUNCTION_DEPTH
 from modelc.frontend.microsoft import FUSED
 from modelc.frontend.normalise import NORMALISERS, Normaliser
@@ -36,20 +37,6 @@ REASONS_BY_DOMAIN = {
         "the most",
     ),
 }
-
-
-@dataclass(frozen=True)
-class Unsupported:
-    """A node that cannot be compiled, and why."""
-
-    node: str
-    op: str
-    domain: str
-    reason: str
-
-    def __str__(self) -> str:
-        op = f"{self.domain}.{self.op}" if self.domain else self.op
-        return f"{self.node!r} ({op}): {self.reason}"
 
 
 def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,12 +16,9 @@ from modelc.errors import ModelError
 from modelc.frontend.attributes import attributes
 from modelc.frontend.build import OnnxNode
 from modelc.frontend.control import visit_body
+from modelc.frontend.importing import Importing, Scope, Unsupported
 from modelc.frontend.limits import MOST_UNROLLED
 from modelc.frontend.repeat import repeated_loop, repeated_scan
-from modelc.frontend.structure import Unsupported
-
-if TYPE_CHECKING:
-    from modelc.frontend.onnx import Importer, Scope
 
 ENDLESS = 1 << 62  # iterations of a Loop without a trip count
 
@@ -36,7 +33,7 @@ class Body:
     size: int  # nodes in it, those of inner bodies too
 
 
-def unroll(importer: Importer, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
+def unroll(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
     """Imports a Loop or a Scan. What can neither be unrolled nor be left to a run is listed as lacking."""
     graph = next((a.g for a in proto.attribute if a.name == "body"), None)
     if graph is None:
@@ -55,7 +52,7 @@ def _size(graph: onnx.GraphProto) -> int:
     return sum(1 + sum(_size(g) for a in n.attribute for g in (a.g, *a.graphs)) for n in graph.node)
 
 
-def _loop(importer: Importer, body: Body) -> str | None:
+def _loop(importer: Importing, body: Body) -> str | None:
     """None if it was unrolled; else why not, empty where a node in it says so."""
     b, node, graph = importer.builder, body.node, body.graph
     states = list(node.inputs[2:])
@@ -93,7 +90,7 @@ def _loop(importer: Importer, body: Body) -> str | None:
     return None
 
 
-def _scan(importer: Importer, body: Body, attrs: dict[str, Any]) -> str | None:
+def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
     b, node, graph = importer.builder, body.node, body.graph
     if node.version < 9:
         return "the Scan of operator set 8 has a batch dimension; export the model with operator set 9 or newer"
@@ -158,7 +155,7 @@ def _one(data: Any, node: OnnxNode) -> Any:
     return data.reshape(-1)[0]
 
 
-def _iteration(importer: Importer, body: Body, k: int, given: Sequence[str]) -> list[str] | None:
+def _iteration(importer: Importing, body: Body, k: int, given: Sequence[str]) -> list[str] | None:
     """Imports the body once: the names of its outputs, None where something in it is lacking."""
     graph, prefix = body.graph, f"{body.node.name}/{k}/"
     inner = body.outer.within(prefix)
@@ -166,7 +163,7 @@ def _iteration(importer: Importer, body: Body, k: int, given: Sequence[str]) -> 
     return visit_body(importer, graph, prefix, body.node.source, inner, [o.name for o in graph.output])
 
 
-def _part(importer: Importer, node: OnnxNode, x: str, axis: int, k: int) -> str:
+def _part(importer: Importing, node: OnnxNode, x: str, axis: int, k: int) -> str:
     """Element `k` of a value along an axis."""
     b = importer.builder
     data, shape = b.data(x), b.shape(x)
@@ -178,7 +175,7 @@ def _part(importer: Importer, node: OnnxNode, x: str, axis: int, k: int) -> str:
 
 
 def _finish(
-    importer: Importer, node: OnnxNode, states: Sequence[str], handed: Sequence[Sequence[str]], axes: Sequence[int]
+    importer: Importing, node: OnnxNode, states: Sequence[str], handed: Sequence[Sequence[str]], axes: Sequence[int]
 ) -> None:
     """Gives the node's outputs their values: the last states, and what the iterations handed out, put together."""
     b, values = importer.builder, list(states)

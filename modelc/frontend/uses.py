@@ -15,9 +15,10 @@ import onnx
 from numpy.typing import NDArray
 
 from modelc.errors import ModelError
+from modelc.frontend.importing import Unsupported
 from modelc.frontend.load import ELEMENT_TYPES, read_model, tensor_array
 from modelc.frontend.specialise import declared_shapes
-from modelc.frontend.structure import Unsupported, node_names, reads
+from modelc.frontend.structure import node_names, reads
 
 MOST_STEERING = 16  # elements of an input that looks like a steering constant
 SOME_BOXES = 16  # of a class: so many at most are asked for where an input says how many
