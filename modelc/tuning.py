@@ -20,7 +20,7 @@ from modelc.frontend.steering import Given
 from modelc.inputs import Flags, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.measure import Cluster, Measurement, Measurer, Where
+from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.networks import Made, Network, made, tasks_of
 from modelc.package import check_place, emulator, find_toolchain, machine_of
@@ -312,10 +312,10 @@ def _result(network: Network, one: Made, search: Tuned, database: Database | Non
 
 
 def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked) -> Measurer | Cluster:
-    threads, flush, seed = asked.threads, run.config.flush_denormals, asked.seed
+    setting = Setting(asked.threads, run.config.flush_denormals, asked.seed)
     if where.cluster:
-        return Cluster(run.target, where.cluster, code_version, threads=threads, flush=flush, seed=seed, say=say)
-    return Measurer(run.target, threads=threads, flush=flush, seed=seed, where=where, say=say)
+        return Cluster(run.target, where.cluster, code_version, setting, say=say)
+    return Measurer(run.target, setting, where=where, say=say)
 
 
 class _Measuring:

@@ -4,7 +4,8 @@
                                   [--target T] [--json FILE]
 
 NETWORK is a file NETWORK.onnx in DIR, a case of Ansor's operators (GMM-3-b1), or bytes-N, a product of bytes. The
-table says for each kind of Sketch: Tasks that have it, Sketches, knobs, points (the medians of these). Then at most
+table says for each kind of Sketch: Tasks that have it, Sketches, knobs, points (the medians of these); the second one
+what each knob decides, and how many values it has at most. Then at most
 `--points` points are built as `compile` builds them, their Nests verified, run in a process of their own, and compared
 with NumPy. What is refused (invalid) is counted with its reason; anything wrong, crashed or not built is a bug, and
 ends with 1.
@@ -29,7 +30,7 @@ from space_tasks import Found, distinct, model_file
 
 from modelc.cli.output import err, out
 from modelc.ir.candidate import Candidate
-from modelc.measure import Effort, Measurement, Measurer
+from modelc.measure import Effort, Measurement, Measurer, Setting
 from modelc.search.population import Space
 from modelc.space.sketch import Sketch
 from modelc.target import Target, load_target
@@ -71,10 +72,22 @@ def by_kind(sketches: Sequence[Listed]) -> list[dict[str, object]]:
                 "knobs": statistics.median(len(sketch.knobs) for sketch in of_kind),
                 "points": statistics.median(sizes),
                 "most points": max(sizes),
-                "names of knobs": sorted({knob.name for sketch in of_kind for knob in sketch.knobs}),
             }
         )
     return rows
+
+
+def decisions(sketches: Sequence[Listed]) -> Table:
+    """What the knobs of each kind of Sketch decide."""
+    most: Counter[tuple[str, str, str]] = Counter()
+    for sketch in (one.sketch for one in sketches):
+        for knob in sketch.knobs:
+            row = sketch.kind, knob.name, knob.decides
+            most[row] = max(most[row], len(knob.values))
+    table = Table("kind", "knob", "decides", "values")
+    for row in sorted(most):
+        table.add_row(*row, str(most[row]))
+    return table
 
 
 def drawn(sketches: Sequence[Listed], count: int, seed: int) -> Iterator[tuple[Listed, Candidate]]:
@@ -95,7 +108,7 @@ def checked(
 ) -> Iterator[tuple[Listed, Candidate, Measurement]]:
     """What became of each point, Task by Task, so that each one's outputs are computed with NumPy once."""
     tasks = {one.found.task.hash: one.found.task for one, _ in points}
-    with Measurer(target, effort=ONCE, seed=seed) as measurer:
+    with Measurer(target, Setting(seed=seed), effort=ONCE) as measurer:
         for key, task in tasks.items():
             mine = [(one, candidate) for one, candidate in points if one.found.task.hash == key]
             results = measurer.measure(measurer.subject(task), [candidate for _, candidate in mine])
@@ -119,12 +132,12 @@ def main() -> None:
         tasks = list(distinct(files, options.precision.split(","), target))
     sketches = listed(tasks, target)
     rows = by_kind(sketches)
-    table = Table("kind", "tasks", "sketches", "knobs", "points", "most points", "names of knobs")
+    table = Table("kind", "tasks", "sketches", "knobs", "points", "most points")
     for row in rows:
-        names = row.pop("names of knobs")
-        table.add_row(*(str(value) for value in row.values()), ", ".join(names))
+        table.add_row(*map(str, row.values()))
     out.print(f"{len(tasks)} distinct tasks, {len(sketches)} sketches")
     out.print(table)
+    out.print(decisions(sketches))
     points = list(drawn(sketches, options.points, options.seed))
     counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[str] = Counter()

@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
-from random_nodes import MAKERS, MOST_ELEMENTS, Array, Draft, RandomGraph, Value, info
+from random_draft import MOST_ELEMENTS, Array, Draft, RandomGraph, Value, info
+from random_nodes import MAKERS
 
 OPSET = 21
 LARGEST = 1e3  # of any number: what cancels loses no more digits than float32 has

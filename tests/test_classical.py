@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from node_models import model_of
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
@@ -16,27 +17,13 @@ from modelc.frontend.onnx import import_model, unsupported
 from modelc.frontend.trees import BY_NUMBER
 
 ML, F, I = "ai.onnx.ml", TensorProto.FLOAT, TensorProto.INT64
+VERSIONS = {"": 18, ML: 3}
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((23, 5)).astype(np.float32)
 
 
 def ml(op: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
     return helper.make_node(op, inputs.split(), outputs.split(), domain=ML, name=outputs.split()[0], **attrs)
-
-
-def model_of(nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], version: int = 3, **constants: np.ndarray):
-    read = {x for node in nodes for x in node.input}
-    outputs = [x for node in nodes for x in node.output if x not in read]
-    kind = helper.np_dtype_to_tensor_dtype
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, kind(x.dtype), x.shape) for n, x in feeds.items()],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(x, name) for name, x in constants.items()],
-    )
-    sets = [helper.make_opsetid("", 18), helper.make_opsetid(ML, version)]
-    return helper.make_model(graph, opset_imports=sets, ir_version=10)
 
 
 def verified(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> modelc.verify.Report:
@@ -66,7 +53,7 @@ def test_what_prepares_numbers(tmp_path: Path) -> None:
         ml("LabelEncoder", "rounded", "again", keys_floats=[2.0, 1.0], values_int64s=[40, 41], default_int64=-5),
     ]
     feeds = {"x": X, "gaps": gaps, "whole": whole, "none": none, "rounded": np.round(gaps)}
-    verified(model_of(nodes, feeds, two=np.array([4, 1])), feeds, tmp_path)
+    verified(model_of(nodes, feeds, VERSIONS, two=np.array([4, 1])), feeds, tmp_path)
 
 
 def test_linear_models_and_support_vectors(tmp_path: Path) -> None:
@@ -103,7 +90,7 @@ def test_linear_models_and_support_vectors(tmp_path: Path) -> None:
             rho=[1.0],
         )
     )
-    verified(model_of(nodes, {"x": X}), {"x": X}, tmp_path)
+    verified(model_of(nodes, {"x": X}, VERSIONS), {"x": X}, tmp_path)
 
 
 def grown(depth: int, trees: int, targets: int, kind: str, modes: tuple[str, ...], signed: bool = True) -> dict:
@@ -145,7 +132,7 @@ def test_trees(tmp_path: Path) -> None:
                         post_transform=transform, classlabels_int64s=[4, 9],
                         **grown(3, 5, 1, "class", usual, signed)))  # fmt: skip
     feeds = {"x": gaps, "double": RNG.standard_normal((9, 5))}
-    verified(model_of(nodes, feeds), feeds, tmp_path)
+    verified(model_of(nodes, feeds, VERSIONS), feeds, tmp_path)
 
 
 def test_trees_of_operator_set_5(tmp_path: Path) -> None:
@@ -165,7 +152,7 @@ def test_trees_of_operator_set_5(tmp_path: Path) -> None:
         }  # fmt: skip
         given = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attrs.items()}
         nodes.append(ml("TreeEnsemble", name, f"y{name}", **given))
-    verified(model_of(nodes, feeds, version=5), feeds, tmp_path)
+    verified(model_of(nodes, feeds, {"": 18, ML: 5}), feeds, tmp_path)
     assert BY_NUMBER[0] == "LEQ"
 
 
@@ -173,7 +160,7 @@ def test_maps_of_classes_become_tables(tmp_path: Path) -> None:
     """The output keeps its name, what is different is said, and ONNX Runtime gives the table too."""
     node = ml("TreeEnsembleClassifier", "x", "label scores", classlabels_int64s=[0, 1, 2], post_transform="NONE",
               **grown(2, 2, 3, "class", ("LEQ",)))  # fmt: skip
-    model = model_of([node, ml("ZipMap", "scores", "chances", classlabels_int64s=[0, 1, 2])], {"x": X})
+    model = model_of([node, ml("ZipMap", "scores", "chances", classlabels_int64s=[0, 1, 2])], {"x": X}, VERSIONS)
     result = verified(model, {"x": X}, tmp_path)
     assert any("'chances' is a table with a column for each class" in note for note in result.notes)
     with modelc.load(tmp_path / "m.modelc") as package:
@@ -215,12 +202,12 @@ def tree(**changed: Any) -> onnx.NodeProto:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(node: onnx.NodeProto, sentence: str, tmp_path: Path) -> None:
-    onnx.save(model_of([node], {"x": X}), tmp_path / "m.onnx")
+    onnx.save(model_of([node], {"x": X}, VERSIONS), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=sentence):
         import_model(tmp_path / "m.onnx")
 
 
 def test_what_is_not_known_of_the_domain_is_listed(tmp_path: Path) -> None:
-    onnx.save(model_of([ml("DictVectorizer", "x", "y", int64_vocabulary=[1])], {"x": X}), tmp_path / "m.onnx")
+    onnx.save(model_of([ml("DictVectorizer", "x", "y", int64_vocabulary=[1])], {"x": X}, VERSIONS), tmp_path / "m.onnx")
     ((node, op, domain, reason),) = unsupported(tmp_path / "m.onnx")
     assert (node, op, domain) == ("y", "DictVectorizer", ML) and "strings, maps" in reason

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from node_models import model_of
+from onnx import helper
 from test_codegen_opaque import run
 
 import modelc
@@ -26,20 +27,6 @@ RNG = np.random.default_rng(0)
 
 def floats(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def model_of(nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], version: int, **constants: np.ndarray):
-    read = {x for node in nodes for x in node.input}
-    outputs = [x for node in nodes for x in node.output if x not in read]
-    kind = helper.np_dtype_to_tensor_dtype
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, kind(x.dtype), x.shape) for n, x in feeds.items()],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(x, name) for name, x in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=10)
 
 
 def test_as_onnx_runtime_computes_them(tmp_path: Path) -> None:
@@ -65,7 +52,7 @@ def test_as_onnx_runtime_computes_them(tmp_path: Path) -> None:
         for k, (pool, samples) in enumerate((("avg", 0), ("avg", 3), ("max", 2))):
             given = {"mode": pool, "sampling_ratio": samples, "spatial_scale": 0.75, **shape}
             nodes.append(helper.make_node("RoiAlign", ["x", "rois", "image"], [f"{mode}{k}"], **given))
-    onnx.save(model_of(nodes, feeds, 19), tmp_path / "m.onnx")
+    onnx.save(model_of(nodes, feeds, {"": 19}), tmp_path / "m.onnx")
     result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", inputs=feeds, database=False)
     assert result.report is not None and len(result.report.outputs) == 10
     assert all(o.distance.passed for o in result.report.outputs)
@@ -81,7 +68,7 @@ def test_caches_and_training(tmp_path: Path) -> None:
         helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["y", "m", "v"],
                          training_mode=1, momentum=0.8),
     ]  # fmt: skip
-    model = model_of(nodes, feeds, 24)
+    model = model_of(nodes, feeds, {"": 24})
     onnx.save(model, tmp_path / "m.onnx")
     found = packaged.run_packaged(tmp_path / "m.onnx", feeds, tmp_path)
     wanted = packaged.run_interpreted(tmp_path / "m.onnx", feeds)
@@ -129,6 +116,6 @@ def test_functions_in_c_are_their_meanings(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_refused(node, shapes, sentence: str, tmp_path: Path) -> None:
     feeds = {n: np.zeros(s, np.int64 if node[0] == "MaxUnpool" and n == "i" else np.float32) for n, s in shapes.items()}
-    onnx.save(model_of([helper.make_node(node[0], [*feeds], ["y"], **node[1])], feeds, 24), tmp_path / "m.onnx")
+    onnx.save(model_of([helper.make_node(node[0], [*feeds], ["y"], **node[1])], feeds, {"": 24}), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=sentence):
         import_model(tmp_path / "m.onnx")

@@ -22,7 +22,7 @@ from modelc.errors import ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
-from modelc.measure import Effort, Limits, Measurement, Measurer, Subject, builder
+from modelc.measure import Effort, Limits, Measurement, Measurer, Setting, Subject, builder
 from modelc.measure.builder import Prepare, input_file
 from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
 from modelc.measure.pool import Builder
@@ -54,7 +54,7 @@ TASKS = {
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
     limits = Limits(run_seconds=2.0, buffer_bytes=1 << 28, statements=1000)
-    with Measurer(tensor_target(), builders=1, effort=QUICK, limits=limits) as found:
+    with Measurer(tensor_target(), Setting(limits=limits), builders=1, effort=QUICK) as found:
         yield found
 
 
@@ -192,7 +192,7 @@ def test_what_building_may_take(
     assert measurer.measure(subject, [started(RELU, host_target())])[0].ok
     measurer.bench.builders[0].kill()
     with monkeypatch.context() as patch:
-        patch.setattr(measurer.bench, "limits", limits)
+        patch.setattr(measurer.bench, "setting", Setting(limits=limits))
         found = measurer.measure(subject, [unrolled()] * 2)
     assert [one.outcome for one in found] == [outcome] * 2, found
     assert all(re.search(message, one.message) for one in found), found
@@ -275,7 +275,7 @@ def test_emulated() -> None:
 
 
 def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurer.bench, "threads", 2)
+    monkeypatch.setattr(measurer.bench, "setting", Setting(threads=2))
     task = task_of("Conv", {"pads": [1] * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True)
     (one,) = measurer.measure(measurer.subject(task), [next(candidates(task, host_target()))])
     assert one.ok, one

@@ -9,7 +9,17 @@ import click
 
 from modelc.arrays import read_npz
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets, state_names
-from modelc.cli.output import complain, database_of, database_options, json_option, print_json, progress, say, size
+from modelc.cli.output import (
+    complain,
+    config_option,
+    database_of,
+    database_options,
+    json_option,
+    print_json,
+    progress,
+    say,
+    size,
+)
 
 PRECISIONS = ("f32", "bf16", "auto")
 
@@ -26,7 +36,7 @@ PRECISIONS = ("f32", "bf16", "auto")
     multiple=True,
     help="The package keeps this input from run to run, from zeros on: after a run it is this output.",
 )
-@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@config_option
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),

@@ -36,6 +36,12 @@ def json_option(function: F) -> F:
     )
 
 
+def config_option(function: F) -> F:
+    return click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")(
+        function
+    )
+
+
 def database_options(function: F) -> F:
     """--database and --no-database, of which database_of() makes one value."""
     file = click.option(

@@ -10,7 +10,7 @@ import click
 from modelc.arrays import read_npz
 from modelc.cli.compile import PRECISIONS
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
-from modelc.cli.output import json_option, print_json, progress, say
+from modelc.cli.output import config_option, json_option, print_json, progress, say
 
 
 @click.command()
@@ -19,7 +19,7 @@ from modelc.cli.output import json_option, print_json, progress, say
     "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
 )
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
-@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@config_option
 @click.option("--precision", type=click.Choice(PRECISIONS), help="What contractions multiply.")
 @fixing_options
 @click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="What it fails with (default: drawn).")

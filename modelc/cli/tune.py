@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
-from modelc.cli.output import complain, database_of, database_options, print_event, say
+from modelc.cli.output import complain, config_option, database_of, database_options, print_event, say
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
     help="The package (default: MODEL.modelc here); of several models, their folder.",
 )
 @fixing_options
-@click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")
+@config_option
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @click.option(

@@ -37,8 +37,8 @@ Meaning = Callable[..., tuple[Array, ...]]
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a value lives: from element `offset` of `root` on, its physical dimensions (`layout`) with `strides`
-    in elements; without strides it is compact. A root is its own root, at offset 0."""
+    """A value and the Region of `root` that it lives in: from element `offset` on, its physical dimensions (`layout`)
+    with `strides` in elements; without strides it is compact. A root is its own root, at offset 0."""
 
     name: str
     dtype: str

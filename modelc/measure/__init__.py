@@ -1,6 +1,6 @@
 """Building and running candidates in processes of their own, so that a crash, a hang or a hog costs one candidate.
 
-measurement.py  what is known of one candidate: its seconds and their noise, or what became of it; limits
+measurement.py  what is known of one candidate: its seconds and their noise, or what became of it; limits, settings
 data.py         what a Task is run on, how buffers store it, and whether outputs are right
 sizes.py        what a Nest would take, before it is lowered
 build.py        (Task, Candidate, Target) to a shared library and its packed constants
@@ -21,9 +21,9 @@ cluster.py      a Measurer on a Dask cluster
 """
 
 from modelc.measure.cluster import Cluster
-from modelc.measure.measurement import Effort, Limits, Measurement
+from modelc.measure.measurement import Effort, Limits, Measurement, Setting
 from modelc.measure.measurer import Measurer
 from modelc.measure.subject import Subject
 from modelc.measure.where import Where
 
-__all__ = ["Cluster", "Effort", "Limits", "Measurement", "Measurer", "Subject", "Where"]
+__all__ = ["Cluster", "Effort", "Limits", "Measurement", "Measurer", "Setting", "Subject", "Where"]

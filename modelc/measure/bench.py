@@ -14,7 +14,7 @@ from modelc.ir.candidate import Candidate
 from modelc.measure.build import schedule
 from modelc.measure.builder import Build, BuiltFiles, Prepare, constants_of, input_file, wanted_of
 from modelc.measure.job import Job, Part, Timing, Way
-from modelc.measure.measurement import Effort, Limits, Measurement
+from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.pool import Builder, Zygote
 from modelc.measure.runner import Runner
 from modelc.measure.ssh import SshRunner
@@ -39,29 +39,25 @@ def beside(cpus: Collection[int]) -> Iterator[None]:
 
 class Bench:
     """Builds for `target` in `builders` processes (one for each processor by default; those on the processors that
-    measure stand still meanwhile), and runs kernels on `threads` threads. `flush` is whether subnormals are zero. Where
-    the target is not this machine, kernels run under its emulator, and times mean nothing; or where `where` says, and
-    they mean what that makes of them; `say` is told what becomes of a board. `measures`: the runner is started at once,
-    and not with the first run. Raises TargetError where this machine is not the target, then."""
+    measure stand still meanwhile), and runs kernels in a `setting`. Where the target is not this machine, kernels run
+    under its emulator, and times mean nothing; or where `where` says, and they mean what that makes of them; `say` is
+    told what becomes of a board. `measures`: the runner is started at once, and not with the first run. Raises
+    TargetError where this machine is not the target, then."""
 
     def __init__(
         self,
         target: Target,
-        threads: int = 1,
+        setting: Setting = Setting(),  # noqa: B008 (frozen)
         builders: int | None = None,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
-        flush: bool = False,
-        seed: int = 0,
         where: Where = Where(),  # noqa: B008 (frozen)
         say: Callable[[str], None] = lambda text: None,
         measures: bool = True,
     ) -> None:
-        self.target, self.threads, self.limits = target, threads, limits
-        self._flush, self._seed, self._where, self._say = flush, seed, where, say
+        self.target, self.setting, self._where, self._say = target, setting, where, say
         self._runner: Runner | None = None
         self._subjects: dict[tuple[str, int], Subject] = {}
         cpus = sorted(os.sched_getaffinity(0))
-        self.measuring = [] if where.elsewhere else cpus[-threads:]
+        self.measuring = [] if where.elsewhere else cpus[-setting.threads :]
         self._temporary = TemporaryFolder("measure")
         try:
             self.folder = Path(self._temporary.name)
@@ -109,7 +105,7 @@ class Bench:
         """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""
         with subject.lock:
             if not subject.prepared:
-                outcome, found = _asked(builder, Prepare(subject.key, subject.task, self._seed), PREPARING)
+                outcome, found = _asked(builder, Prepare(subject.key, subject.task, self.setting.seed), PREPARING)
                 if outcome != "done":
                     return outcome, f"the outputs of the task are not known: {found}"
                 subject.prepared = True
@@ -126,11 +122,11 @@ class Bench:
         if {stage.rule for stage in candidate.stages} - self._zygote.rules:
             try:
                 constants = constants_of(subject.task, subject.key, self.folder)
-                scheduled = schedule(subject.task, candidate, self.target, constants, self.limits)
+                scheduled = schedule(subject.task, candidate, self.target, constants, self.setting.limits)
             except InvalidIR as error:
                 return "invalid", str(error)
-        request = Build(name, subject.key, subject.task, candidate, self.target, self.limits, scheduled)
-        return _asked(builder, request, self.limits.build_seconds)
+        request = Build(name, subject.key, subject.task, candidate, self.target, self.setting.limits, scheduled)
+        return _asked(builder, request, self.setting.limits.build_seconds)
 
     def part(self, name: str, subject: Subject, found: BuiltFiles) -> Part:
         """What was built as a job has it."""
@@ -151,11 +147,11 @@ class Bench:
             reference=subject.reference,
             way=Way(poison=POISON),
             timing=Timing(effort, effort.slower * best, effort.near * best),
-            threads=self.threads,
-            flush=self._flush,
+            threads=self.setting.threads,
+            flush=self.setting.flush,
             regions=subject.regions(),
-            seconds=self.limits.run_seconds,
-            bytes=self.limits.run_bytes,
+            seconds=self.setting.limits.run_seconds,
+            bytes=self.setting.limits.run_bytes,
         )
         runner = self._start_runner()
         busy = [b for b in self.builders if b.cpu in self.measuring]

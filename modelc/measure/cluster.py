@@ -22,7 +22,7 @@ from typing import Any
 from modelc.errors import MeasureError, ModelcError, Unmeasurable
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.measure.measurement import Effort, Limits, Measurement
+from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.measurer import FAILURES
 from modelc.measure.worker import (
     Setup,
@@ -76,17 +76,14 @@ class Cluster:
         target: Target,
         address: str,
         version_of: VersionOf,
-        threads: int = 1,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        setting: Setting = Setting(),  # noqa: B008 (frozen)
         effort: Effort = Effort(),  # noqa: B008 (frozen)
-        flush: bool = False,
-        seed: int = 0,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.target, self.effort = target, effort
         self._address, self._say = address, say
         version = version_here(version_of, target)
-        self._setup = Setup(secrets.token_hex(8), version_of, version, target, threads, limits, flush, seed)
+        self._setup = Setup(secrets.token_hex(8), version_of, version, target, setting)
         self._subjects: dict[tuple[str, int], ClusterSubject] = {}
         self._client: Any = None
         self._orders: dict[int, _Order] = {}  # that are outstanding

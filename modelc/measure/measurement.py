@@ -92,6 +92,17 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What kernels run in: so many threads, subnormals as zero where they `flush`, inputs drawn by `seed`, within
+    limits."""
+
+    threads: int = 1
+    flush: bool = False
+    seed: int = 0
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
 class Effort:
     """How exactly candidates are timed."""
 

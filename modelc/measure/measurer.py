@@ -16,7 +16,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.bench import Bench
 from modelc.measure.builder import BuiltFiles
-from modelc.measure.measurement import Effort, Limits, Measurement
+from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.pool import Builder
 from modelc.measure.subject import Subject
 from modelc.measure.where import Where
@@ -46,17 +46,14 @@ class Measurer:
     def __init__(
         self,
         target: Target,
-        threads: int = 1,
+        setting: Setting = Setting(),  # noqa: B008 (frozen)
         builders: int | None = None,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
         effort: Effort = Effort(),  # noqa: B008 (frozen)
-        flush: bool = False,
-        seed: int = 0,
         where: Where = Where(),  # noqa: B008 (frozen)
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.target, self.effort = target, effort
-        self._started: Callable[[], Bench] = lambda: Bench(target, threads, builders, limits, flush, seed, where, say)
+        self._started: Callable[[], Bench] = lambda: Bench(target, setting, builders, where, say)
         self._numbers = 0
         self._outstanding = 0
         self._orders: queue.Queue[_Order | None] = queue.Queue()

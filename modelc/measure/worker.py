@@ -20,7 +20,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.bench import Bench
 from modelc.measure.builder import BuiltFiles, input_file
-from modelc.measure.measurement import Effort, Limits, Measurement, Outcome
+from modelc.measure.measurement import Effort, Measurement, Outcome, Setting
 from modelc.measure.pool import Builder
 from modelc.package import machine_of
 from modelc.package.toolchain import native_machine
@@ -39,10 +39,7 @@ class Setup:
     version_of: VersionOf
     version: str
     target: Target
-    threads: int
-    limits: Limits
-    flush: bool
-    seed: int
+    setting: Setting
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ def other_version(who: str, found: str, wanted: str) -> str:
 
 def _opened(setup: Setup) -> _Place:
     try:
-        bench = Bench(setup.target, setup.threads, None, setup.limits, setup.flush, setup.seed, measures=False)
+        bench = Bench(setup.target, setup.setting, measures=False)
     except ToolchainError as error:
         raise Unmeasurable(f"a worker cannot build for {setup.target.name}: {error}") from None
     place = _Place(setup.session, bench, queue.Queue())
