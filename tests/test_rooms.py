@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_imports_come_from_above(path: Path) -> None:
 def test_the_runtime_imports_the_standard_library_and_numpy_alone(path: Path) -> None:
     allowed = {*sys.stdlib_module_names, "numpy"}
     assert all(m.split(".")[0] in allowed or m.startswith("modelc.runtime") for m in imports(path))
+
+
+def test_the_readme_lists_the_rooms_in_their_order() -> None:
+    table = (ROOT / "README.md").read_text().partition("| room |")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)(?:/|\.py)`", row.split("|")[1])]
+    assert named == list(ROOMS)
 
 
 def test_importing_the_runtime_loads_nothing_else() -> None:

@@ -18,7 +18,8 @@ MOST_SECONDS = 86400.0
     "--against",
     metavar="ENGINES",
     default="",
-    help="ort, ort-daz (denormals as zero), openvino, openvino-bf16; or other packages, PKG.modelc.",
+    help="ort, ort-daz (denormals as zero), ort-plain (not optimised), openvino, openvino-bf16; or other packages, "
+    "PKG.modelc.",
 )
 @click.option("--model", metavar="MODEL.onnx", type=click.Path(path_type=Path), help="What the other engines run.")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Per engine.")
