@@ -71,6 +71,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
     ("ai.onnx.ml", "LabelEncoder"): "from numbers to numbers",
     ("ai.onnx.ml", "OneHotEncoder"): "numbers; what is in no category gives zeros",
     ("ai.onnx.ml", "LinearClassifier"): "labels that are numbers",
+    ("ai.onnx.ml", "SVMClassifier"): "labels that are numbers",
     ("ai.onnx.ml", "TreeEnsembleClassifier"): "labels that are numbers",
 }  # fmt: skip
 

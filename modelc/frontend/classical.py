@@ -173,51 +173,6 @@ def both(b: Builder, n: OnnxNode, score: str, transform: str, output: str, signe
     b.bind(n, output, pair)
 
 
-# --- support vectors --------------------------------------------------------------------------------------------------
-
-
-def _kernel(b: Builder, n: OnnxNode, x: str, vectors: NDArray[Any]) -> str:
-    """The kernel of every sample with every support vector."""
-    kind = str(n.attrs.get("kernel_type", "LINEAR"))
-    gamma, coef, degree = (*floats(n, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
-    width = b.shape(x)[1]
-    if kind == "RBF":
-        samples = b.reshape(n, x, (b.shape(x)[0], 1, width))
-        apart = b.emit(n, "Sub", (samples, number(b, n, vectors[None], "float32")))
-        axes = b.constant(np.array([2], np.int64), f"{n.outputs[0]}_axes")
-        square = b.emit(n, "ReduceSumSquare", (apart, axes), {"keepdims": 0})
-        return b.emit(n, "Exp", (b.emit(n, "Mul", (square, number(b, n, -gamma, "float32"))),))
-    product = b.emit(n, "Gemm", (x, number(b, n, vectors, "float32")), {"transB": 1})
-    if kind == "LINEAR":
-        return product
-    scaled = b.emit(n, "Mul", (product, number(b, n, gamma, "float32")))
-    scaled = b.emit(n, "Add", (scaled, number(b, n, coef, "float32")))
-    if kind == "POLY":
-        return b.emit(n, "Pow", (scaled, number(b, n, degree, "float32")))
-    if kind == "SIGMOID":
-        return b.emit(n, "Tanh", (scaled,))
-    raise n.fail(f"expected kernel_type LINEAR, POLY, RBF or SIGMOID, found {kind!r}")
-
-
-def _svm_regressor(b: Builder, n: OnnxNode) -> None:
-    x = rows(b, n, cast(b, n, n.inputs[0], "float32"))
-    count, weights, rho = int(n.attrs.get("n_supports", 0)), floats(n, "coefficients"), floats(n, "rho")
-    width = b.shape(x)[1]
-    if count and floats(n, "support_vectors").size != count * width:
-        raise n.fail(f"expected {count} x {width} numbers in support_vectors, found another number")
-    if weights.size != (count or width) or rho.size != 1:
-        raise n.fail(f"expected {count or width} coefficients and one rho, found {weights.size} and {rho.size}")
-    if count:
-        x = _kernel(b, n, x, floats(n, "support_vectors").reshape(count, width))
-    scores = b.emit(n, "MatMul", (x, number(b, n, weights.reshape(-1, 1), "float32")))
-    scores = b.emit(n, "Add", (scores, number(b, n, rho, "float32")))
-    if n.attrs.get("one_class", 0):
-        hit = b.emit(n, "Greater", (scores, number(b, n, 0, "float32")))
-        b.emit(n, "Where", (hit, number(b, n, 1, "float32"), number(b, n, -1, "float32")), {}, n.outputs)
-        return
-    transformed(b, n, scores, str(n.attrs.get("post_transform", "NONE")), n.outputs[0])
-
-
 # --- preparation ------------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +285,6 @@ def _mapping(n: OnnxNode, name: str) -> NDArray[Any]:
 CLASSICAL: dict[tuple[str, str], Callable[[Builder, OnnxNode], None]] = {
     (ML, "LinearRegressor"): _linear_regressor,
     (ML, "LinearClassifier"): _linear_classifier,
-    (ML, "SVMRegressor"): _svm_regressor,
     (ML, "Scaler"): _scaler,
     (ML, "Normalizer"): _normalizer,
     (ML, "Imputer"): _imputer,

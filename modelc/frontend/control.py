@@ -4,35 +4,15 @@ keeps both of its branches. (repeat.py has loops.)"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from modelc.errors import ModelError, NotKnown
-from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.bodies import BRANCHES, Body, emit_control
+from modelc.frontend.build import OnnxNode
 from modelc.frontend.importing import Importing, Scope
-from modelc.frontend.sizes import refuse
 from modelc.frontend.structure import captured, ordered
-from modelc.ir.graph import Graph, Node, Value
-
-BRANCHES = ("then_branch", "else_branch")
-
-
-@dataclass(frozen=True)
-class Body:
-    """What was imported of a body: its nodes, and the Graph's names of what it is given and of what it gives, which are
-    copies of `found`."""
-
-    nodes: tuple[Node, ...]
-    given: tuple[str, ...]
-    results: tuple[str, ...]
-    found: tuple[str, ...]
-
-    def captured(self, b: Builder) -> list[str]:
-        """What it reads from outside that is no constant."""
-        own = {*self.given, *(x for node in self.nodes for x in node.outputs)}
-        read = dict.fromkeys(x for node in self.nodes for x in node.inputs if x)
-        return [x for x in read if x not in own and b.data(x) is None]
+from modelc.ir.graph import Value
 
 
 def branch_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:
@@ -68,7 +48,7 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
             importer.missing |= set(node.outputs)
             return
         importer.notes.append(f"a run that takes it ends with an error: {refusal}")
-        emit_control(importer, node, "If", (condition,), (one,), {"only": 1 - (k == 0), "refusal": refusal})
+        emit_control(importer.builder, node, "If", (condition,), (one,), {"only": 1 - (k == 0), "refusal": refusal})
         return
     then, other = bodies
     if then is None or other is None:
@@ -81,7 +61,7 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
                 f"expected branches that give {output!r} the same dtype and shape, found {' and '.join(kinds)}; its "
                 f"condition {condition!r} is known only at run time{b.advice(condition)}"
             )
-    emit_control(importer, node, "If", (condition,), (then, other))
+    emit_control(importer.builder, node, "If", (condition,), (then, other))
 
 
 def body_of(
@@ -131,27 +111,3 @@ def visit_body(
         return None
     found = [inner.find(x) for x in wanted]
     return None if any(x in importer.missing for x in found) else found
-
-
-def emit_control(
-    importer: Importing,
-    node: OnnxNode,
-    op: str,
-    inputs: Sequence[str],
-    bodies: Sequence[Body],
-    attrs: Mapping[str, int | str] | None = None,
-    outputs: Sequence[str] | None = None,
-) -> None:
-    """Adds the Node; what its bodies capture, all of them together, follows `inputs`."""
-    b = importer.builder
-    for result in (x for body in bodies for x in body.results if b.sizes.of(x)):
-        raise refuse(node, result, min(b.sizes.of(result)), f"what a run decides about ({op}) gives it")
-    shared = list(dict.fromkeys(x for body in bodies for x in body.captured(b)))
-    graphs = []
-    for k, body in enumerate(bodies, 1 - int((attrs or {}).get("only", 1))):
-        used = {x for n in body.nodes for x in (*n.inputs, *n.outputs) if x}
-        names = dict.fromkeys((*body.given, *shared, *body.results, *sorted(used)))
-        values = {name: b.value(name) for name in names}
-        name = f"{node.name}/{BRANCHES[k] if op == 'If' else 'body'}"
-        graphs.append(Graph(name, (*body.given, *shared), body.results, values, body.nodes))
-    b.emit(node, op, (*inputs, *shared), attrs, node.outputs if outputs is None else outputs, tuple(graphs))

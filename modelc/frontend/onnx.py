@@ -18,8 +18,9 @@ import onnx
 
 from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
+from modelc.frontend.bodies import BRANCHES
 from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.control import BRANCHES, both_branches, branch_of
+from modelc.frontend.control import both_branches, branch_of
 from modelc.frontend.counted import RULES, numbers_of, touched
 from modelc.frontend.fold import FINDING, KEPT, run_node, worth_folding
 from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body

@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 
 from modelc.errors import ModelError, NotKnown
+from modelc.frontend.bodies import Body, emit_control
 from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.control import Body, body_of, emit_control
+from modelc.frontend.control import body_of
 from modelc.frontend.importing import Importing, Scope
 from modelc.ir.control import NO_LIMIT
 from modelc.ir.graph import Value
@@ -164,7 +165,7 @@ def _emit(
         "limit": runs.limit,
     }
     steering = [x for x in (runs.count, runs.condition) if x]
-    emit_control(importer, node, "Loop", (*steering, *states, *parts), (body,), attrs, outputs)
+    emit_control(importer.builder, node, "Loop", (*steering, *states, *parts), (body,), attrs, outputs)
     return None
 
 

@@ -29,7 +29,7 @@ REASONS = {
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
 }
 REASONS_BY_DOMAIN = {
-    "ai.onnx.ml": "of this domain modelc takes linear models, trees, support vectors for regression, and what prepares "
+    "ai.onnx.ml": "of this domain modelc takes linear models, trees, support vectors, and what prepares "
     "numbers for them; strings, maps and sequences are not supported",
     **dict.fromkeys(
         ("com.microsoft.nchwc", "com.ms.internal.nhwc"),

@@ -24,6 +24,7 @@ from modelc.frontend.classical import (
     rows,
     transformed,
 )
+from modelc.frontend.support_vectors import SUPPORT_VECTORS
 from modelc.ir.expr import DTYPES
 from modelc.ops.trees import MISSING, MODES
 
@@ -260,6 +261,7 @@ def _sets(values: Any) -> list[list[float]]:
 
 TREES = {
     **CLASSICAL,
+    **SUPPORT_VECTORS,
     (ML, "TreeEnsembleRegressor"): _regressor,
     (ML, "TreeEnsembleClassifier"): _classifier,
     (ML, "TreeEnsemble"): _ensemble,
