@@ -47,6 +47,7 @@ from modelc.package import (
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import checked_pass, run_passes
+from modelc.passes.fold_constants import FoldConstants
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.quantized import multiplied
 from modelc.plan.program import Compiled, Parameters, plan_program
@@ -298,6 +299,7 @@ class Run:
             units = multiplied(self.target) if self.config.policy.tensorize else ()
             graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
             graphs = [checked_pass(graph, "integer_contractions", IntegerContractions(units)) for graph in graphs]
+            graphs = [checked_pass(graph, "fold_constants", FoldConstants(dequantize=1)) for graph in graphs]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:

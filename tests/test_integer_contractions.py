@@ -144,9 +144,24 @@ def test_channels_are_added_by_what_writes_them(tmp_path: Path) -> None:
     assert len(pads) == 1 and graph.values[pads[0].outputs[0]].shape == (1, 16, 7, 7)  # of zero points, and no other
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_weights_with_any_zero_point_are_bytes_and_a_shift(tmp_path: Path, dtype: str) -> None:
+    """Of convolutions with a border and without, and of matrix products; a channel that fits is not shifted."""
+    zeros = np.array([-100, 0, 90, 127, -128, 5, 0, 64])
+    path = changed(conv_net(tmp_path / "a.onnx", dtype), tmp_path / "b.onnx", "w1_z", lambda z: z + zeros)
+    path = changed(path, tmp_path / "c.onnx", "w2_z", lambda z: z - 77)
+    path = changed(path, tmp_path / "d.onnx", "w3_z", lambda z: z + np.arange(-120, 120, 15))
+    graph = integers(path)
+    same_numbers(path, graph)
+    assert not graph.notes and sum(node.op == "ReduceSum" for node in graph.nodes) == 3
+    assert {"ConvInteger", "MatMulInteger"} <= {node.op for node in graph.nodes}
+    for node in graph.nodes:
+        if node.op in ("ConvInteger", "MatMulInteger"):
+            assert graph.values[node.inputs[1]].dtype == "int8"
+
+
 REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "scales by input channel": (lambda m, p: changed(m, p, "w1", axis=1), "not by output channel"),
-    "weights that do not fit": (lambda m, p: changed(m, p, "w1_z", lambda z: z - 100), "are no int8"),
 }
 
 

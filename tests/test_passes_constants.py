@@ -42,6 +42,29 @@ def test_quantised_weights_stay_quantised():
     assert ops(applied("fold_constants", text)) == ["DequantizeLinear", "Add"]
 
 
+def test_quantised_weights_that_no_contraction_takes_become_real():
+    """By axis, by block, with a last block that is not full, and where NumPy does not do it alone."""
+    text = """
+        input X: float32[2,3]
+        const q: uint8[2,3] = [1, 2, 3, 4, 5, 6]
+        const s: float32[2] = [0.5, 2.0]
+        const z: uint8[2] = [1, 2]
+        const blocks: float32[2,2] = [1.0, 3.0, 5.0, 7.0]
+        const none: uint8[2,2] = [0, 0, 0, 1]
+        const h: float16[] = [0.5]
+        a = DequantizeLinear(q, s, z) axis=0
+        b = DequantizeLinear(q, blocks, none) axis=1 block_size=2
+        c = DequantizeLinear(q, h)
+        d = Cast(c) to="float32"
+        Y = Sum(X, a, b, d)
+        output Y"""
+    after = applied("fold_constants", text, dequantize=1)
+    assert ops(after) == ["Sum"]
+    assert after.constant("a").tolist() == [[0, 0.5, 1], [4, 6, 8]]
+    assert after.constant("b").tolist() == [[1, 2, 9], [20, 25, 35]]
+    assert after.constant("d").tolist() == [[0.5, 1, 1.5], [2, 2.5, 3]]
+
+
 def test_large_weights_are_moved_whatever_the_limit():
     text = f"""
         input X: float32[1, 8]

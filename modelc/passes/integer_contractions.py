@@ -7,7 +7,8 @@ The sum is exact, and what follows it is done to each element in the kernel's ep
 is a constant times the sums of the weights, computed here; where it is known only at run time (DynamicQuantizeLinear),
 the same product is a small kernel. A border of padding holds the zero point, and not zero. An instruction takes whole
 numbers of certain dtypes: activations are stored as those, int8 as uint8 with 128 added, where only that is multiplied
-with int8; and as many channels, for which what writes them writes more.
+with int8; and as many channels, for which what writes them writes more. Weights that less their zero point are no int8
+(uint8 with a zero point far from the middle) are int8 and a shift, by which the sums of activations are multiplied.
 
 Numbers differ from those of the float contraction by its rounding errors alone: next to a tie a whole number may be a
 step away (README, Quantized models).
@@ -15,7 +16,7 @@ step away (README, Quantized models).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -33,9 +34,11 @@ from modelc.passes.quantized import (
     WEIGHTS,
     Multiplied,
     Operand,
+    can_be_narrowed,
     centred_weights,
     depth_of,
     is_dequantized,
+    narrowed,
     operand,
     padded,
     refusal,
@@ -112,7 +115,7 @@ class Integers:
             return None
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
-        weights = centred_weights(e, w)
+        weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
         alpha, beta = (node.attrs.get(k, 1.0) if node.op == "Gemm" else 1.0 for k in ("alpha", "beta"))
@@ -158,6 +161,9 @@ class Integers:
         else:
             w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
             operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
+        w, shift = narrowed(w, columns)
+        window = (w.shape[2:], attrs) if columns == 0 else None
+        sums = summed_up(e, x, zero, window) if shift.any() else ""
         whole = padded(w.shape[summed], depth_of(to, self.units), attrs.get("group", 1))
         assert whole is not None
         if more := whole - w.shape[summed]:
@@ -170,10 +176,13 @@ class Integers:
         total = e.add(operation, (x, e.constant(w, f"{name}_centred", WEIGHTS)), attrs)
         others = tuple(k for k in range(w.ndim) if k != columns)
         offset = -zero * w.astype(np.int64).sum(axis=others) + (0 if bias is None else bias)
-        if not offset.any():
-            return total
         spatial = (1,) * (w.ndim - 2)
-        return e.add("Add", (total, e.constant(offset.reshape(-1, *spatial), f"{name}_offset", "int32")))
+        if offset.any():
+            total = e.add("Add", (total, e.constant(offset.reshape(-1, *spatial), f"{name}_offset", "int32")))
+        if not sums:
+            return total
+        by = e.constant(shift.reshape(-1, *spatial), f"{name}_shift", "int32")
+        return e.add("Add", (total, e.add("Mul", (sums, by))))
 
     def centred(self, e: Editor, m: Match) -> str | None:
         """MatMulInteger and ConvInteger without zero points: they are taken from the sum."""
@@ -184,18 +193,19 @@ class Integers:
             return None
         columns = 0 if node.op == "ConvInteger" else w.ndim - 1
         along = [-1 if k == columns else 1 for k in range(w.ndim)]
+        weights_zero = weights_zero.astype(np.int64)
         weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
         depth = depth_of(dtype, self.units)
         summed = w.shape[1] if columns == 0 else w.shape[0]
-        fits = weights.min(initial=0) >= -SHIFT and weights.max(initial=0) < SHIFT and (columns == 0 or w.ndim == 2)
+        fits = can_be_narrowed(weights, node) and (columns == 0 or w.ndim == 2)
         if not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
             return None
-        known, small = e.data(zero), weights.astype(np.int8)
+        known = e.data(zero)
         if known is not None:
-            return self._sum(e, node, m["a"], small, int(known.item()), m["w"], None)
+            return self._sum(e, node, m["a"], weights, int(known.item()), m["w"], None)
         if columns == 0:  # a border of what is known only at run time
             return None
-        total = self._sum(e, node, m["a"], small, 0, m["w"], None)
+        total = self._sum(e, node, m["a"], weights, 0, m["w"], None)
         sums = e.constant(weights.sum(axis=0), f"{m['w']}_sums", "int32")
         wide = e.add("Cast", (zero,), {"to": "int32"})
         return e.add("Sub", (total, e.add("Mul", (wide, sums))))
@@ -209,7 +219,7 @@ class Integers:
             return None
         sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in known)
         columns = 0 if node.op == "QLinearConv" else w.ndim - 1
-        weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns))
+        weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
         depth = depth_of(e.value(x).dtype, self.units)
         summed = w.shape[1] if columns == 0 else w.shape[0]
         scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
@@ -232,6 +242,23 @@ def stored(e: Editor, x: str, to: str) -> str:
     wide = e.add("Cast", (x,), {"to": "int32"})
     moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
     return e.add("Cast", (moved,), {"to": to})
+
+
+def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:
+    """The int32 sums of `x` less its zero point that a contraction adds up: of rows, or of windows, given by their
+    shape and a convolution's attributes, which float32 has exactly."""
+    axis = len(e.shape(x)) - 1 if window is None else 1
+    wide = e.add("Cast", (x,), {"to": "int32"})
+    if zero:
+        wide = e.add("Sub", (wide, e.constant(np.int32(zero), f"{x}_zero", "int32")))
+    sums = e.add("ReduceSum", (wide, e.constant([axis], f"{x}_axis")), {"keepdims": 1})
+    if window is None:
+        return sums
+    extents, attrs = window
+    ones = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
+    shape = {"kernel_shape": tuple(extents), "group": 1}
+    real = e.add("Conv", (e.add("Cast", (sums,), {"to": "float32"}), ones), {**attrs, **shape})
+    return e.add("Cast", (real,), {"to": "int32"})
 
 
 def with_border(e: Editor, x: str, zero: int, around: Sequence[tuple[int, int]]) -> str:

@@ -21,6 +21,8 @@ WEIGHTS = "int8"
 BYTES = ("int8", "uint8")
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 LARGEST_SUM = (1 << 31) - 1
+LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
+LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 MOST_PADDING = 1.5  # times the channels that are summed
 
@@ -119,15 +121,32 @@ def operand(e: Editor, name: str) -> Operand | None:
     return Operand(node.inputs[0], scale.reshape(-1), zero.astype(np.int64).reshape(-1), axis)
 
 
-def centred_weights(e: Editor, w: Operand) -> Array | None:
-    """Weights less their zero points as int8; None where they do not fit."""
+def centred_weights(e: Editor, w: Operand, node: Node) -> Array | None:
+    """Weights of `node` less their zero points; None where they cannot be int8 and a shift of each column."""
     data = e.data(w.whole)
     if data is None or e.value(w.whole).dtype not in BYTES:
         return None
     along = [-1 if k == w.axis else 1 for k in range(data.ndim)]
     zero = w.zero.reshape(along) if w.zero.size > 1 else w.zero.reshape(())
-    found = data.astype(np.int64) - zero
-    return found.astype(np.int8) if found.min(initial=0) >= -SHIFT and found.max(initial=0) < SHIFT else None
+    found: Array = data.astype(np.int64) - zero
+    return found if can_be_narrowed(found, node) else None
+
+
+def can_be_narrowed(weights: Array, node: Node) -> bool:
+    """Whether weights less their zero points are int8, or become so by a shift, for which windows have to be summed."""
+    if weights.min(initial=0) >= -SHIFT and weights.max(initial=0) < SHIFT:
+        return True
+    summed = LARGEST_BYTE * prod(weights.shape[1:])
+    return "Conv" not in node.op or (node.attrs.get("group", 1) == 1 and summed <= LARGEST_EXACT)
+
+
+def narrowed(weights: Array, columns: int) -> tuple[Array, Array]:
+    """Weights as int8, and how much each of their columns, in dimension `columns`, is below what was given."""
+    others = tuple(k for k in range(weights.ndim) if k != columns)
+    low, high = weights.min(axis=others), weights.max(axis=others)
+    shift = np.where((low >= -SHIFT) & (high < SHIFT), 0, low + SHIFT)
+    along = [-1 if k == columns else 1 for k in range(weights.ndim)]
+    return (weights - shift.reshape(along)).astype(np.int8), shift
 
 
 def depth_of(dtype: str, units: Sequence[Multiplied]) -> int:
@@ -153,9 +172,9 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
         return "both operands are computed, and instructions for bytes need one that is stored in their order"
-    weights, columns = centred_weights(e, w), columns_of(node, e.shape(node.inputs[1]))
+    weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
-        return "weights less their zero points are no int8"
+        return "weights less their zero points are no int8, by channels in groups"
     if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
         return "scales are not by output channel"
     groups = int(node.attrs.get("group", 1))
