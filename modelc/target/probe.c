@@ -4,8 +4,9 @@
  *     probe THREADS BYTES...    one line "name value" each; the last working set is memory, read by all THREADS
  *     probe --only NAME THREADS MILLISECONDS    the nanoseconds of an instruction, of each of THREADS at once
  *
- * Every figure is the best of many short runs, as whatever else the machine does only makes them slower; with --only it
- * is the median, to be compared with the medians of what else is timed by turns with it. */
+ * Every figure is the best of many short runs, as whatever else the machine does only makes them slower (of memory the
+ * median of the best third: see read_slice); with --only it is the median, to be compared with the medians of what else
+ * is timed by turns with it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -207,50 +208,60 @@ static double cache_bandwidth(const char *data, size_t bytes) {
     return (double)bytes * passes / best;
 }
 
-enum { MEMORY_RUNS = 10 };
+enum { CHUNK = 1 << 18, PASSES = 4 };
 
 typedef struct {
     char *data;
     size_t bytes;
     pthread_barrier_t *barrier;
-    double starts[MEMORY_RUNS], stops[MEMORY_RUNS];
+    double rate;
 } slice;
 
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* GB/s of a thread while it reads its slice, from the times of single CHUNKs: whoever else runs here takes milliseconds
+ * away at a time, from some of them. The median of their best third is what it reads undisturbed. */
 static void *read_slice(void *argument) {
     slice *mine = argument;
+    size_t chunks = mine->bytes / CHUNK, count = 0;
+    double *times = malloc(sizeof(double) * chunks * PASSES);
+    if (times == NULL) exit(1);
     memset(mine->data, 1, mine->bytes);
-    for (int run = 0; run < MEMORY_RUNS; run++) {
-        pthread_barrier_wait(mine->barrier);
-        mine->starts[run] = now();
-        read_all(mine->data, mine->bytes, 1);
-        mine->stops[run] = now();
-    }
+    pthread_barrier_wait(mine->barrier);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (size_t k = 0; k < chunks; k++) {
+            double start = now();
+            read_all(mine->data + k * CHUNK, CHUNK, 1);
+            times[count++] = now() - start;
+        }
+    qsort(times, count, sizeof(double), ascending);
+    mine->rate = CHUNK / times[count / 6];
+    free(times);
     return NULL;
 }
 
-/* GB/s of `threads` threads that read a slice of `bytes` each, from the first one's start to the last one's stop. */
+/* GB/s of `threads` threads together, each of which reads a slice of `bytes` at the same time. */
 static double memory_bandwidth(char *data, size_t bytes, int threads) {
     pthread_t ids[threads];
     slice *slices = malloc(sizeof(slice) * (size_t)threads);
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, NULL, (unsigned)threads);
-    size_t share = bytes / (size_t)threads / 4096 * 4096;
+    size_t share = bytes / (size_t)threads / CHUNK * CHUNK;
+    if (slices == NULL || share == 0) exit(1);
     for (int i = 0; i < threads; i++) {
-        slices[i].data = data + (size_t)i * share, slices[i].bytes = share, slices[i].barrier = &barrier;
+        slices[i] = (slice){data + (size_t)i * share, share, &barrier, 0};
         if (pthread_create(&ids[i], NULL, read_slice, &slices[i])) exit(1);
     }
-    for (int i = 0; i < threads; i++) pthread_join(ids[i], NULL);
-    double best = 1e30;
-    for (int run = 0; run < MEMORY_RUNS; run++) {
-        double start = 1e30, stop = 0;
-        for (int i = 0; i < threads; i++) {
-            start = least(start, slices[i].starts[run]);
-            stop = -least(-stop, -slices[i].stops[run]);
-        }
-        best = least(best, stop - start);
+    double rate = 0;
+    for (int i = 0; i < threads; i++) {
+        pthread_join(ids[i], NULL);
+        rate += slices[i].rate;
     }
     free(slices);
-    return (double)share * threads / best;
+    return rate;
 }
 
 enum { SAMPLES = 1 << 16 };
@@ -259,11 +270,6 @@ typedef struct {
     const instruction *what;
     double milliseconds, median;
 } sampling;
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* The median run of one thread. Tile registers are set up by every thread for itself. */
 static void *sample(void *argument) {
