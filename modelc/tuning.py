@@ -38,7 +38,7 @@ from modelc.space.sketch import Floats
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
 from modelc.verify import Report
-from modelc.wholes import Times
+from modelc.wholes import BRIEF, Times, compared
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,9 @@ def _tuned(
     tasks = tasks_of(networks, asked.explorer, asked.seed, threads, learned)
     untuned = np.array([work.seconds for work in tasks.work])
     scheduler = Scheduler(tasks.work, objective(tasks.weights, untuned), seed=asked.seed)
-    watched = Watch(tasks.subjects, tasks.names, scheduler, budget, [network.name for network in networks])
+    names, timed = [network.name for network in networks], _is_target(run.target, where)
+    beside_ort = [_beside_ort(network, threads) for network in networks] if timed and asked.watch else []
+    watched = Watch(tasks.subjects, tasks.names, scheduler, budget, names, beside_ort)
 
     def follow(moment: Moment, subject: Subject) -> None:
         say("tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted")
@@ -286,13 +288,19 @@ def _tuned(
         search = tune_tasks(tasks.subjects, scheduler, _Measuring(measurer), budget, memory, follow)
     notes = (learned.says,) if explorer_class(asked.explorer).learns else ()
     known_to_compile = None if where.command else database
-    timed = _is_target(run.target, where)
     found = []
     for number, network in enumerate(networks):
         with blaming(f"model {network.run.model}"):
             one = made(network, search.subjects, known_to_compile, threads, timed)
         found.append(_result(network, replace(one, notes=(*notes, *one.notes)), search.of(number), database, known))
     return found
+
+
+def _beside_ort(network: Network, threads: int) -> float:
+    """ONNX Runtime's time over the untuned package's; 0 where it does not run the model."""
+    with blaming(f"model {network.run.model}"):
+        times = compared(network.run, network.spec, None, threads, BRIEF)
+    return times.ort_ms / times.untuned_ms
 
 
 def _result(network: Network, one: Made, search: Tuned, database: Database | None, known: int) -> TuneResult:

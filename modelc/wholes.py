@@ -17,6 +17,7 @@ from modelc.verify.check import drawn, for_the_model
 from modelc.verify.engine import Engine, EngineError
 
 SECONDS = 3.0  # of runs of each
+BRIEF = 0.6  # where the ratio is only shown while the model is tuned
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Times:
         return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
 
 
-def compared(run: Run, untuned: PackageSpec, tuned: PackageSpec | None, threads: int) -> Times:
-    """Times both packages of a model and ONNX Runtime on one input of the first variant."""
+def compared(
+    run: Run, untuned: PackageSpec, tuned: PackageSpec | None, threads: int, seconds: float = SECONDS
+) -> Times:
+    """Times both packages of a model and ONNX Runtime on one input of the first variant, for `seconds` each."""
     with TemporaryFolder("tuned") as folder, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, spec in (("untuned", untuned), ("tuned", tuned)):
@@ -60,6 +63,6 @@ def compared(run: Run, untuned: PackageSpec, tuned: PackageSpec | None, threads:
         except EngineError as error:
             engines.pop("ort", None)
             note = f"nothing was timed beside ONNX Runtime: {error}"
-        times = alternating(engines, SECONDS, lambda text: run.stages.progress("compare", text))
+        times = alternating(engines, seconds, lambda text: run.stages.progress("compare", text))
     found = {f"{name}_ms": float(np.median(ms)) for name, ms in times.items()}
     return Times(**found, note=note)

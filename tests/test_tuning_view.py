@@ -22,11 +22,14 @@ def test_standings_say_what_was_found() -> None:
     machine = Machine([s.untuned for s in subjects])
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
     names = {s.key: f"matmul_{k}" for k, s in enumerate(subjects)}
-    watch, seen = Watch(subjects, names, scheduler, budget), list[Standing]()
+    watch, seen = Watch(subjects, names, scheduler, budget, ["m"], [1.5]), list[Standing]()
     tune_tasks(subjects, scheduler, machine, budget, None, lambda m, s: seen.append(watch.after(m, s)), batch=12)
     assert [one.trials for one in seen] == [12, 24, 36, 48] and [one.trials_left for one in seen] == [36, 24, 12, 0]
     last = seen[-1]
     assert last.untuned_seconds == pytest.approx(4e-3) and last.predicted_seconds < 3.6e-3 and last.seconds_left is None
+    (whole,) = last.each
+    assert whole.ort_ratio == pytest.approx(1.5 * 4e-3 / last.predicted_seconds)
+    assert last.to_json()["each"][0]["ort_ratio"] == whole.ort_ratio
     assert sum(one.share for one in last.tasks) == pytest.approx(1) and last.tasks[0].name == "matmul_0"
     assert {one.task: one.gain for one in last.tasks} == {s.key: s.gain for s in subjects}
     assert sum(one.measured for one in last.tasks) == 48
@@ -42,10 +45,11 @@ def test_the_view_shows_time_rate_and_tasks() -> None:
         )
 
     every = tuple(map(one, range(SHOWN + 3)))
-    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding("b\x1b", 0.5e-3, 0.7e-3))
+    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding.of("b\x1b", 0.5e-3, 0.7e-3, 2.0))
     now = Standing(every[0].task, 100.0, 200.0, 840, None, 8.4, 2e-3, 2.5e-3, each, every)
     rest = "840 measured, 8.4/s; 2.000 ms predicted, 1.250 times as fast as untuned"
     assert head(now) == f"1:40, 3:20 left; {rest}" and head(now, 300.0) == f"6:40, 0:00 left; {rest}"
+    assert head(replace(now, each=each[1:])).endswith(f"{rest}, 2.800 times as fast as ONNX Runtime")
     assert head(replace(now, seconds_left=None, trials_left=60)) == f"1:40, 60 measurements left; {rest}"
     shown = io.StringIO()
     with viewing(Console(file=shown, force_terminal=True, width=120, highlight=False)) as view:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
-from modelc.cli.output import complain, config_option, database_of, database_options, print_event, say
+from modelc.cli.output import complain, config_option, database_of, database_options, err, print_event, say
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
@@ -121,7 +121,7 @@ def tune(
             threads=threads,
             database=records,
             progress=follow,
-            watch=watch,
+            watch=watch if as_json or err.is_terminal else None,
             runner=runner,
             aim=Aim(objective, _goals(goals, models), patience),
         )

@@ -40,20 +40,20 @@ def curve(log: Sequence[Moment], title: str) -> str:
     milliseconds = [1e3 * moment.predicted for moment in log]
     low, high = min(milliseconds), max(milliseconds)
     margin = ROOM * (high - low) or ROOM * high
-    across = _Axis(0.0, log[-1].seconds, LEFT, WIDTH - RIGHT)
-    up = _Axis(low - margin, high + margin, HEIGHT - BOTTOM, TOP)
+    across = Axis(0.0, log[-1].seconds, LEFT, WIDTH - RIGHT)
+    up = Axis(low - margin, high + margin, HEIGHT - BOTTOM, TOP)
     svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
     svg.attrib |= {"width": str(WIDTH), "height": str(HEIGHT), "font-family": "sans-serif", "font-size": "12"}
     SubElement(svg, "rect", width="100%", height="100%", fill="white")
-    _text(svg, LEFT, TOP - 12, f"{title}: predicted time, {log[-1].trials} measurements", "start")
+    text(svg, LEFT, TOP - 12, f"{title}: predicted time, {log[-1].trials} measurements", "start")
     for value in across.ticks():
-        _line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
-        _text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
+        line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
+        text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
     for value in up.ticks():
-        _line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
-        _text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
-    _text(svg, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "seconds of measuring", "middle")
-    _text(svg, 6, TOP - 12, "ms", "start")
+        line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
+        text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
+    text(svg, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "seconds of measuring", "middle")
+    text(svg, 6, TOP - 12, "ms", "start")
     points = [(across.at(log[0].seconds), up.at(milliseconds[0]))]
     for moment, value in zip(log[1:], milliseconds[1:], strict=True):  # a step: it is known when the round is over
         points += [(across.at(moment.seconds), points[-1][1]), (across.at(moment.seconds), up.at(value))]
@@ -63,7 +63,7 @@ def curve(log: Sequence[Moment], title: str) -> str:
     return tostring(svg, "unicode") + "\n"
 
 
-class _Axis:
+class Axis:
     """Where the values from `low` to `high` are drawn, between two coordinates."""
 
     def __init__(self, low: float, high: float, start: float, end: float):
@@ -80,11 +80,11 @@ class _Axis:
         return [round(k * step, 12) for k in range(ceil(self.low / step), floor(self.high / step) + 1)]
 
 
-def _line(svg: Element, *ends: float) -> None:
+def line(svg: Element, *ends: float) -> None:
     SubElement(
         svg, "line", dict(zip(("x1", "y1", "x2", "y2"), map("{:.1f}".format, ends), strict=True), stroke="#dddddd")
     )
 
 
-def _text(svg: Element, x: float, y: float, words: str, anchor: str) -> None:
+def text(svg: Element, x: float, y: float, words: str, anchor: str) -> None:
     SubElement(svg, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}).text = words

@@ -59,17 +59,21 @@ def head(now: Standing, later: float = 0.0) -> str:
         left = f"{clock(max(0.0, now.seconds_left - later))} left"
     else:
         left = f"{now.trials_left} measurements left"
-    ratio = now.untuned_seconds / now.predicted_seconds if now.predicted_seconds else 1.0
-    return (
-        f"{clock(now.seconds + later)}, {left}; {now.trials} measured, {now.trials_per_second:.1f}/s; "
-        f"{1e3 * now.predicted_seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned"
+    return f"{clock(now.seconds + later)}, {left}; {now.trials} measured, {now.trials_per_second:.1f}/s; " + predicted(
+        now.predicted_seconds, now.untuned_seconds, now.each[0].ort_ratio if len(now.each) == 1 else None
     )
+
+
+def predicted(seconds: float, untuned: float, ort_ratio: float | None) -> str:
+    """What is predicted, beside what was known of it."""
+    ratio = untuned / seconds if seconds else 1.0
+    beside = "" if ort_ratio is None else f", {ort_ratio:.3f} times as fast as ONNX Runtime"
+    return f"{1e3 * seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned{beside}"
 
 
 def model(one: ModelStanding) -> str:
     """One line for one of several models."""
-    ratio = one.untuned_seconds / one.predicted_seconds if one.predicted_seconds else 1.0
-    return f"  {one.model}: {1e3 * one.predicted_seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned"
+    return f"  {one.model}: {predicted(one.predicted_seconds, one.untuned_seconds, one.ort_ratio)}"
 
 
 def tasks(now: Standing) -> Table:

@@ -31,11 +31,19 @@ class TaskStanding:
 
 @dataclass(frozen=True)
 class ModelStanding:
-    """Predicted seconds of a model, with what was found and without."""
+    """Predicted seconds of a model, with what was found and without. `ort_ratio`: how many times as fast as ONNX
+    Runtime it is predicted to be (None: not known)."""
 
     model: str
     predicted_seconds: float
     untuned_seconds: float
+    ort_ratio: float | None = None
+
+    @staticmethod
+    def of(model: str, predicted: float, untuned: float, beside: float) -> ModelStanding:
+        """`beside` is ONNX Runtime's time over the untuned package's, as wholes (0: not known)."""
+        known = beside * untuned / predicted if beside and predicted else None
+        return ModelStanding(model, predicted, untuned, known)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ class Standing:
 
 class Watch:
     """Remembers when each of `subjects` was last improved. `names` are for people, by the Subject's key; `models` are
-    in the order of the objective's weights."""
+    in the order of the objective's weights, and so is `beside`: ONNX Runtime's time over the untuned package's, as
+    wholes (0: not known)."""
 
     def __init__(
         self,
@@ -77,8 +86,10 @@ class Watch:
         scheduler: Scheduler,
         budget: Budget,
         models: Sequence[str] = ("",),
+        beside: Sequence[float] = (),
     ) -> None:
         self.models = tuple(models)
+        self.beside = tuple(beside) or (0.0,) * len(self.models)
         self.subjects, self.names, self.scheduler, self.budget = subjects, names, scheduler, budget
         self._gains = {subject.key: subject.gain for subject in subjects}
         self._improved: dict[str, float] = {}
@@ -119,6 +130,6 @@ class Watch:
             trials_per_second=moment.trials / max(spent, 1e-9),
             predicted_seconds=sum(predicted),
             untuned_seconds=sum(untuned),
-            each=tuple(map(ModelStanding, self.models, predicted, untuned)),
+            each=tuple(map(ModelStanding.of, self.models, predicted, untuned, self.beside)),
             tasks=tuple(sorted(tasks, key=lambda one: -one.share)),
         )
