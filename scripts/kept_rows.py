@@ -45,7 +45,11 @@ class Kept:
         """The rows of an earlier run with the same settings. Raises SystemExit if its settings were others."""
         about = {"modelc": __version__, "target": target.key}
         about |= {key: getattr(options, key) for key in (count, "seed", "constants")}
-        path: Path | None = options.json
+        return cls.at(options.json, about)
+
+    @classmethod
+    def at(cls, path: Path | None, about: Row) -> Kept:
+        """The rows of the file `path`, if there are some. Raises SystemExit if its settings were others."""
         if path is None or not path.exists():
             return cls(path, about, [])
         data = json.loads(path.read_text())

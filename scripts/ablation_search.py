@@ -1,0 +1,212 @@
+"""What the parts of the search are worth (Ansor's figures 7 and 10): curves of one network at an equal number of
+measurements, each with one part missing or replaced.
+
+    python scripts/ablation_search.py NAME [--ways WAY...] [--budget 1000|5m] [--seeds 1] [--target NAME|FILE.yaml]
+                                      [--threads N] [--dir models] [--out docs/ablation]
+
+    evolve               as `modelc tune` searches
+    no learned cost      evolution by the analytic cost and what is measured nearby alone
+    limited space        evolution on the one Sketch that holds the untuned schedule's family
+    no task scheduler    every Task gets as many rounds as every other
+    random, ppo, construct    the other explorers, on the same space
+
+A curve is the untuned network's predicted time over the tuned one's after each round; no way profits from what another
+has measured. Prints the last point of each and the measurements that `evolve` needed to be as good; OUT/NAME.json has
+all curves as they come (the same command goes on after what it has), OUT/NAME.svg draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+import numpy as np
+from bench_networks import model_file
+from fetch_models import catalogue
+from kept_rows import MODELS, Kept, Row
+
+from modelc import __version__
+from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line, text
+from modelc.config import load_config
+from modelc.measure import Measurement, Measurer
+from modelc.networks import Network, Tasks, tasks_of
+from modelc.pipeline import Run
+from modelc.search.evolve import Evolve
+from modelc.search.learned import LearnedCost
+from modelc.search.objectives import Aim
+from modelc.search.population import Space
+from modelc.search.scheduler import Scheduler
+from modelc.search.tune import Budget, Moment, Subject, tune_tasks
+from modelc.target import load_target
+
+ROOT = Path(__file__).resolve().parent.parent
+COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555")
+
+
+class InTurn(Scheduler):
+    """Gives every Task as many rounds as every other, whatever they bring."""
+
+    def next(self, busy: Collection[int] = ()) -> int | None:
+        left = [k for k in range(len(self.work)) if k not in self.exhausted and k not in busy]
+        return min(left, key=lambda k: len(self.histories[k]), default=None)
+
+
+class Limited(Space):
+    """The one Sketch of the best that is constructed: what a template would have."""
+
+    def __init__(self, whole: Space) -> None:
+        super().__init__(whole.task, whole.target, cores=whole.cores)
+        number = int(whole.constructed(whole.cores)[0, 0])
+        name = whole.sketches[number].name
+        self.sketches = tuple(s for s in self.sketches if s.name == name)[:1]
+        self.scales = np.ones(1)
+        self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
+        self.sizes = np.ones((1, max(1, *self.widths)), np.int64)
+        self.sizes[0, : len(self.sketches[0].sizes)] = self.sketches[0].sizes
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one curve is searched. `learns`: with the learned cost; `prepared` changes the Tasks before."""
+
+    explorer: str = "evolve"
+    learns: bool = True
+    scheduler: type[Scheduler] = Scheduler
+    prepared: Callable[[Tasks, int], Tasks] = lambda tasks, seed: tasks
+
+
+def unlearned(tasks: Tasks, seed: int) -> Tasks:
+    return explored(tasks, lambda s: Evolve(s.explorer.space, seed))
+
+
+def limited(tasks: Tasks, seed: int) -> Tasks:
+    return explored(tasks, lambda s: Evolve(Limited(s.explorer.space), seed, s.explorer.learned))
+
+
+def explored(tasks: Tasks, explorer: Callable[[Subject], Evolve]) -> Tasks:
+    return replace(tasks, subjects=tuple(replace(s, explorer=explorer(s)) for s in tasks.subjects))
+
+
+WAYS: dict[str, Way] = {
+    "evolve": Way(),
+    "no learned cost": Way(prepared=unlearned),
+    "limited space": Way(prepared=limited),
+    "no task scheduler": Way(scheduler=InTurn),
+    "random": Way("random"),
+    "ppo": Way("ppo"),
+    "construct": Way("construct"),
+}
+
+
+class Measuring:
+    """A Measurer as rounds ask for it, with constants as cold as each Subject says."""
+
+    def __init__(self, measurer: Measurer) -> None:
+        self.measurer, self.ahead = measurer, measurer.lead
+
+    def submit(self, subject: Subject, candidate) -> int:
+        return self.measurer.submit(self.measurer.subject(subject.task, subject.cold_bytes), candidate)
+
+    def result(self) -> tuple[int, Measurement]:
+        return next(self.measurer.results())
+
+
+def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> Row:
+    """The curve of one way: measurements, seconds and speed after each round."""
+    tasks = way.prepared(tasks_of([network], way.explorer, seed, threads, LearnedCost(seed)), seed)
+    estimated = np.array([work.seconds for work in tasks.work])
+    scheduler = way.scheduler(tasks.work, Aim().of([network.name])(tasks.weights, estimated), seed=seed)
+    points: list[list[float]] = []
+
+    def after(moment: Moment, _: Subject) -> None:
+        best, gains = scheduler.seconds, np.array([s.gain for s in tasks.subjects])
+        (tuned,), (untuned,) = map(scheduler.objective.networks, (best, best * gains))
+        points.append([moment.trials, round(moment.seconds, 2), round(float(untuned / tuned), 5)])
+
+    with Measurer(network.run.target, threads=threads, flush=network.run.config.flush_denormals) as measurer:
+        found = tune_tasks(tasks.subjects, scheduler, Measuring(measurer), budget, None, after)
+    return {"points": points, "rate": found.rate, "search_share": found.share, "ended": found.ended}
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """For each way the last speed, in the middle of its seeds, and what `evolve` needed for it."""
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    lines = []
+    for way in ways:
+        own = [row for row in rows if row["way"] == way]
+        last = statistics.median(row["points"][-1][2] for row in own if row["points"])
+        trials = statistics.median(row["points"][-1][0] for row in own if row["points"])
+        lines.append(f"{way:20} {last:.3f} times as fast as untuned after {trials:.0f} measurements")
+        best = [p for row in rows if row["way"] == "evolve" for p in row["points"] if p[2] >= last]
+        if way != "evolve" and best:
+            lines[-1] += f"; evolve was after {min(p[0] for p in best):.0f}"
+    return lines
+
+
+def drawn(rows: Sequence[Row], title: str) -> str:
+    """SVG: speed over measurements, a curve for each way (the first seed's)."""
+    shown: dict[str, Row] = {}
+    for row in rows:
+        if row["points"]:
+            shown.setdefault(row["way"], row)
+    most = max(row["points"][-1][0] for row in shown.values())
+    high = max(p[2] for row in shown.values() for p in row["points"])
+    across, up = Axis(0.0, most, LEFT, WIDTH - RIGHT), Axis(1.0, high * 1.02, HEIGHT - BOTTOM, TOP)
+    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    svg.attrib |= {"width": str(WIDTH), "height": str(HEIGHT), "font-family": "sans-serif", "font-size": "12"}
+    SubElement(svg, "rect", width="100%", height="100%", fill="white")
+    text(svg, LEFT, TOP - 12, f"{title}: times as fast as untuned, over measurements", "start")
+    for value in across.ticks():
+        line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
+        text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
+    for value in up.ticks():
+        line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
+        text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
+    for k, (way, row) in enumerate(shown.items()):
+        colour = COLOURS[k % len(COLOURS)]
+        points = " ".join(f"{across.at(p[0]):.1f},{up.at(p[2]):.1f}" for p in row["points"])
+        SubElement(svg, "polyline", {"points": points, "fill": "none", "stroke": colour, "stroke-width": "2"})
+        SubElement(svg, "text", x=str(WIDTH - RIGHT - 130), y=str(HEIGHT - BOTTOM - 8 - 15 * k), fill=colour).text = way
+    indent(svg)
+    return tostring(svg, "unicode") + "\n"
+
+
+def main() -> None:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="a network of scripts/bench_networks.py")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY")
+    parser.add_argument("--budget", default="1000", help="of each curve: measurements, or a time (default 1000)")
+    parser.add_argument("--seeds", type=int, default=1, help="curves of each way (default 1)")
+    parser.add_argument("--target", default="native")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dir", type=Path, default=MODELS, help="where the models are")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ablation", help="the folder of curves")
+    given = parser.parse_args()
+    budget, target = Budget.parse(given.budget), load_target(given.target)
+    given.out.mkdir(parents=True, exist_ok=True)
+    about = {"modelc": __version__, "target": target.key, "network": given.name}
+    about |= {"budget": given.budget, "threads": given.threads}
+    kept = Kept.at(given.out / f"{given.name}.json", about)
+    labels = {f"{way} {seed}": (way, seed) for seed in range(given.seeds) for way in given.ways}
+    with tempfile.TemporaryDirectory(prefix="modelc-ablation-") as folder:
+        shape = catalogue().get(given.name, {}).get("shape")
+        shapes = ({key: tuple(extents) for key, extents in shape.items()},) if shape else ({},)
+        run = Run(model_file(given.name, given.dir, print), "", target, load_config(), shapes)
+        network = Network.of(given.name, run, Path(folder) / "network.modelc")
+        for label, (way, seed) in labels.items():
+            if kept.find(label) is None:
+                kept.add({"task": label, "way": way, **searched(network, WAYS[way], budget, seed, given.threads)})
+                print(f"{label} is done", flush=True)
+    rows = kept.of_tasks(labels)
+    (given.out / f"{given.name}.svg").write_text(drawn(rows, given.name))
+    print(*summary(rows), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
