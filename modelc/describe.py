@@ -20,6 +20,7 @@ from modelc.frontend.surgery import summary
 from modelc.frontend.uses import Uses
 from modelc.inputs import Flags
 from modelc.package import FixedInput, read_package
+from modelc.package.spec import Plan
 
 SHOWN = 8  # numbers of a constant
 
@@ -54,7 +55,10 @@ def _package(path: Path) -> dict[str, Any]:
         "check_addresses": m.check_addresses,
         "checks": sum(len(step.checks) for step in first.steps),
         "variants": [
-            {"inputs": [asdict(t) for t in plan.inputs], "outputs": [asdict(t) for t in plan.outputs]}
+            {
+                "inputs": [asdict(t) for t in plan.inputs],
+                "outputs": [_output(plan, k) for k in range(len(plan.outputs))],
+            }
             for plan in m.variants
         ],
         "constants": [_constant(one) for one in m.constants],
@@ -70,6 +74,11 @@ def _package(path: Path) -> dict[str, Any]:
         "notes": list(m.notes),
         "verification": m.verification,
     }
+
+
+def _output(plan: Plan, k: int) -> dict[str, Any]:
+    """With the axes along which the shape says no more than how much there can be."""
+    return {**asdict(plan.outputs[k]), "at_most": [size.axis for size in plan.sizes if size.output == k]}
 
 
 def _constant(one: FixedInput) -> dict[str, Any]:

@@ -44,7 +44,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
         STEERED,
     ),
     ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and shapes",
-    ("", "Loop"): "what it carries keeps its shape where it is not unrolled; of what it hands out the length is known",
+    ("", "Loop"): "what it carries keeps its shape where it is not unrolled; a limit is known to what it hands out",
     ("", "Scan"): "from operator set 9 on",
     **dict.fromkeys(
         (("", x) for x in ("SequenceAt", "SequenceErase", "SequenceInsert", "SplitToSequence")),

@@ -19,15 +19,17 @@ from onnx import TensorProto, helper, numpy_helper
 from test_kernels_cross import emulator_of
 
 import modelc
-from modelc.codegen import opaque, opaque_finding
-from modelc.errors import ModelError, PackageError, VerificationError
-from modelc.frontend.onnx import import_model
+from modelc.errors import ModelError, PackageError
+from modelc.frontend.onnx import import_model, unsupported
 from modelc.ir.graph import actual
 from modelc.ops import evaluate_graph, in_float64
 from modelc.package import read_package, run_emulated
 from modelc.runtime import ModelError as LoadedError
 from modelc.runtime import load
 from modelc.target import load_target
+from modelc.verification import _layers as layers_of
+from modelc.verify.compare import BF16
+from modelc.verify.judge import Judge
 
 Feeds = dict[str, np.ndarray]
 F, I = TensorProto.FLOAT, TensorProto.INT64
@@ -318,16 +320,22 @@ def test_a_package_is_verified_with_the_sizes_that_onnx_runtime_has(tmp_path: Pa
             agree(model.run(feed), session.run(None, feed), case.outputs)
 
 
-def test_a_wrong_size_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_less(*given: Any) -> Any:
-        body = opaque_finding.non_zero(*given)
-        return body.__class__(body.helpers, body.statements.replace("y0[0] = count", "y0[0] = count / 2"), body.extent)
+def test_kernel_by_kernel(packages: Path) -> None:
+    """What a kernel writes is compared as far as there is something of it."""
+    package = read_package(compiled("detector", packages))
+    found = layers_of(package, packages / "detector.onnx", CASES["detector"].feeds[3], 1e-3, 1e-4, BF16)
+    assert {"chosen", "top", "score"} <= {one.value for one in found}
+    assert all(one.distance.passed for one in found)
+    said = modelc.inspect(package.path)["variants"][0]["outputs"]
+    assert [(one["shape"], one["at_most"]) for one in said] == [((5, 6), [0]), ((15, 6), [0]), ((15, 3), [0])]
 
-    monkeypatch.setitem(opaque.IMPLEMENTATIONS, "non_zero", one_less)
-    case = rows([], "nz")
-    with pytest.raises(VerificationError, match="nz"):
-        modelc.compile(saved(case, tmp_path / "m.onnx"), output=tmp_path / "p", database=False)
-    assert not (tmp_path / "p").exists()
+
+def test_a_wrong_size_is_a_failure(tmp_path: Path) -> None:
+    path, feed = saved(rows([], "r nz"), tmp_path / "m.onnx"), ROWS[0]
+    r, nz = ort.InferenceSession(path.read_bytes()).run(None, feed)
+    judge = Judge(path, {}, 1e-3, 1e-4)
+    for ours, passed in (({"r": r, "nz": nz}, True), ({"r": r[:-1], "nz": nz[:, :-1]}, False)):
+        assert [one.passed for one in judge.compare(ours, {"r": r, "nz": nz}, feed)] == [passed, passed]
 
 
 def test_on_another_machine(tmp_path: Path) -> None:
@@ -401,6 +409,56 @@ def test_damaged_sizes(packages: Path, tmp_path: Path) -> None:
         if wrong != {"output": 0, "axis": 2}:  # an axis is the library's business
             with pytest.raises(LoadedError, match="damaged"):
                 load(package)
+
+
+# --- what a loop collects -----------------------------------------------------------------------------------------
+
+
+def collecting() -> Case:
+    """v = 2 v, and a selection of v's elements is counted, until a sum reaches a limit, but ten times at most."""
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            N("Add", ["v", "v"], ["twice"]),
+            N("ReduceSum", ["twice"], ["s"], keepdims=0),
+            N("Less", ["s", "limit"], ["again"]),
+            N("Greater", ["twice", "limit"], ["big"]),
+            N("NonZero", ["big"], ["where"]),
+            N("Size", ["where"], ["many"]),
+        ],
+        "body",
+        [info("i", I, []), info("go", TensorProto.BOOL, []), info("v", F, [2, 4])],
+        [onnx.ValueInfoProto(name=name) for name in ("again", "twice", "twice_out", "many")],
+    )
+    body.node.append(N("Neg", ["twice"], ["twice_out"]))
+    nodes = [
+        N("Less", ["start", "limit"], ["begin"]),
+        N("Loop", ["ten", "begin", "x"], ["last", "every", "number"], body=body),
+        N("Shape", ["every"], ["shape"]),
+        N("ReduceSum", ["every", "z"], ["total"], keepdims=0),
+        N("Where", ["mask", "every", "every"], ["same"]),
+    ]
+    x = RNG.uniform(0.1, 1, (2, 4)).astype(np.float32)
+    start = np.zeros((), np.float32)
+    feeds = [{"x": x, "start": start, "limit": np.asarray(n, np.float32)} for n in (0.1, 60, 7, 1e9)]
+    feeds += [{**feeds[0], "start": np.asarray(2, np.float32)}]
+    constants = {"ten": ints(10)[0], "z": ints(0), "mask": np.array([[True, False, True, True]])}
+    return Case(nodes, ("last", "every", "number", "shape", "total", "same"), constants, feeds)
+
+
+def test_what_a_loop_collects_is_as_long_as_it_ran(tmp_path: Path) -> None:
+    case = collecting()
+    path = saved(case, tmp_path / "m.onnx")
+    assert not unsupported(path)
+    session, graph, lengths = ort.InferenceSession(path.read_bytes()), import_model(path), set()
+    modelc.compile(path, output=tmp_path / "p", database=False, verify=False)
+    with load(tmp_path / "p") as model:
+        for feed in case.feeds:
+            wanted = session.run(None, feed)
+            agree(actual(evaluate_graph(graph, feed)), wanted, case.outputs)
+            agree(model.run(feed), wanted, case.outputs)
+            lengths.add(len(wanted[1]))
+    assert {0, 1, 10} < lengths
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

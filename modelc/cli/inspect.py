@@ -70,7 +70,9 @@ def _print_package(found: dict[str, Any]) -> None:
     for k, variant in enumerate(found["variants"]):
         for kind in ("inputs", "outputs"):
             for t in variant[kind]:
-                say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}{list(t['shape'])}")
+                most = t.get("at_most", ())
+                shape = ", ".join(f"at most {n}" if axis in most else f"{n}" for axis, n in enumerate(t["shape"]))
+                say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in found["dtypes"].items())
     say(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
     made = ", ".join(f"{count} of {name}" for name, count in found["intrinsics"].items())

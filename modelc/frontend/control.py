@@ -80,6 +80,7 @@ def body_of(
     inner.names |= {**known, **{formal: value.name for formal, value in given.items()}}
     b.values |= {value.name: value for value in given.values()}
     outside, b.nodes = b.nodes, []
+    made = dict(b.sizes.made)
     try:
         found = visit_body(importer, graph, f"{node.name}/", node.source, inner, wanted)
         if found is None:
@@ -93,7 +94,7 @@ def body_of(
             results.append(b.emit(through, "Identity", (name,), outputs=(result,)))
         return Body(tuple(b.nodes), tuple(value.name for value in given.values()), tuple(results), tuple(found))
     finally:
-        b.nodes = outside
+        b.nodes, b.sizes.made = outside, made
 
 
 def visit_body(

@@ -43,6 +43,7 @@ from modelc.frontend.structure import (
 from modelc.frontend.types import inferred_bytes
 from modelc.frontend.unroll import unroll
 from modelc.frontend.uses import Uses, advised
+from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, size_name
 
 
@@ -159,7 +160,7 @@ class Importer(Importing):
             return
         numbers = numbers_of(b, node, proto, scope.versions) if sized else None
         if numbers is not None and all(b.sizes.marked(int(x)) is None for x in numbers.reshape(-1)):
-            self._put(node.outputs, (numbers,))
+            self._put(node.outputs, (numbers.astype(DTYPES[b.value(node.inputs[0]).dtype]),))
             return
         if node.domain == "" and (scope.around is not None or scope.prefix):
             refuse_inner(node)

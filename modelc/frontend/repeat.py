@@ -17,8 +17,10 @@ from modelc.frontend.control import body_of
 from modelc.frontend.importing import Importing, Scope
 from modelc.ir.control import NO_LIMIT
 from modelc.ir.graph import Value
+from modelc.ops.found import ROOM
 
 LEAST_INT64 = -(1 << 63)
+MOST_COLLECTED = 1 << 16  # iterations that there is room for where a run decides how many there are
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
         runs = Runs(min(1, limit) if limit != NO_LIMIT else 1, runs.count, runs.condition)
     handed = list(body.results[1 + len(states) :])
     wanted = [name for name in node.outputs[len(states) :] if name]
-    if wanted and (runs.steered_by or asks or runs.limit == NO_LIMIT):
+    counts = bool(wanted) and bool(runs.steered_by or asks or runs.limit == NO_LIMIT)
+    if counts:
+        runs = Runs(_most(b, runs), runs.count, runs.condition)
+    if counts and not ROOM <= runs.limit <= MOST_COLLECTED:
         steering = runs.steered_by
         advice = b.advice(steering) if steering else ", and whether it goes on is computed by its body"
         return f"{why}, so the length of {', '.join(map(repr, wanted))} is not known when compiling{advice}"
@@ -77,12 +82,48 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
     made = Body(body.nodes, body.given, (*asks, *results, *handed), body.found)
     outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
     ends = [outputs[k] for k in range(len(states)) if k not in kept] + outputs[len(states) :]
+    if counts:
+        carried, made, ends = _counted(b, node, number.name, carried, made, ends, len(asks))
     problem = _emit(importer, node, runs, carried, (), made, ends, bool(asks), why)
+    if counts and problem is None:
+        b.sizes.bounds[ends[len(carried) - 1]] = runs.limit
+        for name in wanted:
+            b.sizes.give(name, {0: ends[len(carried) - 1]})
     for k in kept if problem is None else ():
         if outputs[k]:
             through = OnnxNode("Identity", "", 1, f"{node.name}/{outputs[k]}", (), (outputs[k],), {}, node.source)
             importer.hand(through, outputs[k], states[k])
     return problem
+
+
+def _most(b: Builder, runs: Runs) -> int:
+    """How many iterations there can be, as far as that is known; -1 where nothing says it."""
+    elements = b.sizes.elements.get(runs.count)
+    if elements is None:
+        return runs.limit
+    return int(b.sizes.bounded(elements).reshape(-1)[0])
+
+
+def _counted(
+    b: Builder, node: OnnxNode, number: str, carried: Sequence[str], body: Body, ends: Sequence[str], asks: int
+) -> tuple[list[str], Body, list[str]]:
+    """What the loop carries, its body and its outputs, with the number of iterations as one state more."""
+    outside, b.nodes = b.nodes, list(body.nodes)
+    try:
+        following = b.fresh(f"{node.name}/following")
+        b.emit(node, "Add", (number, b.constant(np.asarray(1, np.int64), f"{node.name}/one")), outputs=(following,))
+        nodes = tuple(b.nodes)
+    finally:
+        b.nodes = outside
+    before = b.value(number)
+    at, last = asks + len(carried), len(carried)
+    state = Value(b.fresh(f"{node.name}/before"), before.dtype, before.shape)
+    b.values[state.name] = state
+    given = (*body.given[: 1 + last], state.name, *body.given[1 + last :])
+    results = (*body.results[:at], following, *body.results[at:])
+    none = b.constant(np.asarray(0, np.int64), f"{node.name}/none")
+    count = b.fresh(f"{node.name}/count")
+    return [*carried, none], Body(nodes, given, results, body.found), [*ends[:last], count, *ends[last:]]
 
 
 def repeated_scan(

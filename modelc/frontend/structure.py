@@ -22,7 +22,7 @@ OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "If", "Scan", *ON_SEQUENCES}
 REASONS = {
-    "Loop": "how often it runs depends on data, so the length of what it hands out is not known when compiling",
+    "Loop": "how often it runs at most depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
     "Range": "the shape of its result depends on data, and shapes are fixed when compiling",
@@ -179,7 +179,8 @@ class Lack:
                 self._look_into(name, node, versions, constants, depth)
         elif op == "Loop" and domain == "":
             if any(x and x not in constants for x in node.input[:2]):
-                if any(node.output[len(node.input) - 2 :]):
+                unbounded = not node.input[0] or node.input[0] not in constants
+                if unbounded and any(node.output[len(node.input) - 2 :]):
                     self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
                 self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):

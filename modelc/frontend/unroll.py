@@ -65,10 +65,11 @@ def _loop(importer: Importing, body: Body) -> str | None:
     count = int(_one(b.data(node.input(0)), node)) if node.input(0) else ENDLESS
     go = bool(_one(b.data(node.input(1)), node)) if node.input(1) else True
     handed: list[list[str]] = [[] for _ in range(scans)]
-    done, before = 0, len(b.nodes)
+    done, before, made = 0, len(b.nodes), dict(b.sizes.made)
     while go and done < count:
         if (done + 1) * body.size > MOST_UNROLLED:
             del b.nodes[before:]
+            b.sizes.made = made
             why = f"unrolled, it would be more than {MOST_UNROLLED} nodes (MOST_UNROLLED)"
             return repeated_loop(importer, node, graph, body.outer, why)
         number = b.constant(np.asarray(done, np.int64), f"{node.name}/iteration")
@@ -78,6 +79,7 @@ def _loop(importer: Importing, body: Body) -> str | None:
             return ""
         if b.data(results[0]) is None:
             del b.nodes[before:]
+            b.sizes.made = made
             return repeated_loop(importer, node, graph, body.outer, "whether it goes on depends on data")
         go = bool(_one(b.data(results[0]), node))
         states = results[1 : 1 + len(states)]

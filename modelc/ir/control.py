@@ -11,7 +11,7 @@ wrong with the other, which ends the run.
 The attributes of a Loop: `counted` and `asked` say whether it is given a count and a condition, `asks` whether its body
 computes the next one; it carries `states`, goes along the first dimension of `parts` values, and makes at most `limit`
 iterations (-1: no limit). What it hands out are its last states, and of each `handed` value all of them, stacked: then
-it makes just `limit` iterations.
+there is a limit, for which there is room; what fewer iterations leave of it is zero here, and anything in a kernel.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def captured(op: str, attrs: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def run_control(op: str, attrs: Mapping[str, Any], inputs: Sequence[Array], bodies: Sequence[Body]) -> list[Array]:
-    """Every output of an If or a Loop. What a Loop hands out is empty where it makes no iteration: the caller knows the
-    shape."""
+    """Every output of an If or a Loop. What a Loop hands out is missing where it makes no iteration: the caller knows
+    the shape."""
     if op == "If":
         taken = bool(inputs[0].reshape(-1)[0])
         if "only" in attrs and taken != bool(attrs["only"]):
@@ -86,4 +86,6 @@ def run_control(op: str, attrs: Mapping[str, Any], inputs: Sequence[Array], bodi
         states = found[: form.states]
         handed.append(found[form.states :])
         done += 1
-    return [*states, *(np.stack(values) for values in zip(*handed, strict=True))]
+    room = form.limit - done if form.limit != NO_LIMIT else 0
+    stacked: list[Array] = [np.stack(values) for values in zip(*handed, strict=True)]
+    return [*states, *(np.pad(x, [(0, room)] + [(0, 0)] * (x.ndim - 1)) for x in stacked)]

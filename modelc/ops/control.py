@@ -62,8 +62,10 @@ def _loop_infer(node: Node, inputs: Inputs) -> Types:
     if results[: form.states] != states:
         fail(node, f"expected its body to carry {_all(tuple(states))}, found {_all(tuple(results[: form.states]))}")
     handed = results[form.states :]
-    if (handed or parts) and (form.limit == NO_LIMIT or form.counted or form.asked or form.asks):
-        fail(node, "expected a number of iterations that is known, for it hands out what each of them makes")
+    if parts and (form.limit == NO_LIMIT or form.counted or form.asked or form.asks):
+        fail(node, "expected a number of iterations that is known, for it goes along a value")
+    if handed and form.limit == NO_LIMIT:
+        fail(node, "expected a limit of its iterations, for it hands out what each of them makes")
     return (*states, *((dtype, (form.limit, *shape)) for dtype, shape in handed))
 
 

@@ -18,7 +18,7 @@ from modelc.ops.operator import Definition, Inputs, fail
 
 DEPENDS = "has a size that depends on data"
 Counts = Mapping[int, str]  # axis -> what says how much there is
-OPAQUE = {"roi_align": ("x1", "x2")}  # operands whose first dimension is that of the results
+OPAQUE = {"roi_align": ("x1", "x2"), "trees": ("x0",)}  # operands whose first dimension is that of the results
 
 
 def carried(

@@ -378,8 +378,6 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
         ranks = [len(t.shape) for t in plan.outputs]
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
-        if plan.sizes != first.sizes:
-            raise PackageError(f"variant {number} of {where} has other sizes that depend on data than variant 0")
         for argument in (a for one in plan.control for a in one.arguments):
             _check_argument(argument, 1, plan, params_bytes, "control flow")
         end = 0

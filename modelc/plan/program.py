@@ -215,9 +215,9 @@ def plan_program(
     states: Mapping[str, str] | None = None,
 ) -> Plan:
     """The steps of `program` with the kernels `compiled` (by Task.hash); `checked`: what they compute addresses from is
-    checked first. With `expose`, what would lie in the arena is an output, stored as the kernels write it, under its
-    own name: for looking at what every kernel computed. `states` are inputs that the handle keeps, and the outputs that
-    they are after a run."""
+    checked first. With `expose`, what would lie in the arena, and sizes that depend on data, are outputs, stored as the
+    kernels write them, under their own names: for looking at what every kernel computed. `states` are inputs that the
+    handle keeps, and the outputs that they are after a run."""
     _check_boundary(program)
 
     def body(inner: Program) -> Plan:
@@ -229,8 +229,8 @@ def plan_program(
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
-    given = [name for name in program.outputs if name not in states.values() and sized(name) is None]
-    extents = {name: found for name in program.outputs if (found := sized(name)) is not None}
+    extents = {} if expose else {name: found for name in program.outputs if (found := sized(name)) is not None}
+    given = [name for name in program.outputs if name not in states.values() and name not in extents]
     kept = tuple(made.state(_tensor(program.values[one]), other) for one, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(given)}
