@@ -52,11 +52,14 @@ class LayoutSettings:
 @dataclass(frozen=True)
 class Inputs:
     """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
-    (a number, true or false, a list of them, the path of a .npy file) for inputs."""
+    (a number, true or false, a list of them, the path of a .npy file) for inputs; outputs that inputs become after a
+    run; dimensions along which inputs may be shorter, and what they are filled up with if not with zeros."""
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    pad_dims: tuple[str, ...] = ()
+    pad_values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Config:
                 "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
                 "constants": dict(self.inputs.constants),
                 "states": dict(self.inputs.states),
+                "pad_dims": list(self.inputs.pad_dims),
+                "pad_values": dict(self.inputs.pad_values),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -170,9 +175,14 @@ def parse_config(tree: Any, source: str) -> Config:
 
 def _inputs(tree: Any, source: str) -> Inputs:
     if isinstance(tree, dict):
-        tree = {"states": {}, **tree}  # which configurations, and choices, of before it lack
-    section = _section(tree, source, "inputs", ("dims", "constants", "states"))
-    for key in ("dims", "constants", "states"):
+        tree = {
+            "states": {},
+            "pad_dims": [],
+            "pad_values": {},
+            **tree,
+        }  # configurations, and choices, of before lack them
+    section = _section(tree, source, "inputs", ("dims", "constants", "states", "pad_dims", "pad_values"))
+    for key in ("dims", "constants", "states", "pad_values"):
         if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
             raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
     dims = {}
@@ -193,7 +203,13 @@ def _inputs(tree: Any, source: str) -> Inputs:
     for name, value in section["states"].items():
         if not isinstance(value, str):
             raise ConfigError(f"{source}: inputs.states.{name} is {shown(value)}; expected the name of an output")
-    return Inputs(dims, section["constants"], section["states"])
+    padded = section["pad_dims"]
+    if not isinstance(padded, list) or not all(isinstance(name, str) for name in padded):
+        raise ConfigError(f"{source}: inputs.pad_dims is {shown(padded)}; expected a list of names")
+    for name, value in section["pad_values"].items():
+        if not isinstance(value, int | float):
+            raise ConfigError(f"{source}: inputs.pad_values.{name} is {shown(value)}; expected a number")
+    return Inputs(dims, section["constants"], section["states"], tuple(dict.fromkeys(padded)), section["pad_values"])
 
 
 def check_precision(value: Any, place: str) -> str:

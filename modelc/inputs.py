@@ -17,6 +17,7 @@ from modelc.errors import ModelError
 from modelc.frontend.steering import Given, Steered, looked_at, steerable, steered
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
+from modelc.package.padding import Padding
 from modelc.verify.check import check_feed, without_constants
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -24,15 +25,30 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Flags:
-    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant."""
+    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant; --state, --pad-dim and
+    --pad-value."""
 
     shapes: tuple[Shapes, ...] = ()
     dims: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     constants: Mapping[str, Given] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    pad_dims: tuple[str, ...] = ()
+    pad_values: Mapping[str, float] = field(default_factory=dict)
 
     def over(self, inputs: Inputs) -> Flags:
         """These flags with the configuration's in place of those that are not given."""
-        return Flags(self.shapes, {**inputs.dims, **self.dims}, {**inputs.constants, **self.constants})
+        return replace(self, dims={**inputs.dims, **self.dims}, constants={**inputs.constants, **self.constants})
+
+    def kept(self, config: Config) -> Config:
+        """The configuration with more states and padded dimensions, and other numbers to fill inputs up with."""
+        known = config.inputs
+        added = replace(
+            known,
+            states={**known.states, **self.states},
+            pad_dims=tuple(dict.fromkeys((*known.pad_dims, *self.pad_dims))),
+            pad_values={**known.pad_values, **self.pad_values},
+        )
+        return replace(config, inputs=added)
 
     def applied(self, model: Path, data: Arrays | None = None) -> Steered:
         """What they come to for the model. Raises ModelError, InputError."""
@@ -61,6 +77,9 @@ def divided(flags: Flags, models: Sequence[Path]) -> list[Flags]:
                 tuple(one for one in shapes if one),
                 {n: size for n, size in flags.dims.items() if n in free or n not in dims},
                 {n: value for n, value in flags.constants.items() if n in own or n not in inputs},
+                {n: output for n, output in flags.states.items() if n in own or n not in inputs},
+                tuple(n for n in flags.pad_dims if n in free or n not in dims),
+                {n: value for n, value in flags.pad_values.items() if n in own or n not in inputs},
             )
         )
     return found
@@ -72,7 +91,7 @@ def as_chosen(choices: Choices | None, flags: Flags, inputs: Inputs) -> Flags:
         return flags.over(inputs)
     constants = {one.name: one.array() for one in choices.constants}
     shapes = flags.shapes or (() if flags.dims else choices.shapes)
-    return Flags(shapes, flags.dims, {**constants, **flags.constants})
+    return replace(flags, shapes=shapes, constants={**constants, **flags.constants})
 
 
 def _given(graph: Graph, states: Mapping[str, str]) -> list[Value]:
@@ -85,9 +104,11 @@ def made_for(choices: Choices, steering: Steered) -> bool:
     return choices.shapes == steering.shapes and {*choices.constants} == {*constants}
 
 
-def keeping(config: Config, states: Mapping[str, str]) -> Config:
-    """The configuration with more states."""
-    return replace(config, inputs=replace(config.inputs, states={**config.inputs.states, **states}))
+def data_of(data: Arrays | None, models: Sequence[Path]) -> list[Arrays | None]:
+    """For each of several models the data for its inputs; of one model all of it."""
+    if data is None or len(models) == 1:
+        return [data] * len(models)
+    return [{n: array for n, array in data.items() if n in steerable(model)[0]} or None for model in models]
 
 
 def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
@@ -114,10 +135,17 @@ def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
             raise ModelError(f"--state {name}={output}: {output!r} is another state's output, or an input itself")
 
 
-def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, states: Mapping[str, str], model: Path) -> Arrays:
+def fitting(
+    data: Arrays,
+    graphs: Sequence[Graph],
+    constants: Arrays,
+    states: Mapping[str, str],
+    padding: Padding | None,
+    model: Path,
+) -> Arrays:
     """The data without the constants; states are not given. Raises InputError where it fits no variant, before any
     work."""
     rest = without_constants(constants, data)
     taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in _given(g, states)] for g in graphs]
-    check_feed(taken, rest, f"the model {model}")
+    check_feed(taken, rest, f"the model {model}", padding)
     return rest

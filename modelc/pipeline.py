@@ -26,7 +26,7 @@ from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
 from modelc.handover import Comparison, WrongByFiltering, handed_over, offering_no_verify
-from modelc.inputs import Flags, as_chosen, check_states, fitting, keeping, made_for
+from modelc.inputs import Flags, as_chosen, check_states, fitting, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -44,6 +44,8 @@ from modelc.package import (
     find_toolchain,
     write_package,
 )
+from modelc.package.padding import Padding
+from modelc.padding import padding_of
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import checked_pass, run_passes
@@ -90,6 +92,8 @@ def compile(
     constants: Mapping[str, Given] | None = None,
     inputs: Mapping[str, NDArray[Any]] | None = None,
     states: Mapping[str, str] | None = None,
+    pad_dims: Sequence[str] = (),
+    pad_values: Mapping[str, float] | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
@@ -97,7 +101,8 @@ def compile(
     `precision` (f32, bf16, auto) is said in place of the configuration's. `dims` fixes free dimensions by name, each
     of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
     where neither `shapes` nor `dims` are given; `states` names inputs that the package keeps from run to run, and for
-    each the output that it is after a run.
+    each the output that it is after a run; `pad_dims` names dimensions along which inputs may be shorter than a
+    variant's, and are filled up with zeros, or with what `pad_values` say by input.
     `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
     they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
     another model's choices, and for other shapes, the Tasks that occur are taken.
@@ -125,9 +130,10 @@ def compile(
     settings = settings if settings is not None else load_config()
     if precision is not None:
         settings = settings.allowing(precision=check_precision(precision, "precision"))
-    settings = keeping(settings, states or {})
+    flags = Flags(tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {})
+    settings = flags.kept(settings)
     with blaming(f"model {path}"):
-        flags = as_chosen(locked, Flags(tuple(shapes), dims or {}, constants or {}), settings.inputs)
+        flags = as_chosen(locked, flags, settings.inputs)
         steering = flags.applied(path, inputs)
     run = Run(
         model=path,
@@ -183,6 +189,7 @@ class Run:
     done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
     rejected: int = 0  # schedules that the Nest's verifier refused
+    padding: Padding | None = None  # since import
     graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
     parameter_bytes: int = 0  # of the largest of the programs, since partition
     found: Schedules | None = None  # what was found of Tasks, under the policy that it names
@@ -291,8 +298,9 @@ class Run:
             graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
             states = self.config.inputs.states
             check_states(graphs, states)
+            self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
             if self.inputs is not None:
-                self.inputs = fitting(self.inputs, graphs, self.constants, states, self.model)
+                self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
@@ -416,6 +424,7 @@ class Run:
             check_addresses=self.config.check_addresses,
             notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
             constants=constants,
+            padding=None if expose else self.padding,
         )
 
     def object_of(self, kernel: Kernel) -> bytes:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.choices import Shapes, digest_of
 from modelc.config import Config, load_config
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
 from modelc.frontend.steering import Given
-from modelc.inputs import Flags, divided
+from modelc.inputs import Flags, data_of, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
@@ -106,15 +107,20 @@ def tune(
     config: str | Path | Config | None = None,
     watch: Callable[[Standing], None] | None = None,
     runner: str = "local",
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    states: Mapping[str, str] | None = None,
+    pad_dims: Sequence[str] = (),
+    pad_values: Mapping[str, float] | None = None,
     aim: Aim = Aim(),  # noqa: B008 (frozen)
 ) -> tuple[TuneResult, ...]:
     """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
     they have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there
-    is none, and of `shapes`, `dims` and `constants` each model takes what names its inputs and dimensions.
+    is none, and of `shapes`, `dims` and what else is said of inputs each model takes what names its own.
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
-    the package is made of the best so far. `dims`, `constants` and `config` are those of compile. If the whole is not
+    the package is made of the best so far. `dims`, `constants`, `inputs`, `states`, `pad_dims`,
+    `pad_values` and `config` are those of compile. If the whole is not
     faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on.
@@ -123,10 +129,10 @@ def tune(
     packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Gives a
     result for each model. Raises ModelcError."""
     paths = [Path(models)] if isinstance(models, str | Path) else [Path(model) for model in models]
-    flags = Flags(tuple(shapes), dims or {}, constants or {})
+    flags = Flags(tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {})
     asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
     with _places(paths, None if output is None else Path(output)) as places:
-        return _tune(paths, places, target, config, flags, progress, asked)
+        return _tune(paths, places, target, config, flags, inputs, progress, asked)
 
 
 @contextmanager
@@ -183,6 +189,7 @@ def _tune(
     target: str | Path | Target | None,
     config: str | Path | Config | None,
     flags: Flags,
+    data: Mapping[str, NDArray[Any]] | None,
     progress: Progress | None,
     asked: _Asked,
 ) -> tuple[TuneResult, ...]:
@@ -202,11 +209,13 @@ def _tune(
         raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
     say = progress or (lambda stage, text: None)
     runs = []
-    for path, digest, own in zip(models, digests, divided(flags, models), strict=True):
+    each = zip(models, digests, divided(flags, models), data_of(data, models), strict=True)
+    for path, digest, own, feed in each:
         with blaming(f"model {path}"):
-            steering = own.over(settings.inputs).applied(path)
+            steering = own.over(settings.inputs).applied(path, feed)
         stages = Stages(progress=_naming(say, path.stem) if len(models) > 1 else say)
-        runs.append(Run(path, digest, found, settings, steering.shapes, constants=steering.constants, stages=stages))
+        asked_for = (path, digest, found, own.kept(settings), steering.shapes)
+        runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
     for place in places:
         check_place(place)
     find_toolchain(found.triple)

@@ -20,6 +20,7 @@ from modelc.verify.check import (
     ATOL,
     RTOL,
     drawn,
+    filled_up,
     other_model,
     variant_of,
     verify_outputs,
@@ -74,7 +75,7 @@ def _verify(
     if not per_layer:
         return report
     feed = next(drawn(read, model, seed)) if inputs is None else dict(without_constants(fixed_inputs(read), inputs))
-    return replace(report, layers=kernels(feed))
+    return replace(report, layers=kernels(filled_up(read, feed)))
 
 
 def _layers(

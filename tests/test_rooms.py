@@ -40,6 +40,7 @@ ROOMS = (  # from the top
     "config",
     "choices",
     "inputs",
+    "padding",
     "stages",
     "result",
     "precision",

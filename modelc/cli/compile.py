@@ -8,7 +8,15 @@ from pathlib import Path
 import click
 
 from modelc.arrays import read_npz
-from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets, state_names
+from modelc.cli.fixing import (
+    constant_values,
+    dim_sizes,
+    fill_values,
+    fixing_options,
+    running_options,
+    shape_sets,
+    state_names,
+)
 from modelc.cli.output import (
     complain,
     config_option,
@@ -29,13 +37,7 @@ PRECISIONS = ("f32", "bf16", "auto")
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options
-@click.option(
-    "--state",
-    "states",
-    metavar="INPUT=OUTPUT",
-    multiple=True,
-    help="The package keeps this input from run to run, from zeros on: after a run it is this output.",
-)
+@running_options
 @config_option
 @click.option(
     "--precision",
@@ -59,12 +61,6 @@ PRECISIONS = ("f32", "bf16", "auto")
     show_default=True,
     help="Take measurements of kernels on so many threads (tune's --threads).",
 )
-@click.option(
-    "--inputs",
-    metavar="F.npz",
-    type=click.Path(path_type=Path),
-    help="Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given.",
-)
 @json_option
 def compile_(
     model: Path,
@@ -74,6 +70,8 @@ def compile_(
     dims: tuple[str, ...],
     constants: tuple[str, ...],
     states: tuple[str, ...],
+    pad_dims: tuple[str, ...],
+    pad_values: tuple[str, ...],
     config: str | None,
     precision: str | None,
     threads: int | None,
@@ -111,6 +109,8 @@ def compile_(
             dims=sizes,
             constants=values,
             states=state_names(states),
+            pad_dims=pad_dims,
+            pad_values=fill_values(pad_values),
             inputs=feed,
             config=config,
             threads=threads,

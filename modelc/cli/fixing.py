@@ -1,10 +1,11 @@
-"""The flags that fix a model's inputs before it is compiled: --shape, --dim, --constant; and --inputs, data to verify
-with."""
+"""The flags that fix a model's inputs before it is compiled: --shape, --dim, --constant; what becomes of them in a run:
+--state, --pad-dim, --pad-value; and --inputs, data to verify with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -34,6 +35,27 @@ def fixing_options(function: F) -> F:
     ):
         function = click.option(f"--{name}", f"{name}s", metavar=metavar, multiple=True, help=help_)(function)
     return function
+
+
+def running_options(function: F) -> F:
+    """--state, --pad-dim, --pad-value and --inputs, as texts and a path."""
+    for name, metavar, help_ in (
+        ("--pad-value", "INPUT=VALUE", "What an input is filled up with in place of zeros."),
+        (
+            "--pad-dim",
+            "NAME",
+            "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
+        ),
+        (
+            "--state",
+            "INPUT=OUTPUT",
+            "The package keeps this input from run to run, from zeros on: after a run it is this output.",
+        ),
+    ):
+        parameter = f"{name[2:].replace('-', '_')}s"
+        function = click.option(name, parameter, metavar=metavar, multiple=True, help=help_)(function)
+    data = "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given."
+    return click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=data)(function)
 
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
@@ -102,6 +124,19 @@ def state_names(given: tuple[str, ...]) -> Mapping[str, str]:
         if not name or not output or name in found:
             raise click.BadParameter(f"{text[:200]!r}: expected INPUT=OUTPUT once for each input", param_hint="--state")
         found[name] = output
+    return found
+
+
+def fill_values(given: tuple[str, ...]) -> Mapping[str, int | float]:
+    """INPUT=NUMBER for each input that is filled up otherwise than with zeros."""
+    found: dict[str, int | float] = {}
+    for text in given:
+        name, _, value = text.rpartition("=")
+        if not name or name in found or not _is_number(value):
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected INPUT=VALUE once for each input, a number", param_hint="--pad-value"
+            )
+        found[name] = _number(value)
     return found
 
 

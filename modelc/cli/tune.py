@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
+from modelc.arrays import read_npz
+from modelc.cli.fixing import (
+    constant_values,
+    dim_sizes,
+    fill_values,
+    fixing_options,
+    running_options,
+    shape_sets,
+    state_names,
+)
 from modelc.cli.output import complain, config_option, database_of, database_options, err, print_event, say
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
@@ -49,6 +58,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
     help="The package (default: MODEL.modelc here); of several models, their folder.",
 )
 @fixing_options
+@running_options
 @config_option
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
@@ -73,6 +83,10 @@ def tune(
     shapes: tuple[str, ...],
     dims: tuple[str, ...],
     constants: tuple[str, ...],
+    states: tuple[str, ...],
+    pad_dims: tuple[str, ...],
+    pad_values: tuple[str, ...],
+    inputs: Path | None,
     config: str | None,
     threads: int,
     seed: int,
@@ -117,6 +131,10 @@ def tune(
             shapes=sets,
             dims=sizes,
             constants=values,
+            states=state_names(states),
+            pad_dims=pad_dims,
+            pad_values=fill_values(pad_values),
+            inputs=None if inputs is None else read_npz(inputs),
             config=config,
             threads=threads,
             database=records,

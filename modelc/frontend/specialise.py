@@ -70,7 +70,7 @@ def partly_fixed(
             f"--shape names {', '.join(map(repr, unknown))}, which is no input of the model; "
             f"its inputs are {', '.join(map(repr, declared))}"
         )
-    names = _dimension_names(declared)
+    names = dimension_names(declared)
     if unknown := sorted(dims.keys() - set(names)):
         known = f"its free dimensions are {', '.join(map(repr, names))}" if names else "it has none that has a name"
         raise ModelError(
@@ -96,14 +96,14 @@ def free_flags(declared: Mapping[str, Dims | None]) -> list[str]:
     """The flags that fix all free dimensions, as a shell takes them, with N and ? for the numbers to fill in."""
     by_shape = {name: d for name, d in declared.items() if d is None or "" in d}
     covered = {d for one in by_shape.values() for d in one or ()}
-    flags = [f"--dim {quote(f'{name}=N')}" for name in _dimension_names(declared) if name not in covered]
+    flags = [f"--dim {quote(f'{name}=N')}" for name in dimension_names(declared) if name not in covered]
     for name, one in by_shape.items():
         listed = "..." if one is None else ",".join("?" if isinstance(d, str) else str(d) for d in one)
         flags.append(f"--shape {quote(f'{name}=')}{listed}")
     return flags
 
 
-def _dimension_names(declared: Mapping[str, Dims | None]) -> list[str]:
+def dimension_names(declared: Mapping[str, Dims | None]) -> list[str]:
     """The names of free dimensions; of one that is a sum of others, such as `past + 1`, the names in it."""
     found = (part for one in declared.values() for d in one or () if isinstance(d, str) for part in _summands(d))
     return list(dict.fromkeys(part for part in found if part and not NUMBER.fullmatch(part)))

@@ -55,6 +55,7 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
 static const mc_variant variants[] = {{
 {"".join(_variant_row(number, plan) for number, plan in enumerate(spec.variants))}}};
 
+{_padded_tables(spec)}
 static const char *const features[] = {{{"".join(_c_string(f) + ", " for f in spec.target.features)}0}};
 
 const mc_model mc_the_model = {{
@@ -70,8 +71,38 @@ const mc_model mc_the_model = {{
     .params_bytes = {spec.params_bytes}u,
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
-}};
+{_padded_fields(spec)}}};
 """
+
+
+def _padded_tables(spec: PackageSpec) -> str:
+    """Padded dimensions, what hangs on them, and what inputs are filled up with."""
+    if (padding := spec.padding) is None:
+        return ""
+    sides = ((0, padding.inputs), (1, padding.outputs))
+    rows = "".join(f"{{{side}, {a.tensor}, {a.axis}, {a.dim}}}, " for side, those in sides for a in those)
+    bits = {fill.tensor: fill.bits for fill in padding.fills}
+    inputs = spec.variants[0].inputs
+    fills = "".join(f"{{{bits.get(k, 0)}u, {DTYPE_BYTES[t.dtype]}}}, " for k, t in enumerate(inputs))
+    return (
+        f"static const char *const dims[] = {{{', '.join(map(_c_string, padding.dims))}}};\n"
+        f"static const mc_along along[] = {{{rows}}};\nstatic const mc_fill fills[] = {{{fills}{{0}}}};\n\n"
+    )
+
+
+def _padded_fields(spec: PackageSpec) -> str:
+    if (padding := spec.padding) is None:
+        return ""
+    hanging = {a.tensor for a in padding.inputs}
+    most = max(sum(_aligned(plan.inputs[k].bytes) for k in hanging) for plan in spec.variants)
+    return (
+        f"    .dims = dims,\n    .along = along,\n    .fills = fills,\n    .filled_bytes = {most}u,\n"
+        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(padding.inputs) + len(padding.outputs)},\n"
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _declarations(plans: Iterable[Plan]) -> str:
@@ -153,7 +184,7 @@ def _states(number: str, plan: Plan) -> str:
     rows, offset = "", 0
     for state in plan.states:
         rows += f"{{{state.read}, {state.written}, {offset}u}}, "
-        offset += -(-state.input.bytes // ALIGNMENT) * ALIGNMENT
+        offset += _aligned(state.input.bytes)
     return f"static const mc_state states_{number}[] = {{{rows}{{0}}}};\n"
 
 
@@ -163,7 +194,7 @@ def _extents(number: str, plan: Plan) -> str:
 
 
 def _state_bytes(plan: Plan) -> int:
-    return sum(-(-state.input.bytes // ALIGNMENT) * ALIGNMENT for state in plan.states)
+    return sum(_aligned(state.input.bytes) for state in plan.states)
 
 
 def control_tables(number: str, plan: Plan) -> str:

@@ -11,7 +11,15 @@ from modelc.package.toolchain import Toolchain, check_elf
 from modelc.scratch import TemporaryFolder
 
 RUNTIME = Path(modelc.runtime.__file__).parent
-SOURCES = ("modelc_runtime.c", "modelc_pool.c", "modelc_cpu.c", "modelc_range.c", "modelc_sha256.c")
+SOURCES = (
+    "modelc_runtime.c",
+    "modelc_files.c",
+    "modelc_pool.c",
+    "modelc_cpu.c",
+    "modelc_range.c",
+    "modelc_pad.c",
+    "modelc_sha256.c",
+)
 HEADERS = ("model.h", "modelc_runtime.h")
 EXPORTS = "exports.map"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.errors import PackageError
+from modelc.package.padding import Along, Fill, Padding
 from modelc.package.schema import Check, Mismatch, compiled
 from modelc.package.spec import (
     ArenaTensor,
@@ -63,6 +64,7 @@ class Manifest:
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
+    padding: Padding | None = None  # along which dimensions inputs may be shorter than a variant's
 
     def to_json(self) -> str:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
@@ -76,7 +78,10 @@ class Manifest:
         return text
 
 
-_ABSENT = ("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal")
+_ABSENT = (
+    *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
+    *("padding", "fills"),
+)
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
     try:
         found = _from_data(data)
         params = found.files["params.bin"].bytes
-        check_plans(found.variants, params, where)
+        check_plans(found.variants, params, where, found.padding)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
     for constant in found.constants:
@@ -148,7 +153,13 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
         variants=tuple(_plan(plan) for plan in data["variants"]),
         verification=data["verification"],
         constants=tuple(FixedInput.from_json(one) for one in data.get("constants", ())),
+        padding=_padding(data["padding"]) if "padding" in data else None,
     )
+
+
+def _padding(data: Mapping[str, Any]) -> Padding:
+    inputs, outputs = (tuple(Along(**one) for one in data[side]) for side in ("inputs", "outputs"))
+    return Padding(tuple(data["dims"]), inputs, outputs, tuple(Fill(**one) for one in data.get("fills", ())))
 
 
 def _plan(data: Mapping[str, Any]) -> Plan:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, NARROW
+from modelc.package.padding import Padding, check_padding
 
 Space = Literal["arena", "params", "input", "output", "random", "slot", "size"]
 
@@ -337,7 +338,8 @@ class PackageTarget:
 class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
-    `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take.
+    `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
+    `padding` says along which dimensions inputs may be shorter than a variant's.
     """
 
     name: str
@@ -351,6 +353,7 @@ class PackageSpec:
     check_addresses: bool = True
     notes: tuple[str, ...] = ()
     constants: tuple[FixedInput, ...] = ()
+    padding: Padding | None = None
 
     @property
     def params_bytes(self) -> int:
@@ -361,10 +364,10 @@ class PackageSpec:
     def check(self) -> None:
         """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
         _check_params(self)
-        check_plans(self.variants, self.params_bytes, f"package '{self.name}'")
+        check_plans(self.variants, self.params_bytes, f"package '{self.name}'", self.padding)
 
 
-def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> None:
+def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, padding: Padding | None = None) -> None:
     """Raises PackageError if the variants do not fit each other, or a step uses what is not there."""
     if not variants:
         raise PackageError(f"{where} has no variant")
@@ -392,6 +395,8 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
     if len(set(shapes)) != len(shapes):
         raise PackageError(f"two variants of {where} have equal input shapes")
+    if padding is not None:
+        check_padding(padding, variants, where)
 
 
 def _check_params(spec: PackageSpec) -> None:

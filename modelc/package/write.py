@@ -80,6 +80,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
             variants=spec.variants,
             constants=spec.constants,
+            padding=spec.padding,
         )
         (folder / manifest.NAME).write_text(made.to_json())
     return made

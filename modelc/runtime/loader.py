@@ -111,6 +111,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 _LATER: dict[str, tuple[Any, tuple[Any, ...]]] = {  # what packages of the first schema may lack
     "modelc_reset": (_I32, (_P,)),
     "modelc_output_shape": (_I32, (_P, _I32, _I32, _P)),
+    "modelc_fit": (_I32, (_P, _P, _P)),
+    "modelc_run_shaped": (_I32, (_P, _I32, _P, _P, _P)),
 }
 
 
@@ -143,10 +145,13 @@ class Model:
         if _variants_of(manifest) != self.variants:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
-        sized = _sized(manifest)
+        sized, cut = _sized(manifest), _cut(manifest)
         if any(sized) and not hasattr(library, "modelc_output_shape"):
             raise ModelError(f"{path}/{LIBRARY} cannot say the shapes of outputs that depend on data: {AGAIN}")
-        self._bounds = [_Bound(index, variant, sized[index]) for index, variant in enumerate(self.variants)]
+        if cut is not None and not hasattr(library, "modelc_run_shaped"):
+            raise ModelError(f"{path}/{LIBRARY} cannot fill inputs up, as {MANIFEST} says: {AGAIN}")
+        self._padded = cut is not None
+        self._bounds = [_Bound(k, variant, sized[k], cut or ()) for k, variant in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -157,12 +162,13 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Computes the outputs. `out` may give arrays (C-contiguous, of the right dtype and shape, apart from the
-        inputs) that some or all of them are written into. The shape of an output may depend on
-        data: then that in `outputs` is the most that there can be, which `out` has to hold, and what is returned is the
-        part that is there. The variant is the one with the inputs' shapes. Memory of
-        results that nobody holds any more is kept for later runs, until the model is closed."""
+        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes, or where
+        the package was made so (compile --pad-dim) the smallest to which they can be filled up. There, and where the
+        shape of an output depends on data, that in the variant's `outputs` is the most that there can be, which `out`
+        has to hold, and what is returned is the part that is there. Memory of results that nobody holds any more is
+        kept for later runs, until the model is closed."""
         arrays = self._arrays(inputs)
-        bound = self._bound_to(arrays)
+        bound, shapes = self._bound_to(arrays)
         self._acquire()
         try:
             if not self._handle:
@@ -170,10 +176,14 @@ class Model:
             results = bound.allocate() if out is None else bound.place(out, arrays)
             for k, array in enumerate(arrays):
                 bound.input_pointers[k] = _address(array)
-            status = self._library.modelc_run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
+            if shapes is None:
+                status = self._library.modelc_run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
+            else:
+                given = (self._handle, bound.index, shapes, bound.inputs_at, bound.outputs_at)
+                status = self._library.modelc_run_shaped(*given)
             if status:
                 raise ModelError(_text(self._library.modelc_last_error()))
-            for k in bound.sized:
+            for k in bound.sized if shapes is None else bound.cut:
                 results[bound.outputs[k].name] = self._actual(bound, k, results[bound.outputs[k].name])
         finally:
             self._release()
@@ -194,7 +204,7 @@ class Model:
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
         self.run(inputs)
-        index = self._bound_to(self._arrays(inputs)).index
+        index = self._bound_to(self._arrays(inputs))[0].index
         self.profile_start()
         for _ in range(repeat):
             self.run(inputs)
@@ -254,13 +264,23 @@ class Model:
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays
 
-    def _bound_to(self, arrays: Sequence[Array]) -> _Bound:
-        """The variant with the arrays' shapes."""
+    def _bound_to(self, arrays: Sequence[Array]) -> tuple[_Bound, ctypes.Array[Any] | None]:
+        """The variant with the arrays' shapes; or the smallest to which they can be filled up, and these shapes."""
         shapes = [array.shape for array in arrays]
         for bound in self._bounds:
             if bound.shapes == shapes:
-                return bound
-        raise ModelError(self._refuse_shapes(shapes))
+                return bound, None
+        if not self._padded or any(len(s) != len(t.shape) for s, t in zip(shapes, self.inputs, strict=True)):
+            raise ModelError(self._refuse_shapes(shapes))
+        extents = [(ctypes.c_int64 * (len(shape) + 1))(*shape) for shape in shapes]
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        table, variant = (pointer * len(extents))(*(ctypes.cast(e, pointer) for e in extents)), ctypes.c_int32()
+        with self._lock:
+            if not self._handle:
+                raise ModelError("the model is closed")
+            if self._library.modelc_fit(self._handle, table, ctypes.byref(variant)):
+                raise ModelError(_text(self._library.modelc_last_error()))
+        return self._bounds[variant.value], table
 
     def _refuse_names(self, inputs: Mapping[str, Array]) -> str:
         wanted, given = [t.name for t in self.inputs], list(inputs)
@@ -310,9 +330,10 @@ class _Output:
 class _Bound:
     """A variant with what a call needs, made once."""
 
-    def __init__(self, index: int, variant: Variant, sized: tuple[int, ...]) -> None:
+    def __init__(self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...]) -> None:
         self.index = index
         self.sized = sized  # outputs whose shape depends on data
+        self.cut = tuple(sorted({*sized, *cut}))  # those, and what is cut back where inputs are filled up
         self.shapes = [info.shape for info in variant.inputs]
         self.outputs = [_Output(info) for info in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
@@ -396,6 +417,20 @@ def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise ModelError(f"cannot load {file_name}: {error}") from None
     return library
+
+
+def _cut(manifest: dict[str, Any]) -> tuple[int, ...] | None:
+    """The outputs that are cut back where inputs are filled up; None where no inputs are."""
+    padding, count = manifest.get("padding"), len(manifest["variants"][0]["outputs"])
+    if padding is None:
+        return None
+    try:
+        outputs = tuple(sorted({one["tensor"] for one in padding["outputs"]}))
+    except (KeyError, TypeError):
+        outputs = (-1,)
+    if not all(type(k) is int and 0 <= k < count for k in outputs):
+        raise ModelError(f"{MANIFEST} is damaged: it has padded dimensions of outputs that are not there; {AGAIN}")
+    return outputs
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:

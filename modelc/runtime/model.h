@@ -114,11 +114,21 @@ MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32
 MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
                                     void *const *outputs);
 
+/* Inputs of other shapes. `shapes` are those of all inputs, in order: as many extents for each as its rank. modelc_fit finds
+ * the smallest variant that takes them: the one with just these shapes, or one that is larger along the dimensions that were
+ * padded when compiling (compile --pad-dim). MODELC_BAD_ARGUMENT where there is none: the sentence says what there is.
+ * modelc_run_shaped runs it on such inputs, row-major and without gaps: they are copied to memory of the handle and filled up
+ * as was said when compiling. Outputs are buffers for the variant's shapes; modelc_output_shape says what part of each is
+ * there. */
+MODELC_API modelc_status modelc_fit(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant);
+MODELC_API modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
+                                           const void *const *inputs, void *const *outputs);
+
 /* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
- * depends on data (what NonZero or NonMaxSuppression find), the shape of modelc_output() is the most that there can be,
- * which the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of no use. Where
- * several threads run one handle, the last run may be another's: give each a handle. MODELC_BAD_ARGUMENT before the first
- * run, and after one that failed. */
+ * depends on data (what NonZero or NonMaxSuppression find), or inputs were filled up, the shape of modelc_output() is the most
+ * that there can be, which the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of
+ * no use. Where several threads run one handle, the last run may be another's: give each a handle. MODELC_BAD_ARGUMENT before
+ * the first run, and after one that failed. */
 MODELC_API modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
 
 /* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this

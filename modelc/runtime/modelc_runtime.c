@@ -14,7 +14,7 @@
 
 #include "modelc_runtime.h"
 
-enum { MOST_THREADS = 1024, MOST_MANIFEST_BYTES = 1 << 25 };
+enum { MOST_THREADS = 1024 };
 
 typedef struct step_counter {
     uint64_t calls, nanoseconds;
@@ -28,19 +28,22 @@ struct modelc_handle {
     const uint8_t *params;
     int32_t threads;
     int profiling;
+    uint8_t *filled;      /* copies of inputs that are filled up */
+    const void **inputs;  /* a run's, with such copies in their place */
     uint64_t random[2]; /* the seed, and the runs so far */
     step_counter **counters; /* [variant][step] */
     struct kept {
         uint8_t *halves; /* of the variant's states, one after the other */
         int turn;        /* the half that the next run reads */
         int64_t *sizes;  /* of the outputs of the last run, where they depend on data */
-        int said;        /* whether that run came to its end */
+        int64_t *extents; /* of the padded dimensions in the last run */
+        int said;         /* whether that run came to its end */
     } *kept;             /* [variant] */
 };
 
 static _Thread_local char message[1024];
 
-__attribute__((format(printf, 2, 3))) static modelc_status fail(modelc_status status, const char *format, ...) {
+modelc_status mc_fail(modelc_status status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
@@ -52,109 +55,23 @@ const char *modelc_last_error(void) { return message; }
 
 /* ---- opening ---- */
 
-/* Through no link, and without waiting for the other end of a pipe. */
-static modelc_status open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
-    char path[PATH_MAX];
-    struct stat status;
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
-        return fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (*fd < 0 && errno == ELOOP) return fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
-    if (*fd < 0) return fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
-    if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
-        close(*fd);
-        return fail(MODELC_NO_FILE, "%s is not a regular file", path);
-    }
-    *bytes = (uint64_t)status.st_size;
-    return MODELC_OK;
-}
-
-/* The text after `"key":`. In JSON a quote inside a string is escaped, so `"key"` before a colon can only be a key. */
-static const char *json_value(const char *text, const char *key) {
-    char quoted[64];
-    snprintf(quoted, sizeof quoted, "\"%s\"", key);
-    for (const char *at = text; (at = strstr(at, quoted));) {
-        at += strlen(quoted);
-        const char *value = at + strspn(at, " \t\r\n");
-        if (*value++ == ':') return value + strspn(value, " \t\r\n");
-    }
-    return NULL;
-}
-
-static modelc_status compare_manifest(const char *folder, const char *text) {
-    const char *schema = json_value(text, "schema_version"), *build = json_value(text, "build_id");
-    size_t n = strlen(mc_the_model.build_id);
-    if (!schema || !build)
-        return fail(MODELC_MISMATCH, "%s/manifest.json is not a manifest: it names no schema_version or no build_id",
-                    folder);
-    long version = strtol(schema, NULL, 10);
-    if (version != mc_the_model.schema_version)
-        return fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
-                    (int)mc_the_model.schema_version);
-    if (*build != '"' || strncmp(build + 1, mc_the_model.build_id, n) || build[n + 1] != '"')
-        return fail(MODELC_MISMATCH,
-                    "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy "
-                    "the whole package again",
-                    folder, mc_the_model.build_id);
-    return MODELC_OK;
-}
-
-static modelc_status check_manifest(const char *folder) {
-    int fd;
-    uint64_t bytes;
-    modelc_status status = open_file(folder, "manifest.json", &fd, &bytes);
-    if (status) return status;
-    if (bytes > MOST_MANIFEST_BYTES) {
-        close(fd);
-        return fail(MODELC_MISMATCH, "%s/manifest.json has %llu bytes; at most %d are possible", folder,
-                    (unsigned long long)bytes, (int)MOST_MANIFEST_BYTES);
-    }
-    char *text = malloc((size_t)bytes + 1);
-    size_t got = 0;
-    for (ssize_t n; text && got < bytes && (n = read(fd, text + got, (size_t)bytes - got)) > 0;) got += (size_t)n;
-    close(fd);
-    if (!text) return fail(MODELC_NO_MEMORY, "out of memory");
-    text[got] = 0;
-    status = compare_manifest(folder, text);
-    free(text);
-    return status;
-}
-
-static modelc_status check_cpu(void) {
-    for (const char *const *feature = mc_the_model.features; *feature; feature++) {
-        switch (mc_cpu_has(*feature)) {
-        case MC_CPU_HAS: break;
-        case MC_CPU_LACKS:
-            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which this machine lacks: compile the "
-                        "model for this machine", *feature);
-        case MC_CPU_UNKNOWN_NAME:
-            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which is not known for this kind of "
-                        "machine", *feature);
-        case MC_CPU_REFUSED:
-            return fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which the operating system refuses to "
-                        "this process: %s", *feature, strerror(errno));
-        }
-    }
-    return MODELC_OK;
-}
-
 /* Mapped read-only, so all handles and processes share the pages. */
 static modelc_status map_params(modelc_handle *handle, const char *folder, int check) {
     int fd;
     uint64_t bytes, expected = mc_the_model.params_bytes;
     uint8_t digest[32];
-    modelc_status status = open_file(folder, "params.bin", &fd, &bytes);
+    modelc_status status = mc_open_file(folder, "params.bin", &fd, &bytes);
     if (status) return status;
     if (bytes != expected) {
         close(fd);
-        return fail(MODELC_DAMAGED, "%s/params.bin has %llu bytes instead of %llu: copy the whole package again", folder,
+        return mc_fail(MODELC_DAMAGED, "%s/params.bin has %llu bytes instead of %llu: copy the whole package again", folder,
                     (unsigned long long)bytes, (unsigned long long)expected);
     }
     if (bytes) {
         void *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
         int error = errno;
         close(fd);
-        if (memory == MAP_FAILED) return fail(MODELC_NO_MEMORY, "cannot map %s/params.bin: %s", folder, strerror(error));
+        if (memory == MAP_FAILED) return mc_fail(MODELC_NO_MEMORY, "cannot map %s/params.bin: %s", folder, strerror(error));
         handle->params = memory;
     } else {
         close(fd);
@@ -162,7 +79,7 @@ static modelc_status map_params(modelc_handle *handle, const char *folder, int c
     if (check) {
         mc_sha256(handle->params, (size_t)bytes, digest);
         if (memcmp(digest, mc_the_model.params_sha256, sizeof digest))
-            return fail(MODELC_DAMAGED, "%s/params.bin is damaged: its checksum differs from the one in the library; copy "
+            return mc_fail(MODELC_DAMAGED, "%s/params.bin is damaged: its checksum differs from the one in the library; copy "
                         "the whole package again", folder);
     }
     return MODELC_OK;
@@ -172,30 +89,38 @@ static modelc_status reserve(modelc_handle *handle) {
     /* More than half of a 32-bit address space cannot be had, and would not fit size_t. */
     if (mc_the_model.arena_bytes <= SIZE_MAX / 2) handle->arena = mc_map_zeroed((size_t)mc_the_model.arena_bytes);
     if (!handle->arena)
-        return fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena",
+        return mc_fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena",
                     (unsigned long long)mc_the_model.arena_bytes);
     handle->slots = calloc((size_t)mc_the_model.slot_count + 1, sizeof *handle->slots);
-    if (!handle->slots) return fail(MODELC_NO_MEMORY, "out of memory");
+    if (!handle->slots) return mc_fail(MODELC_NO_MEMORY, "out of memory");
     handle->kept = calloc((size_t)mc_the_model.variant_count, sizeof *handle->kept);
-    if (!handle->kept) return fail(MODELC_NO_MEMORY, "out of memory");
+    if (!handle->kept) return mc_fail(MODELC_NO_MEMORY, "out of memory");
     for (int32_t v = 0; v < mc_the_model.variant_count; v++) {
         uint64_t bytes = mc_the_model.variants[v].state_bytes;
         if (bytes && bytes <= SIZE_MAX / 4) handle->kept[v].halves = mc_map_zeroed((size_t)(2 * bytes));
         if (bytes && !handle->kept[v].halves)
-            return fail(MODELC_NO_MEMORY, "cannot reserve 2 x %llu bytes for the state", (unsigned long long)bytes);
+            return mc_fail(MODELC_NO_MEMORY, "cannot reserve 2 x %llu bytes for the state", (unsigned long long)bytes);
         handle->kept[v].sizes = calloc((size_t)mc_the_model.variants[v].extent_count + 1, sizeof(int64_t));
-        if (!handle->kept[v].sizes) return fail(MODELC_NO_MEMORY, "out of memory");
+        handle->kept[v].extents = calloc((size_t)mc_the_model.dim_count + 1, sizeof(int64_t));
+        if (!handle->kept[v].sizes || !handle->kept[v].extents) return mc_fail(MODELC_NO_MEMORY, "out of memory");
+    }
+    if (mc_the_model.dim_count) {
+        uint64_t bytes = mc_the_model.filled_bytes;
+        if (bytes <= SIZE_MAX / 2) handle->filled = mc_map_zeroed((size_t)bytes);
+        handle->inputs = calloc((size_t)mc_the_model.variants[0].input_count + 1, sizeof *handle->inputs);
+        if (!handle->filled || !handle->inputs)
+            return mc_fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes to fill inputs up", (unsigned long long)bytes);
     }
     handle->counters = calloc((size_t)mc_the_model.variant_count, sizeof *handle->counters);
     for (int32_t v = 0; handle->counters && v < mc_the_model.variant_count; v++) {
         int32_t steps = mc_the_model.variants[v].step_count;
         handle->counters[v] = calloc(steps ? (size_t)steps : 1, sizeof **handle->counters);
-        if (!handle->counters[v]) return fail(MODELC_NO_MEMORY, "out of memory");
+        if (!handle->counters[v]) return mc_fail(MODELC_NO_MEMORY, "out of memory");
     }
-    if (!handle->counters) return fail(MODELC_NO_MEMORY, "out of memory");
+    if (!handle->counters) return mc_fail(MODELC_NO_MEMORY, "out of memory");
     handle->pool = mc_pool_open(handle->threads, (size_t)mc_the_model.scratch_bytes, mc_the_model.flush_denormals);
     if (!handle->pool)
-        return fail(MODELC_NO_MEMORY, "cannot start %d threads with %llu bytes of workspace each", (int)handle->threads,
+        return mc_fail(MODELC_NO_MEMORY, "cannot start %d threads with %llu bytes of workspace each", (int)handle->threads,
                     (unsigned long long)mc_the_model.scratch_bytes);
     return MODELC_OK;
 }
@@ -203,15 +128,15 @@ static modelc_status reserve(modelc_handle *handle) {
 modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle) {
     modelc_options chosen = options ? *options : (modelc_options){0};
     modelc_status status;
-    if (!handle) return fail(MODELC_BAD_ARGUMENT, "modelc_open wants a place for the handle, not NULL");
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "modelc_open wants a place for the handle, not NULL");
     *handle = NULL;
-    if (!path) return fail(MODELC_BAD_ARGUMENT, "modelc_open wants the package's folder, not NULL");
+    if (!path) return mc_fail(MODELC_BAD_ARGUMENT, "modelc_open wants the package's folder, not NULL");
     if (chosen.threads < 0 || chosen.threads > MOST_THREADS)
-        return fail(MODELC_BAD_ARGUMENT, "%d threads were asked for; 1 to %d can be had, or 0 for the default",
+        return mc_fail(MODELC_BAD_ARGUMENT, "%d threads were asked for; 1 to %d can be had, or 0 for the default",
                     (int)chosen.threads, (int)MOST_THREADS);
-    if ((status = check_manifest(path)) || (status = check_cpu())) return status;
+    if ((status = mc_check_manifest(path)) || (status = mc_check_cpu())) return status;
     modelc_handle *made = calloc(1, sizeof *made);
-    if (!made) return fail(MODELC_NO_MEMORY, "out of memory");
+    if (!made) return mc_fail(MODELC_NO_MEMORY, "out of memory");
     pthread_mutex_init(&made->lock, NULL);
     made->random[0] = chosen.seed;
     made->threads = chosen.threads ? chosen.threads : mc_cpu_limit();
@@ -238,8 +163,11 @@ void modelc_close(modelc_handle *handle) {
     for (int32_t v = 0; handle->kept && v < mc_the_model.variant_count; v++) {
         if (handle->kept[v].halves) mc_unmap(handle->kept[v].halves, (size_t)(2 * mc_the_model.variants[v].state_bytes));
         free(handle->kept[v].sizes);
+        free(handle->kept[v].extents);
     }
     free(handle->kept);
+    if (handle->filled) mc_unmap(handle->filled, (size_t)mc_the_model.filled_bytes);
+    free(handle->inputs);
     free(handle);
 }
 
@@ -284,17 +212,17 @@ int32_t modelc_step_count(const modelc_handle *handle, int32_t variant) {
 
 static modelc_status check_buffers(const modelc_tensor *tensors, int32_t count, const void *const *buffers,
                                    const char *kind) {
-    if (count && !buffers) return fail(MODELC_BAD_ARGUMENT, "the table of %ss is NULL", kind);
+    if (count && !buffers) return mc_fail(MODELC_BAD_ARGUMENT, "the table of %ss is NULL", kind);
     for (int32_t i = 0; i < count; i++)
         if (!buffers[i] && tensors[i].bytes)
-            return fail(MODELC_BAD_ARGUMENT, "%s %d ('%s', %zu bytes) is NULL", kind, (int)i, tensors[i].name,
+            return mc_fail(MODELC_BAD_ARGUMENT, "%s %d ('%s', %zu bytes) is NULL", kind, (int)i, tensors[i].name,
                         tensors[i].bytes);
     return MODELC_OK;
 }
 
 static modelc_status refuse_variant(const modelc_handle *handle, int32_t variant) {
-    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
-    return fail(MODELC_BAD_ARGUMENT, "variant %d was asked for; the package has %d", (int)variant,
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    return mc_fail(MODELC_BAD_ARGUMENT, "variant %d was asked for; the package has %d", (int)variant,
                 (int)mc_the_model.variant_count);
 }
 
@@ -383,7 +311,7 @@ static modelc_status run_control(const modelc_handle *handle, const mc_variant *
     if (c->kind == MC_BRANCH) {
         part then = {c->first, c->middle, row + 1, c->cut}, otherwise = {c->middle, c->end, c->cut, c->next};
         part taken = is_true(frame, c->condition) ? then : otherwise;
-        if (c->refusal && taken.first == taken.end) return fail(MODELC_BAD_DATA, "%s", c->refusal);
+        if (c->refusal && taken.first == taken.end) return mc_fail(MODELC_BAD_DATA, "%s", c->refusal);
         return run_part(handle, v, taken, frame, counters);
     }
     for (; frame->iteration < c->limit && !status; frame->iteration++)
@@ -404,10 +332,28 @@ static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, 
     return status ? status : run_steps(handle, v, done, p.end, frame, counters);
 }
 
+modelc_status modelc_fit(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant) {
+    if (!handle || !shapes || !variant)
+        return mc_fail(MODELC_BAD_ARGUMENT, "modelc_fit wants a handle, shapes and a place for the variant, not NULL");
+    *variant = mc_variant_for(shapes);
+    if (*variant >= 0) return MODELC_OK;
+    mc_no_variant(shapes, message, sizeof message);
+    return MODELC_BAD_ARGUMENT;
+}
+
 modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs) {
+    return modelc_run_shaped(handle, variant, NULL, inputs, outputs);
+}
+
+modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
+                                const void *const *inputs, void *const *outputs) {
     const mc_variant *v = variant_of(handle, variant);
     modelc_status status;
     if (!v) return refuse_variant(handle, variant);
+    if (shapes && !mc_is_exact(v, shapes) && !mc_fits(v, shapes)) {
+        mc_no_variant(shapes, message, sizeof message);
+        return MODELC_BAD_ARGUMENT;
+    }
     if ((status = check_buffers(v->inputs, v->input_count, inputs, "input")) ||
         (status = check_buffers(v->outputs, v->output_count, (const void *const *)outputs, "output")))
         return status;
@@ -421,6 +367,11 @@ modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *con
     struct kept *kept = &handle->kept[variant];
     frame.sizes = kept->sizes;
     kept->said = 0;
+    for (int32_t d = 0; d < mc_the_model.dim_count; d++) kept->extents[d] = mc_extent_of(v, shapes, d);
+    if (shapes && mc_the_model.dim_count) {
+        mc_fill_up(v, shapes, inputs, handle->filled, handle->inputs);
+        frame.inputs = handle->inputs;
+    }
     for (int32_t i = 0; i < v->state_count; i++) {
         uint8_t *first = kept->halves + v->states[i].offset, *second = first + v->state_bytes;
         frame.slots[v->states[i].read] = kept->turn ? second : first;
@@ -441,7 +392,7 @@ modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_
     int known = 1;
     if (!v) return refuse_variant(handle, variant);
     if (index < 0 || index >= v->output_count || !shape)
-        return fail(MODELC_BAD_ARGUMENT, "the shape of output %d was asked for, into %s; variant %d has %d outputs",
+        return mc_fail(MODELC_BAD_ARGUMENT, "the shape of output %d was asked for, into %s; variant %d has %d outputs",
                     (int)index, shape ? "a place" : "NULL", (int)variant, (int)v->output_count);
     const modelc_tensor *output = &v->outputs[index];
     for (int32_t axis = 0; axis < output->rank; axis++) shape[axis] = output->shape[axis];
@@ -452,14 +403,20 @@ modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_
             shape[v->extents[i].axis] = kept->sizes[i];
             known = kept->said;
         }
+    for (int32_t i = 0; i < mc_the_model.along_count; i++) {
+        const mc_along *one = &mc_the_model.along[i];
+        if (!one->output || one->tensor != index) continue;
+        shape[one->axis] = kept->extents[one->dim];
+        known = kept->said;
+    }
     pthread_mutex_unlock(&handle->lock);
     return known ? MODELC_OK
-                 : fail(MODELC_BAD_ARGUMENT, "the shape of output '%s' depends on data: it is known after a run of variant "
-                        "%d that succeeds", output->name, (int)variant);
+                 : mc_fail(MODELC_BAD_ARGUMENT, "the shape of output '%s' depends on what is run: it is known after a run of "
+                        "variant %d that succeeds", output->name, (int)variant);
 }
 
 modelc_status modelc_reset(modelc_handle *handle) {
-    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
     pthread_mutex_lock(&handle->lock);
     for (int32_t v = 0; v < mc_the_model.variant_count; v++)
         if (handle->kept[v].halves) memset(handle->kept[v].halves, 0, (size_t)(2 * mc_the_model.variants[v].state_bytes));
@@ -470,7 +427,7 @@ modelc_status modelc_reset(modelc_handle *handle) {
 /* ---- profiling ---- */
 
 modelc_status modelc_profile_start(modelc_handle *handle) {
-    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
     pthread_mutex_lock(&handle->lock);
     for (int32_t v = 0; v < mc_the_model.variant_count; v++)
         memset(handle->counters[v], 0, (size_t)mc_the_model.variants[v].step_count * sizeof(step_counter));
@@ -480,7 +437,7 @@ modelc_status modelc_profile_start(modelc_handle *handle) {
 }
 
 modelc_status modelc_profile_stop(modelc_handle *handle) {
-    if (!handle) return fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
     pthread_mutex_lock(&handle->lock);
     handle->profiling = 0;
     pthread_mutex_unlock(&handle->lock);
@@ -491,7 +448,7 @@ modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_
     const mc_variant *v = variant_of(handle, variant);
     if (!v) return refuse_variant(handle, variant);
     if (step < 0 || step >= v->step_count || !profile)
-        return fail(MODELC_BAD_ARGUMENT, "step %d was asked for; variant %d has %d", (int)step, (int)variant,
+        return mc_fail(MODELC_BAD_ARGUMENT, "step %d was asked for; variant %d has %d", (int)step, (int)variant,
                     (int)v->step_count);
     pthread_mutex_lock(&handle->lock);
     step_counter counter = handle->counters[variant][step];

@@ -111,6 +111,20 @@ typedef struct mc_extent {
     int32_t axis;
 } mc_extent;
 
+/* An input, or an output, that is as long along `axis` as padded dimension `dim`. */
+typedef struct mc_along {
+    int32_t output; /* not 0: it is one */
+    int32_t tensor;
+    int32_t axis;
+    int32_t dim;
+} mc_along;
+
+/* What an input is filled up with: an element of so many bytes. */
+typedef struct mc_fill {
+    uint64_t bits;
+    uint64_t bytes;
+} mc_fill;
+
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
@@ -140,6 +154,12 @@ typedef struct mc_model {
     uint64_t params_bytes;
     int32_t slot_count; /* the most of any variant */
     uint8_t params_sha256[32];
+    const char *const *dims; /* padded dimensions */
+    const mc_along *along;
+    const mc_fill *fills;  /* of each input, where there are padded dimensions */
+    uint64_t filled_bytes; /* of copies of all inputs that hang on them: the most of any variant */
+    int32_t dim_count;
+    int32_t along_count;
 } mc_model;
 
 extern const mc_model mc_the_model; /* in model_plan.c */
@@ -153,6 +173,14 @@ uint64_t mc_now(void); /* nanoseconds of the monotonic clock */
 void *mc_map_zeroed(size_t bytes);
 void mc_unmap(void *memory, size_t bytes);
 
+/* What modelc_last_error says from now on in this thread; gives the status back. */
+__attribute__((format(printf, 2, 3))) modelc_status mc_fail(modelc_status status, const char *format, ...);
+
+/* modelc_files.c: a file of the package; whether its manifest is the library's; whether this machine can run it. */
+modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes);
+modelc_status mc_check_manifest(const char *folder);
+modelc_status mc_check_cpu(void);
+
 /* modelc_cpu.c: what this machine is. */
 typedef enum { MC_CPU_HAS, MC_CPU_LACKS, MC_CPU_UNKNOWN_NAME, MC_CPU_REFUSED } mc_cpu_answer;
 mc_cpu_answer mc_cpu_has(const char *feature);
@@ -164,6 +192,16 @@ void mc_float_leave(uint64_t saved);
 
 /* modelc_range.c: whether `data` lies in the range; else what is wrong, in a sentence. */
 int mc_in_range(const mc_range *range, const void *data, char *sentence, size_t size);
+
+/* modelc_pad.c: shapes are of all inputs; NULL: the variant's own. */
+int32_t mc_variant_for(const int64_t *const *shapes); /* -1: there is none */
+int mc_fits(const mc_variant *v, const int64_t *const *shapes);
+int mc_is_exact(const mc_variant *v, const int64_t *const *shapes);
+int64_t mc_extent_of(const mc_variant *v, const int64_t *const *shapes, int32_t dim);
+void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size);
+/* `filled` gets the inputs, with copies in `memory` of those that are shorter than the variant's. */
+void mc_fill_up(const mc_variant *v, const int64_t *const *shapes, const void *const *inputs, uint8_t *memory,
+                const void **filled);
 
 /* modelc_sha256.c */
 void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);

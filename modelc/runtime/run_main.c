@@ -1,13 +1,15 @@
 /* Runs a package from files, through the very libmodel.so in it: what emulated verification executes.
  *
  *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
+ *            [--extents N...]
  *     runner PKG --describe
  *
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
- * outputs.bin gets the outputs in the same form, at their full size. Prints "open NANOSECONDS" (loading the library
- * included), "nanoseconds BEST" (the fastest run), "resident BYTES" (the most memory that the process had), a line "shape
- * INDEX EXTENT..." for every output, where the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for
- * every step. The exit status is the modelc_status, or 100 for the driver's own errors.
+ * outputs.bin gets the outputs in the same form, at their full size. --extents are those of all inputs, one after the other:
+ * inputs that are shorter are filled up. Prints "open NANOSECONDS" (loading the library included), "nanoseconds BEST" (the
+ * fastest run), "resident BYTES" (the most memory that the process had), a line "shape INDEX EXTENT..." for every output, where
+ * the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for every step. The exit status is the
+ * modelc_status, or 100 for the driver's own errors.
  * With --describe it prints a line "VARIANT input|output DTYPE EXTENT..." for every tensor, and runs nothing.
  */
 #define _GNU_SOURCE
@@ -30,7 +32,9 @@ static int32_t (*api_output_count)(const modelc_handle *, int32_t);
 static const modelc_tensor *(*api_input)(const modelc_handle *, int32_t, int32_t);
 static const modelc_tensor *(*api_output)(const modelc_handle *, int32_t, int32_t);
 static modelc_status (*api_run)(modelc_handle *, int32_t, const void *const *, void *const *);
-static modelc_status (*api_output_shape)(modelc_handle *, int32_t, int32_t, int64_t *); /* NULL in older packages */
+/* NULL in older packages */
+static modelc_status (*api_run_shaped)(modelc_handle *, int32_t, const int64_t *const *, const void *const *, void *const *);
+static modelc_status (*api_output_shape)(modelc_handle *, int32_t, int32_t, int64_t *);
 static modelc_status (*api_profile_start)(modelc_handle *);
 static int32_t (*api_step_count)(const modelc_handle *, int32_t);
 static modelc_status (*api_profile_read)(modelc_handle *, int32_t, int32_t, modelc_step_profile *);
@@ -59,6 +63,7 @@ static void bind_api(const char *package) {
                  {"modelc_input", &api_input},
                  {"modelc_output", &api_output},
                  {"modelc_run", &api_run},
+                 {"modelc_run_shaped", &api_run_shaped},
                  {"modelc_output_shape", &api_output_shape},
                  {"modelc_profile_start", &api_profile_start},
                  {"modelc_step_count", &api_step_count},
@@ -69,7 +74,8 @@ static void bind_api(const char *package) {
     if (!library) die("cannot load the library", dlerror());
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         void *function = dlsym(library, table[i].name);
-        if (!function && table[i].pointer != (void *)&api_output_shape) die("the library lacks", table[i].name);
+        int later = table[i].pointer == (void *)&api_run_shaped || table[i].pointer == (void *)&api_output_shape;
+        if (!function && !later) die("the library lacks", table[i].name);
         memcpy(table[i].pointer, &function, sizeof function);
     }
 }
@@ -119,6 +125,28 @@ static void show_shapes(modelc_handle *model, int32_t variant) {
     }
 }
 
+/* The shapes of all inputs, from their extents one after the other. */
+static const int64_t **shapes_of(const modelc_handle *model, int32_t variant, char **extents, int32_t count) {
+    const int64_t **shapes = calloc((size_t)api_input_count(model, variant) + 1, sizeof *shapes);
+    if (!shapes) die("out of memory for", "shapes");
+    for (int32_t i = 0; i < api_input_count(model, variant); i++) {
+        int32_t rank = api_input(model, variant, i)->rank;
+        int64_t *shape = calloc((size_t)rank + 1, sizeof *shape);
+        if (!shape) die("out of memory for", "a shape");
+        for (int32_t axis = 0; axis < rank && count > 0; axis++, count--) shape[axis] = number_of(*extents++);
+        shapes[i] = shape;
+    }
+    if (count) die("extents are left over:", *extents);
+    return shapes;
+}
+
+static size_t bytes_at(const modelc_tensor *tensor, const int64_t *shape) {
+    size_t bytes = tensor->bytes;
+    for (int32_t axis = 0; axis < tensor->rank && bytes; axis++) bytes /= (size_t)tensor->shape[axis];
+    for (int32_t axis = 0; axis < tensor->rank && bytes; axis++) bytes *= (size_t)shape[axis];
+    return bytes;
+}
+
 /* The most that was resident at a time; 0 where /proc does not say. */
 static unsigned long long most_resident(void) {
     char line[256];
@@ -131,7 +159,8 @@ static unsigned long long most_resident(void) {
 
 int main(int argc, char **argv) {
     modelc_options options = {.threads = 1};
-    int32_t variant = 0, repeat = 1, profile = 0;
+    int32_t variant = 0, repeat = 1, profile = 0, extent_count = 0;
+    char **extents = NULL;
     int describes = argc == 3 && !strcmp(argv[2], "--describe");
     if (argc < 4 && !describes)
         die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
@@ -142,6 +171,7 @@ int main(int argc, char **argv) {
                                                           : NULL;
         if (!strcmp(argv[i], "--profile")) profile = 1;
         else if (number && i + 1 < argc) *number = number_of(argv[++i]);
+        else if (!strcmp(argv[i], "--extents")) extents = argv + i + 1, extent_count = argc - i - 1, i = argc;
         else die("unknown option", argv[i]);
     }
     modelc_handle *model;
@@ -159,12 +189,15 @@ int main(int argc, char **argv) {
     void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);
     if (!inputs || !outputs) die("out of memory for", "the tables of buffers");
 
+    const int64_t **shapes = extents ? shapes_of(model, variant, extents, extent_count) : NULL;
+    if (shapes && !api_run_shaped) die("the library lacks", "modelc_run_shaped");
     FILE *file = fopen(argv[2], "rb");
     if (!file) die("cannot read", argv[2]);
     for (int32_t i = 0; i < input_count; i++) {
         const modelc_tensor *tensor = api_input(model, variant, i);
         void *memory = buffer_for(tensor);
-        if (fread(memory, 1, tensor->bytes, file) != tensor->bytes) die("the file of inputs ends within", tensor->name);
+        size_t bytes = shapes ? bytes_at(tensor, shapes[i]) : tensor->bytes;
+        if (bytes > tensor->bytes || fread(memory, 1, bytes, file) != bytes) die("the file of inputs ends within", tensor->name);
         inputs[i] = memory;
     }
     if (fgetc(file) != EOF) die("bytes are left over in", argv[2]);
@@ -175,7 +208,7 @@ int main(int argc, char **argv) {
     if (profile) check(api_profile_start(model));
     for (int32_t i = 0; i < repeat; i++) {
         double start = now();
-        check(api_run(model, variant, inputs, outputs));
+        check(shapes ? api_run_shaped(model, variant, shapes, inputs, outputs) : api_run(model, variant, inputs, outputs));
         double spent = now() - start;
         if (spent < best) best = spent;
     }
@@ -195,6 +228,8 @@ int main(int argc, char **argv) {
     }
     api_close(model);
     for (int32_t i = 0; i < input_count; i++) free((void *)inputs[i]);
+    for (int32_t i = 0; shapes && i < input_count; i++) free((void *)shapes[i]);
+    free(shapes);
     for (int32_t i = 0; i < output_count; i++) free(outputs[i]);
     free(inputs);
     free(outputs);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from modelc.errors import InputError, ModelcError, ModelError, PackageError, Ver
 from modelc.frontend.uses import Span, index_spans, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
+from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
@@ -22,6 +24,7 @@ from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.judge import Judge, Kernels
+from modelc.verify.lengths import padded_to, shorter
 from modelc.verify.reference import Reference, fixed_inputs
 from modelc.verify.report import LayerReport, OutputReport, Report
 from modelc.verify.ways import MORE, deciding, least_samples, not_run
@@ -85,6 +88,8 @@ def verify_outputs(
                 failure = f"did not run: {error}"
                 break
             for one in judge.compare(ours, expected, whole):
+                if not one.passed and (one.name not in collected or collected[one.name].passed):
+                    one = replace(one, padded=padded_to(read, number, feed))
                 collected[one.name] = collected[one.name].worse(one) if one.name in collected else one
         unseen = [] if failure else [_unseen(number, runner.not_run(number), read) for number in variants]
     layers, notes = judge.layers, tuple(dict.fromkeys([*judge.notes, *filter(None, unseen)]))
@@ -108,7 +113,7 @@ def judge_of(
     filters = any(plan.filters for plan in plans)
 
     def each(feed: Arrays) -> tuple[LayerReport, ...]:
-        return kernels({t.name: feed[t.name] for t in plans[0].inputs}) if kernels else ()
+        return kernels(filled_up(package, {t.name: feed[t.name] for t in plans[0].inputs})) if kernels else ()
 
     return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, each if kernels else None)
 
@@ -212,27 +217,47 @@ def without_constants(
 
 def variant_of(package: Package, feed: Mapping[str, NDArray[Any]]) -> int:
     """The variant that takes inputs of these names and shapes."""
-    return _fitting([plan.inputs for plan in package.manifest.variants], feed, str(package.path))
+    m = package.manifest
+    return _fitting([plan.inputs for plan in m.variants], feed, str(package.path), m.padding)
 
 
-def _fitting(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> int:
-    given = {name: array.shape for name, array in feed.items()}
-    for number, tensors in enumerate(variants):
-        if {t.name: t.shape for t in tensors} == given:
-            return number
+def _fitting(
+    variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str, padding: Padding | None
+) -> int:
+    names = [t.name for t in variants[0]]
+    number = None
+    if {*names} == feed.keys():
+        number = variant_for(variants, padding, [feed[name].shape for name in names])
+    if number is not None:
+        return number
     known = "; ".join(", ".join(map(_shown, tensors)) for tensors in variants)
-    found = ", ".join(f"{name} {list(shape)}" for name, shape in given.items())
-    raise InputError(f"the inputs are {found}; {what} takes {known}")
+    found = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
+    shorter = f", or all of them alike shorter along {', '.join(padding.dims)}" if padding else ""
+    raise InputError(f"the inputs are {found}; {what} takes {known}{shorter}")
+
+
+def filled_up(package: Package, feed: Arrays) -> Arrays:
+    """The inputs at the size of the variant that takes them, as its kernels are."""
+    padding = package.manifest.padding
+    return (
+        feed if padding is None else padding.filled(feed, package.manifest.variants[variant_of(package, feed)].inputs)
+    )
 
 
 def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
     """Raises InputError with names, dtypes and shapes if some variant does not take these inputs."""
-    check_feed([plan.inputs for plan in package.manifest.variants], feed, str(package.path))
+    m = package.manifest
+    check_feed([plan.inputs for plan in m.variants], feed, str(package.path), m.padding)
 
 
-def check_feed(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> None:
+def check_feed(
+    variants: Sequence[Sequence[TensorInfo]],
+    feed: Mapping[str, NDArray[Any]],
+    what: str,
+    padding: Padding | None = None,
+) -> None:
     """Raises InputError if none of the variants of `what` takes these inputs."""
-    for tensor in variants[_fitting(variants, feed, what)]:
+    for tensor in variants[_fitting(variants, feed, what, padding)]:
         wanted = _array_dtype(tensor.dtype)
         if feed[tensor.name].dtype.name != wanted:
             raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; {what} takes {wanted}")
@@ -243,8 +268,9 @@ def _shown(tensor: TensorInfo) -> str:
 
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
-    """`samples` inputs for every variant, and more where it branches or keeps states, each drawn when it is asked for.
-    Without the model, whole numbers are 0 or 1, but for those that kernels address by."""
+    """`samples` inputs for every variant, and more where it branches or keeps states, then shorter ones where it is
+    padded; each drawn when it is asked for. Without the model, whole numbers are 0 or 1, but for those that kernels
+    address by."""
     every = range(len(package.manifest.variants))
     return (feed for _, feed in drawn_for_variants(package, model, seed, samples, every, lambda number: ()))
 
@@ -272,6 +298,8 @@ def drawn_for_variants(
             if k >= count and not left(number):
                 break
             yield number, {**draw_inputs(plan.inputs, every, seed, k), **deciding(plan, k)}
+        for k, tensors in enumerate(shorter(package.manifest, number, seed), count + MORE):
+            yield number, {**draw_inputs(tensors, every, seed, k), **deciding(plan, k)}
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

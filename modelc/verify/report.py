@@ -16,7 +16,8 @@ class OutputReport:
     """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide, in
     quantized models `quantized`; `rounded` says that it was computed through bfloat16, `filtered` that it may have been
     by minimal filtering. `traded` numbers were chosen otherwise before it, of scores that are nearly equal; then the
-    distance is that from what follows."""
+    distance is that from what follows. `padded` says how inputs were filled up with which it failed first, where they
+    were."""
 
     name: str
     distance: Distance
@@ -26,13 +27,14 @@ class OutputReport:
     filtered: bool = False
     quantized: Quantized | None = None
     traded: int = 0
+    padded: str = ""
 
     def worse(self, other: OutputReport) -> OutputReport:
         """Both samples' worst; the verdict of the one that failed, if one did."""
         decisive = self if not self.passed or (other.float64 or other.quantized) is None else other
         worst, passed = self.distance.worse(other.distance), self.passed and other.passed
         found = replace(self, distance=worst, passed=passed, float64=decisive.float64, quantized=decisive.quantized)
-        return replace(found, traded=self.traded + other.traded)
+        return replace(found, traded=self.traded + other.traded, padded=self.padded or other.padded)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,13 @@ class Report:
             return f"agrees with {self.reference} ({'; '.join(found)})" if found else f"agrees with {self.reference}"
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
+        if bad.padded:
+            return (
+                f"departs from {self.reference}, for padding changes output {bad.name!r}: with {bad.padded} it has a "
+                f"relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
+                f"({self._allowed(bad)}), and none with inputs of a variant's own size; the model would have to mask "
+                "what is filled up: compile a variant for each length, without --pad-dim"
+            )
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
@@ -150,6 +159,7 @@ class Report:
                 "filtered": o.filtered,
                 "quantized": o.quantized and asdict(o.quantized),
                 "traded": o.traded,
+                "padded": o.padded,
             }
             for o in self.outputs
         ]

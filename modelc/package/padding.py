@@ -1,0 +1,100 @@
+"""Padding: inputs that are shorter than a variant's along some dimensions are filled up, and outputs cut back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.errors import PackageError
+
+if TYPE_CHECKING:
+    from modelc.package.spec import Plan, TensorInfo
+
+Shapes = Sequence[tuple[int, ...]]  # of the inputs, in the package's order
+
+
+@dataclass(frozen=True)
+class Along:
+    """Input or output `tensor` is as long along `axis` as padded dimension `dim`."""
+
+    tensor: int
+    axis: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What input `tensor` is filled up with in place of zeros: the bits of an element."""
+
+    tensor: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The padded dimensions by name, the inputs and outputs that hang on them, and what is filled up otherwise than
+    with zeros."""
+
+    dims: tuple[str, ...]
+    inputs: tuple[Along, ...]
+    outputs: tuple[Along, ...]
+    fills: tuple[Fill, ...] = ()
+
+    def extents(self, shapes: Shapes) -> tuple[int, ...] | None:
+        """How long each dimension is where inputs have these shapes; None where two of them disagree, or one is 0."""
+        found = [{shapes[one.tensor][one.axis] for one in self.inputs if one.dim == d} for d in range(len(self.dims))]
+        return tuple(min(of) for of in found) if all(len(of) == 1 and min(of) > 0 for of in found) else None
+
+    def fits(self, shapes: Shapes, into: Shapes) -> bool:
+        """Whether inputs of these shapes can be filled up to others."""
+        padded = {(one.tensor, one.axis) for one in self.inputs}
+        if list(map(len, shapes)) != list(map(len, into)) or self.extents(shapes) is None:
+            return False
+        pairs = (
+            (n, most, (k, axis) in padded)
+            for k, (some, whole) in enumerate(zip(shapes, into, strict=True))
+            for axis, (n, most) in enumerate(zip(some, whole, strict=True))
+        )
+        return all(n <= most if free else n == most for n, most, free in pairs)
+
+    def filled(self, feed: Mapping[str, NDArray[Any]], tensors: Sequence[TensorInfo]) -> dict[str, NDArray[Any]]:
+        """The inputs at the size of `tensors`."""
+        bits = {one.tensor: one.bits for one in self.fills}
+        found = {}
+        for k, tensor in enumerate(tensors):
+            given = feed[tensor.name]
+            unit = np.array([bits.get(k, 0)], "<u8").view(np.uint8)[: given.dtype.itemsize].view(given.dtype)
+            found[tensor.name] = np.full(tensor.shape, unit)
+            found[tensor.name][tuple(map(slice, given.shape))] = given
+        return found
+
+
+def variant_for(variants: Sequence[Sequence[TensorInfo]], padding: Padding | None, shapes: Shapes) -> int | None:
+    """The smallest variant, of which the inputs are given, that takes inputs of these shapes: the one that is made for
+    them, or where there is padding one that is larger. None where there is none."""
+    known = [[t.shape for t in tensors] for tensors in variants]
+    fitting = [k for k, into in enumerate(known) if list(shapes) == into or (padding and padding.fits(shapes, into))]
+    return min(fitting, key=lambda k: sum(t.bytes for t in variants[k]), default=None)
+
+
+def check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
+    """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
+    for number, plan in enumerate(variants):
+        extents = None
+        if _are_there(padding, plan):
+            extents = padding.extents([t.shape for t in plan.inputs])
+        if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
+            raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
+
+
+def _are_there(padding: Padding, plan: Plan) -> bool:
+    sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
+    return all(
+        0 <= a.tensor < len(tensors) and 0 <= a.axis < len(tensors[a.tensor].shape) and 0 <= a.dim < len(padding.dims)
+        for those, tensors in sides
+        for a in those
+    ) and all(0 <= f.tensor < len(plan.inputs) for f in padding.fills)

@@ -1,0 +1,100 @@
+/* The files of a package: opened, and the manifest compared with the library; and the CPU with what the kernels use. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "modelc_runtime.h"
+
+enum { MOST_MANIFEST_BYTES = 1 << 25 };
+
+/* Through no link, and without waiting for the other end of a pipe. */
+modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
+    char path[PATH_MAX];
+    struct stat status;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return mc_fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0 && errno == ELOOP) return mc_fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
+    if (*fd < 0) return mc_fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
+        close(*fd);
+        return mc_fail(MODELC_NO_FILE, "%s is not a regular file", path);
+    }
+    *bytes = (uint64_t)status.st_size;
+    return MODELC_OK;
+}
+
+/* The text after `"key":`. In JSON a quote inside a string is escaped, so `"key"` before a colon can only be a key. */
+static const char *json_value(const char *text, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\"", key);
+    for (const char *at = text; (at = strstr(at, quoted));) {
+        at += strlen(quoted);
+        const char *value = at + strspn(at, " \t\r\n");
+        if (*value++ == ':') return value + strspn(value, " \t\r\n");
+    }
+    return NULL;
+}
+
+static modelc_status compare_manifest(const char *folder, const char *text) {
+    const char *schema = json_value(text, "schema_version"), *build = json_value(text, "build_id");
+    size_t n = strlen(mc_the_model.build_id);
+    if (!schema || !build)
+        return mc_fail(MODELC_MISMATCH, "%s/manifest.json is not a manifest: it names no schema_version or no build_id",
+                    folder);
+    long version = strtol(schema, NULL, 10);
+    if (version != mc_the_model.schema_version)
+        return mc_fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
+                    (int)mc_the_model.schema_version);
+    if (*build != '"' || strncmp(build + 1, mc_the_model.build_id, n) || build[n + 1] != '"')
+        return mc_fail(MODELC_MISMATCH,
+                    "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy "
+                    "the whole package again",
+                    folder, mc_the_model.build_id);
+    return MODELC_OK;
+}
+
+modelc_status mc_check_manifest(const char *folder) {
+    int fd;
+    uint64_t bytes;
+    modelc_status status = mc_open_file(folder, "manifest.json", &fd, &bytes);
+    if (status) return status;
+    if (bytes > MOST_MANIFEST_BYTES) {
+        close(fd);
+        return mc_fail(MODELC_MISMATCH, "%s/manifest.json has %llu bytes; at most %d are possible", folder,
+                    (unsigned long long)bytes, (int)MOST_MANIFEST_BYTES);
+    }
+    char *text = malloc((size_t)bytes + 1);
+    size_t got = 0;
+    for (ssize_t n; text && got < bytes && (n = read(fd, text + got, (size_t)bytes - got)) > 0;) got += (size_t)n;
+    close(fd);
+    if (!text) return mc_fail(MODELC_NO_MEMORY, "out of memory");
+    text[got] = 0;
+    status = compare_manifest(folder, text);
+    free(text);
+    return status;
+}
+
+modelc_status mc_check_cpu(void) {
+    for (const char *const *feature = mc_the_model.features; *feature; feature++) {
+        switch (mc_cpu_has(*feature)) {
+        case MC_CPU_HAS: break;
+        case MC_CPU_LACKS:
+            return mc_fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which this machine lacks: compile the "
+                        "model for this machine", *feature);
+        case MC_CPU_UNKNOWN_NAME:
+            return mc_fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which is not known for this kind of "
+                        "machine", *feature);
+        case MC_CPU_REFUSED:
+            return mc_fail(MODELC_NO_CPU, "the package needs the CPU feature '%s', which the operating system refuses to "
+                        "this process: %s", *feature, strerror(errno));
+        }
+    }
+    return MODELC_OK;
+}
