@@ -13,6 +13,7 @@ from test_control import INFO, F, I, agree, node, saved
 
 import modelc
 from modelc.errors import ModelError
+from modelc.inputs import Flags, data_of, divided
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
 
@@ -138,3 +139,23 @@ def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path)
             tokens = generate.generated(model, token, generate.CAPACITY)
             assert tokens == generate.generated_by_hand(session, token, generate.CAPACITY)
             assert len(set(tokens)) > 3
+
+
+def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path) -> None:
+    first, second = cell(tmp_path / "a.onnx"), named(tmp_path / "b.onnx")
+    flags = Flags((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"}, pad_dims=("m",), pad_values={"z": 1.0})
+    one, two = divided(flags, [first, second])
+    assert (one.dims, one.states, one.pad_dims, one.pad_values) == ({"n": 2}, STATES, (), {})
+    assert (two.dims, two.states, two.pad_dims) == ({"m": 3}, {"k": "k_next"}, ("m",)) and two.pad_values == {"z": 1.0}
+    x = np.zeros((2, 4), np.float32)
+    assert [list(data or ()) for data in data_of({"x": x, "z": x}, [first, second])] == [["x"], ["z"]]
+    options = {"budget": "1", "database": False, "dims": {"n": 2}, "states": STATES, "inputs": feeds(2, 0)}
+    (result,) = modelc.tune(first, output=tmp_path / "p", **options)
+    assert result.report is not None and result.report.passed
+    assert [t.name for t in read_package(tmp_path / "p").manifest.variants[0].inputs] == ["x", "i"]
+
+
+def named(path: Path) -> Path:
+    """k' = k + z."""
+    inputs = [INFO(name, F, ["m", 4]) for name in ("z", "k")]
+    return saved(path, [node("Add", ["z", "k"], ["k_next"])], inputs, ["k_next"], {})
