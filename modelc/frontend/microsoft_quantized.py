@@ -12,6 +12,7 @@ from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.formula import Formula
 from modelc.frontend.normalise import NORMALISERS, Normaliser
 
+MOST_EXACT = (1 << 24) // 255  # bytes whose sum float32 has exactly
 SOFTMAX_SINCE = 13  # operator set from which Softmax is over one axis
 
 
@@ -136,9 +137,11 @@ def _qlinear_global_average_pool(b: Builder, n: OnnxNode) -> None:
     last, shape = n.attrs.get("channels_last", 0), b.shape(n.inputs[0])
     axes = range(1, len(shape) - 1) if last else range(2, len(shape))
     count = int(np.prod([shape[a] for a in axes], dtype=np.int64))
-    whole = f.cast(n.inputs[0], "int32")
-    whole = f("Sub", whole, f.cast(f.scalar(2, "zero point"), "int32"))
-    total = f.cast(f("ReduceSum", whole, f.constant(list(axes), "int64"), keepdims=1), "float32")
+    if count <= MOST_EXACT:
+        total = f("ReduceSum", _real(f, 0, f.constant(1), 2), f.constant(list(axes), "int64"), keepdims=1)
+    else:
+        whole = f("Sub", f.cast(n.inputs[0], "int32"), f.cast(f.scalar(2, "zero point"), "int32"))
+        total = f.cast(f("ReduceSum", whole, f.constant(list(axes), "int64"), keepdims=1), "float32")
     step = f("Div", f.scalar(1, "scale"), f("Mul", f.scalar(3, "scale"), f.constant(count)))
     _rounded(f, f("Mul", total, step), 4)
 

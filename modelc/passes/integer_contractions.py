@@ -246,19 +246,17 @@ def stored(e: Editor, x: str, to: str) -> str:
 
 def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:
     """The int32 sums of `x` less its zero point that a contraction adds up: of rows, or of windows, given by their
-    shape and a convolution's attributes, which float32 has exactly."""
+    shape and a convolution's attributes. They are summed in float32, which has them exactly."""
     axis = len(e.shape(x)) - 1 if window is None else 1
-    wide = e.add("Cast", (x,), {"to": "int32"})
+    sums = e.add("Cast", (x,), {"to": "float32"})
     if zero:
-        wide = e.add("Sub", (wide, e.constant(np.int32(zero), f"{x}_zero", "int32")))
-    sums = e.add("ReduceSum", (wide, e.constant([axis], f"{x}_axis")), {"keepdims": 1})
-    if window is None:
-        return sums
-    extents, attrs = window
-    ones = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
-    shape = {"kernel_shape": tuple(extents), "group": 1}
-    real = e.add("Conv", (e.add("Cast", (sums,), {"to": "float32"}), ones), {**attrs, **shape})
-    return e.add("Cast", (real,), {"to": "int32"})
+        sums = e.add("Sub", (sums, e.constant(np.float32(zero), f"{x}_zero", "float32")))
+    sums = e.add("ReduceSum", (sums, e.constant([axis], f"{x}_axis")), {"keepdims": 1})
+    if window is not None:
+        extents, attrs = window
+        ones = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
+        sums = e.add("Conv", (sums, ones), {**attrs, "kernel_shape": tuple(extents), "group": 1})
+    return e.add("Cast", (sums,), {"to": "int32"})
 
 
 def with_border(e: Editor, x: str, zero: int, around: Sequence[tuple[int, int]]) -> str:

@@ -133,11 +133,12 @@ def centred_weights(e: Editor, w: Operand, node: Node) -> Array | None:
 
 
 def can_be_narrowed(weights: Array, node: Node) -> bool:
-    """Whether weights less their zero points are int8, or become so by a shift, for which windows have to be summed."""
+    """Whether weights less their zero points are int8, or become so by a shift, for which rows or windows of what is
+    multiplied with them are summed in float32."""
     if weights.min(initial=0) >= -SHIFT and weights.max(initial=0) < SHIFT:
         return True
-    summed = LARGEST_BYTE * prod(weights.shape[1:])
-    return "Conv" not in node.op or (node.attrs.get("group", 1) == 1 and summed <= LARGEST_EXACT)
+    summed = prod(weights.shape[1:]) if "Conv" in node.op else max(weights.shape)
+    return node.attrs.get("group", 1) == 1 and LARGEST_BYTE * summed <= LARGEST_EXACT
 
 
 def narrowed(weights: Array, columns: int) -> tuple[Array, Array]:
