@@ -16,11 +16,13 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass(frozen=True)
 class Value:
-    """`exact`: whoever computes it gets the same bits, so that a rounding or a comparison of it is safe."""
+    """`exact`: whoever computes it gets the same bits, so that a rounding or a comparison of it is safe. `sized`: how
+    large it is depends on data, so that makers, who go by its shape, do not take it."""
 
     name: str
     array: Array
     exact: bool
+    sized: bool = False
 
     @property
     def floating(self) -> bool:
@@ -30,11 +32,12 @@ class Value:
 @dataclass
 class Draft:
     """Nodes that would be appended, with their initialisers. `keeps_exact`: their outputs are exact if their inputs
-    are."""
+    are. `sized` are those of their outputs whose size depends on data."""
 
     nodes: list[onnx.NodeProto]
     held: dict[str, Array] = field(default_factory=dict)
     keeps_exact: bool = False
+    sized: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -60,7 +63,7 @@ class RandomGraph:
 
     def value(self, wanted: Callable[[Value], bool]) -> Value | None:
         """One of the values, the later the likelier."""
-        found = [v for v in self.values if wanted(v)]
+        found = [v for v in self.values if not v.sized and wanted(v)]
         return found[-1 - int(self.rng.integers(len(found)) * self.rng.random())] if found else None
 
     def constant(self, draft: Draft, array: Array) -> str:

@@ -75,7 +75,7 @@ def _try(graph: RandomGraph, draft: Draft) -> None:
     exact = draft.keeps_exact and all(v.exact for v in taken)
     graph.nodes += draft.nodes
     graph.held |= draft.held
-    graph.values += [Value(name, array, exact) for name, array in zip(made, found, strict=True)]
+    graph.values += [Value(n, array, exact, n in draft.sized) for n, array in zip(made, found, strict=True)]
 
 
 def _session(graph: onnx.GraphProto) -> onnxruntime.InferenceSession:

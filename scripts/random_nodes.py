@@ -367,6 +367,35 @@ def look_up(g: RandomGraph) -> Draft | None:
     return draft
 
 
+def select(g: RandomGraph) -> Draft | None:
+    """Rows that a comparison of exact values chooses, what is computed of them, and what of it has a known size."""
+    x = g.value(lambda v: v.exact and v.array.dtype == np.float32 and v.array.ndim >= 1)
+    if x is None:
+        return None
+    draft, rank = Draft([], keeps_exact=True), x.array.ndim
+    if g.chance(0.3):
+        outputs = [g.fresh("u") for _ in range(4)]
+        draft.nodes.append(node("Unique", [x.name], outputs, axis=int(g.rng.integers(rank)), sorted=int(g.chance(0.5))))
+        draft.sized |= {*outputs}
+        return draft
+    first, mask, rows, made = (g.fresh("s") for _ in range(4))
+    greatest = x.array.max(tuple(range(1, rank)))
+    level = g.constant(draft, np.array(np.median(greatest), np.float32))
+    others = g.constant(draft, np.arange(1, rank))
+    draft.nodes += [
+        node("ReduceMax", [x.name, others], [first], keepdims=0, noop_with_empty_axes=1),
+        node(str(g.pick(("LessOrEqual", "GreaterOrEqual"))), [first, level], [mask]),
+        node("Compress", [x.name, mask], [rows], axis=0),
+        node(str(g.pick(("Relu", "Neg", "Abs"))), [rows], [made]),
+    ]
+    draft.sized |= {rows, made}
+    if g.chance(0.6):
+        op, out = str(g.pick(("ReduceMax", "ReduceMin"))), g.fresh("v")
+        axes = g.constant(draft, np.array([0], np.int64))
+        draft.nodes.append(node(op, [made, axes], [out], keepdims=int(g.chance(0.5))))
+    return draft
+
+
 def space(g: RandomGraph) -> Draft | None:
     x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim == 4)
     if x is None:
@@ -444,5 +473,5 @@ def loop(g: RandomGraph) -> Draft | None:
 MAKERS: tuple[Callable[[RandomGraph], Draft | None], ...] = (
     *(smooth, smooth, plain, plain, step, root, cast, clip, binary, binary, binary, compare, logic, where),
     *(matmul, matmul, convolution, convolution, pool, normalise, normalise, softmax, attention, reduction, running),
-    *(order, move, move, move, look_up, space, branch, loop),
+    *(order, move, move, move, look_up, select, space, branch, loop),
 )
