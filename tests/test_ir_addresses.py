@@ -8,7 +8,8 @@ import pytest
 from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard, addressing, claims, unproved, without_claims
 from modelc.ir.block import Block, Buffer, Iter, Task
-from modelc.ir.expr import Load, Var, parse
+from modelc.ir.expr import Load, Var
+from modelc.ir.expr_syntax import parse
 
 
 def task(index: str, extent: int = 5, dtype: str = "int64", constants: tuple[str, ...] = ()) -> Task:

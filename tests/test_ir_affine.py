@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from ir_strategies import quasi_affine
 
 from modelc.ir.affine import bounds, linear, simplify
-from modelc.ir.expr import Const, Op, Var, parse, show
+from modelc.ir.expr import Const, Op, Var, show
+from modelc.ir.expr_syntax import parse
 from modelc.ir.interpret import evaluate
 
 quick = settings(max_examples=250, deadline=None)

@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 
 from modelc.errors import ModelError
 from modelc.ir.block import Block
-from modelc.ir.expr import Expr, parse, show
+from modelc.ir.expr import Expr, show
+from modelc.ir.expr_syntax import parse
 from modelc.ir.graph import Node, Value
 from modelc.ops import OPERATORS, Definition, evaluate_node, run
 from modelc.ops.elementwise import UNARY

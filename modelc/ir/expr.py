@@ -8,13 +8,12 @@ The grammar, whole:
          | Op(name, args, dtype)          `name` is a key of OPERATIONS; dtype is set on casts alone
 
 Index expressions are the same grammar over Var, int64 Const, `add sub mul floordiv mod` (quasi-affine: see affine.py).
-The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`), so Python's own parser reads it.
+The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`), so Python's own parser reads it
+(expr_syntax.py).
 """
 
 from __future__ import annotations
 
-import ast
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -430,11 +429,11 @@ def dtype_of(e: Expr, buffers: Mapping[str, str]) -> str:
 
 _PRECEDENCE = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4}
 _PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6, "mod": 6}
-_CALLED = {"and": "all_of", "or": "any_of", "not": "negation"}  # Python's own keywords cannot be called
+CALLED = {"and": "all_of", "or": "any_of", "not": "negation"}  # Python's own keywords cannot be called
 
 
 def show(e: Expr, above: int = 0) -> str:
-    """The text of `e`; parse() reads it back to an equal expression."""
+    """The text of `e`; expr_syntax.parse() reads it back to an equal expression."""
     if isinstance(e, Var):
         return e.name
     if isinstance(e, Const):
@@ -461,89 +460,4 @@ def show_conditions(conditions: tuple[Expr, ...]) -> str:
 
 
 def _called(e: Op) -> str:
-    return f"{_CALLED.get(e.name, e.name)}({', '.join(map(show, e.args))})"
-
-
-_BINARY: dict[type, str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod",
-    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
-    ast.And: "and", ast.Or: "or",
-}  # fmt: skip
-_NUMBERS = {"inf": math.inf, "nan": math.nan, "True": True, "False": False}
-
-
-class ExprSyntaxError(ValueError):
-    """The text is not an expression of this grammar."""
-
-
-def parse(text: str) -> Expr:
-    """Reads what show() prints. Raises ExprSyntaxError, naming the part that is not understood."""
-    try:
-        return from_ast(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError as error:
-        raise ExprSyntaxError(f"not an expression: {text!r} ({error.msg})") from None
-
-
-def parse_conditions(text: str) -> tuple[Expr, ...]:
-    """Reads what show_conditions() prints."""
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ExprSyntaxError(f"not a condition: {text!r} ({error.msg})") from None
-    parts = node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
-    return tuple(from_ast(p) for p in parts)
-
-
-def _literal(node: ast.expr) -> float | int | bool | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _literal(node.operand)
-        return None if value is None else -value
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, bool)):
-        return node.value
-    return _NUMBERS.get(node.id) if isinstance(node, ast.Name) else None
-
-
-def from_ast(node: ast.expr) -> Expr:
-    """One node of Python's syntax tree as an expression."""
-    if isinstance(node, ast.Name) and node.id not in _NUMBERS:
-        return Var(node.id)
-    literal = _literal(node)
-    if literal is not None:
-        return _constant(literal, "int64")
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return Op(_BINARY[type(node.op)], (from_ast(node.left), from_ast(node.right)))
-    if isinstance(node, ast.BoolOp):
-        parts = [from_ast(v) for v in node.values]
-        result = parts[0]
-        for part in parts[1:]:
-            result = Op(_BINARY[type(node.op)], (result, part))
-        return result
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
-        return Op(_BINARY[type(node.ops[0])], (from_ast(node.left), from_ast(node.comparators[0])))
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        parts_ = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return Load(node.value.id, tuple(from_ast(p) for p in parts_))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        return _call(node.func.id, node.args)
-    raise ExprSyntaxError(f"not part of an expression: {ast.unparse(node)!r}")
-
-
-def _call(name: str, args: list[ast.expr]) -> Expr:
-    if name in DTYPES and len(args) == 1:
-        literal = _literal(args[0])
-        return Op("cast", (from_ast(args[0]),), name) if literal is None else _constant(literal, name)
-    if name.startswith("bits_") and name[5:] in DTYPES and len(args) == 1:
-        return Op("bits", (from_ast(args[0]),), name[5:])
-    name = {called: plain for plain, called in _CALLED.items()}.get(name, name)
-    if name not in OPERATIONS or name in ("cast", "bits"):
-        raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")
-    if len(args) != OPERATIONS[name].arity:
-        raise ExprSyntaxError(f"{name} takes {OPERATIONS[name].arity} operands, found {len(args)}")
-    return Op(name, tuple(from_ast(a) for a in args))
-
-
-def _constant(value: float | int | bool, dtype: str) -> Const:
-    try:
-        return Const(value, dtype)
-    except (ValueError, OverflowError):
-        raise ExprSyntaxError(f"{value!r} is no constant of {dtype}") from None
+    return f"{CALLED.get(e.name, e.name)}({', '.join(map(show, e.args))})"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.expr import DTYPES, Expr, ExprSyntaxError, Load, from_ast, parse, parse_conditions
+from modelc.ir.expr import DTYPES, Expr, Load
+from modelc.ir.expr_syntax import ExprSyntaxError, expression, parse, parse_conditions
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 
@@ -310,7 +311,7 @@ def _leaf(line: _Line, part: str) -> Leaf:
     head = line.match(rf"{part} ({NAME})\[(.*)\] (\w+)", f"'{part} BLOCK[iterator=value, ...] AGGREGATION'")
 
     def binding(text: str) -> tuple[tuple[str, Expr], ...]:
-        return tuple((name, from_ast(node)) for name, node in _keywords(text))
+        return tuple((name, expression(node)) for name, node in _keywords(text))
 
     bound = line.read(binding, head[2])
     symbol = _symbol(line, head[3])
