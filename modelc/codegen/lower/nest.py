@@ -56,13 +56,7 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.lower.vectors import (
-    constant,
-    int32,
-    lanes_at,
-    sequence,
-    widen,
-)
+from modelc.codegen.lower.vectors import constant, halved, int32, sequence, widen
 from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
@@ -485,21 +479,12 @@ class _Lowering(Expressions):
         assert scope.vector is not None
         lanes = scope.vector[1]
         combine = AGGREGATIONS[leaf.aggregation].combine
-        wide = [widen(v, n, lanes) for v, n in values]
         dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
-        rest: list[list[Any]] = []
-        while lanes > 1:
-            wide = [self.bound(v) for v in wide]
-            if lanes % 2:
-                rest.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in wide])
-                wide = [lanes_at(v, range(lanes - 1), lanes) for v in wide]
-                lanes -= 1
-                continue
-            half = lanes // 2
-            low, high = ([lanes_at(v, part, lanes) for v in wide] for part in (range(half), range(half, lanes)))
-            wide, lanes = self.combine_values(combine, low, high, dtypes, half), half
-        for extra in rest:
-            wide = self.combine_values(combine, wide, extra, dtypes, 1)
+
+        def combined(low: list[Any], high: list[Any], lanes: int) -> list[Any]:
+            return self.combine_values(combine, low, high, dtypes, lanes)
+
+        wide = halved([widen(v, n, lanes) for v, n in values], lanes, combined, self.bound)
         wide = self.combined(leaf, wide, scope)
         return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)]
 

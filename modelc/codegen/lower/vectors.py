@@ -74,3 +74,27 @@ def lanes_at(value: Any, which: range, lanes: int) -> Any:
     if len(which) == 1:
         return tx.Shuffle([value], [int32(which[0])])
     return tx.Shuffle([value], [int32(k) for k in which])
+
+
+def halved(
+    values: list[Any],
+    lanes: int,
+    combine: Callable[[list[Any], list[Any], int], list[Any]],
+    bound: Callable[[Any], Any],
+) -> list[Any]:
+    """Vectors of `lanes` lanes each combined to a single lane, half with half; `combine` is given both halves and how
+    many lanes these have, `bound` names a value that is used twice. A lane that is left over comes last."""
+    rest: list[list[Any]] = []
+    while lanes > 1:
+        values = [bound(v) for v in values]
+        if lanes % 2:
+            rest.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in values])
+            values = [lanes_at(v, range(lanes - 1), lanes) for v in values]
+            lanes -= 1
+            continue
+        half = lanes // 2
+        low, high = ([lanes_at(v, part, lanes) for v in values] for part in (range(half), range(half, lanes)))
+        values, lanes = combine(low, high, half), half
+    for extra in rest:
+        values = combine(values, extra, 1)
+    return values
