@@ -26,7 +26,7 @@ def test_what_passed_still_passes() -> None:
 def test_what_does_not_pass_is_refused_in_a_sentence() -> None:
     others = sorted(set(conformance.node_tests()) - set(conformance.read_expected(EXPECTED)))
     results = list(conformance.conformance(others[::EVERY], jobs=1))
-    assert len(results) > 4
+    assert results and len(results) == len(others[::EVERY])
     assert {r.name: (r.outcome, r.reason) for r in results if r.outcome in ("failed", "crashed")} == {}
 
 
