@@ -22,7 +22,8 @@ MAX_FILE = 1 << 20
 
 
 PRECISIONS = ("f32", "bf16", "auto")
-SECTIONS = ("inputs", "simplify", "precision", "partition", "layout", "schedule", "codegen", "verify")
+SECTIONS = ("inputs", "simplify", "precision", "partition", "layout", "schedule", "tune", "codegen", "verify")
+JOINT = 0.3  # of tune's budget, where a configuration does not say
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ class LayoutSettings:
 
 
 @dataclass(frozen=True)
+class TuneSettings:
+    """`joint`: the share of tune's budget in which layouts, and where Tasks end, are searched with loops inside; 0:
+    loops alone are searched."""
+
+    joint: float = JOINT
+
+
+@dataclass(frozen=True)
 class Inputs:
     """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
     (a number, true or false, a list of them, the path of a .npy file) for inputs; outputs that inputs become after a
@@ -66,8 +75,9 @@ class Inputs:
 class Config:
     """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
     modelc.passes. `policy`: what of Winograd, intrinsics, attention and bfloat16 is allowed. `layout`: how values are
-    stored. `flush_denormals`: whether a package computes with subnormal numbers taken as zero. `check_addresses`:
-    whether a run looks at indices and lengths in its data before it addresses memory by them."""
+    stored. `tune`: how the budget of tuning is divided. `flush_denormals`: whether a package computes with subnormal
+    numbers taken as zero. `check_addresses`: whether a run looks at indices and lengths in its data before it addresses
+    memory by them."""
 
     inputs: Inputs
     simplify: tuple[Spec, ...]
@@ -76,6 +86,7 @@ class Config:
     flush_denormals: bool
     check_addresses: bool
     verify: Verification
+    tune: TuneSettings = TuneSettings()
 
     def allowing(self, **changes: Any) -> Config:
         """This configuration with another policy: `changes` are fields of Policy."""
@@ -96,6 +107,7 @@ class Config:
             "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
             "schedule": {"winograd": self.policy.winograd, "tensorize": self.policy.tensorize},
+            "tune": asdict(self.tune),
             "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
             "verify": asdict(self.verify),
         }
@@ -133,11 +145,14 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
+    if isinstance(tree, dict):
+        tree = {"tune": {"joint": JOINT}, **tree}  # which configurations, and choices, of before it lack
     top = _section(tree, source, "", SECTIONS)
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
     schedule = _section(top["schedule"], source, "schedule", ("winograd", "tensorize"))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
+    tune = _section(top["tune"], source, "tune", ("joint",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
     rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
     passes = top["simplify"]
@@ -159,6 +174,7 @@ def parse_config(tree: Any, source: str) -> Config:
             propagate=_flag(layout, source, "layout.propagate"),
             blocked=_flag(layout, source, "layout.blocked"),
         ),
+        tune=TuneSettings(joint=_share(tune, source, "tune.joint")),
         flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
         check_addresses=_flag(codegen, source, "codegen.check_addresses"),
         verify=Verification(
@@ -246,6 +262,13 @@ def _number(section: dict[str, Any], source: str, path: str) -> float:
     value = _value(section, path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         raise ConfigError(f"{source}: {path} is {shown(value)}; expected a number from 0 (1e-4 is written 1.0e-4)")
+    return float(value)
+
+
+def _share(section: dict[str, Any], source: str, path: str) -> float:
+    value = _value(section, path)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a share from 0 to below 1, such as 0.3")
     return float(value)
 
 

@@ -1,37 +1,29 @@
-"""Networks under tuning: each as it is without that, the distinct Tasks of all, and packages of what was found."""
+"""Networks under tuning: each as it is without that, and the distinct Tasks of all and of their alternatives."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from modelc import __version__
-from modelc.choices import Choices, occurrences
-from modelc.database import Database
+from modelc.alternatives import Alternative, alternative
 from modelc.database.record import NO_CONSTANTS, constants_in
-from modelc.database.recorded import Recorded
-from modelc.database.whole import gains
-from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
-from modelc.package import FixedInput
+from modelc.ir.block import Block, Task
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
 from modelc.programs import Programs
 from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
+from modelc.search.objectives import Weights
 from modelc.search.population import Space
 from modelc.search.scheduler import Work
 from modelc.search.tune import Subject
+from modelc.space.analysis.work import block_flops
 from modelc.space.cost.roofline import roofline_seconds
-from modelc.space.sketch import Floats
-from modelc.verify import Report
-from modelc.wholes import Times, compared
 
 
 @dataclass(frozen=True)
@@ -53,8 +45,9 @@ class Network:
         return Network(name, run, output, programs, compiled, run.spec(programs, compiled))
 
     @cached_property
-    def occurrences(self) -> Counter[str]:
-        return occurrences(self.programs.rounded)
+    def base(self) -> Alternative:
+        """What it is cut into without tuning."""
+        return alternative(self.run, "", self.programs, {key: one.candidate for key, one in self.compiled.items()})
 
     def place_of(self, task: Task) -> str:
         """Where the constants of a Task lie, by which measurements are told apart."""
@@ -63,94 +56,74 @@ class Network:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The distinct Tasks of several networks in which something is open: those of equal hash whose constants lie in the
-    same memory are one. `weights` [networks x n] say how often each occurs in each; `names` are for people, by the
-    Subject's key."""
+    """The distinct Tasks of the alternatives of several networks in which something is open: those of equal hash whose
+    constants lie in the same memory are one. `weights` say how often each occurs in each of the `alternatives`; `names`
+    are for people, by the Subject's key."""
 
+    alternatives: tuple[Alternative, ...]
     subjects: tuple[Subject, ...]
     work: tuple[Work, ...]
-    weights: Floats
+    weights: Weights
     names: Mapping[str, str]
 
 
-def tasks_of(networks: Sequence[Network], explorer: str, seed: int, threads: int, learned: LearnedCost) -> Tasks:
-    """Of networks for one target, under one policy."""
-    explore = explorer_class(explorer)
-    target, policy = networks[0].run.target, networks[0].run.config.policy
-    where: dict[tuple[str, str], list[int]] = {}  # the networks of each Task
-    for number, network in enumerate(networks):
-        for key, one in network.compiled.items():
-            where.setdefault((key, network.place_of(one.task)), []).append(number)
-    subjects, work, weights, names = [], [], [], {}
-    spaces: dict[str, Space] = {}
-    for (key, place), owners in where.items():
-        one = networks[owners[0]].compiled[key]
-        space = spaces.setdefault(key, Space(one.task, target, policy, threads))
-        if space.size < 2:
-            continue
-        name = key if key not in names else f"{key} in {place}"
-        cold = max(networks[number].programs.parameter_bytes for number in owners)
-        subjects.append(Subject(name, one.task, one.candidate, explore(space, seed, learned), cold))
-        _, seconds = space.untuned(one.candidate)
-        operations = float(max(1, sum(step.flops for step in one.works)))
-        floor = roofline_seconds({one.task, *(s.task for s in space.sketches)}, target, threads, cold)
-        work.append(Work(seconds, operations, tuple(s.name for s in space.sketches), floor))
-        weights.append([float(n.occurrences[key]) if k in owners else 0.0 for k, n in enumerate(networks)])
-        programs = (program for network in networks for program in network.programs.rounded)
-        names[name] = next(bound.task.name for p in programs for bound in p.kernels if bound.task.hash == key)
-    return Tasks(tuple(subjects), tuple(work), np.array(weights).reshape(-1, len(networks)).T, names)
+@dataclass
+class Subjects:
+    """What is tuned of networks for one target, under one policy, each Task once and for all: the explorers of a Task
+    are of the kind `explorer`, seeded with `seed`, and share what is `learned`."""
 
+    networks: Sequence[Network]
+    explorer: str
+    seed: int
+    threads: int
+    learned: LearnedCost
+    known: dict[tuple[str, str], tuple[Subject, Work]] = field(default_factory=dict)  # by hash and place
+    spaces: dict[str, Space] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
-@dataclass(frozen=True)
-class Made:
-    """A package that was written: `changed` Tasks are otherwise than without tuning, which is none where the whole
-    gained nothing."""
+    def tasks(self, alternatives: Sequence[Sequence[Alternative]]) -> Tasks:
+        """Of these alternatives of each network, the first of which is what it is without tuning."""
+        rows = [(number, one) for number, some in enumerate(alternatives) for one in some]
+        where: dict[tuple[str, str], dict[int, int]] = {}  # how often it occurs in each row
+        tasks: dict[str, tuple[Task, Alternative]] = {}
+        for row, (number, one) in enumerate(rows):
+            for key, task in one.tasks.items():
+                place = self.networks[number].place_of(task)
+                where.setdefault((key, place), {})[row] = one.occurrences[key]
+                tasks.setdefault(key, (task, one))
+        found, weights = [], []
+        for (key, place), often in where.items():
+            task, one = tasks[key]
+            owners = {rows[row][0] for row in often}
+            each = [float(often.get(row, 0)) for row in range(len(rows))]
+            alike = all(len({each[row] for row in range(len(rows)) if rows[row][0] == owner}) == 1 for owner in owners)
+            if self.space(key, task).size < (2 if alike else 1):
+                continue
+            found.append(self.subject(key, place, one, owners))
+            weights.append(each)
+        table = np.array(weights, np.float64).reshape(len(weights), len(rows)).T
+        subjects, work = tuple(s for s, _ in found), tuple(w for _, w in found)
+        names = {subject.key: self.names[subject.key] for subject in subjects}
+        return Tasks(tuple(one for _, one in rows), subjects, work, Weights(table, tuple(n for n, _ in rows)), names)
 
-    changed: int
-    times: Times
-    report: Report | None
-    notes: tuple[str, ...]
+    def space(self, key: str, task: Task) -> Space:
+        if key not in self.spaces:
+            run = self.networks[0].run
+            self.spaces[key] = Space(task, run.target, run.config.policy, self.threads)
+        return self.spaces[key]
 
-
-def made(network: Network, subjects: Sequence[Subject], database: Database | None, threads: int, timed: bool) -> Made:
-    """Writes the package of what was found for the Tasks of a network; where it can be `timed` here as a whole, if that
-    is faster than the untuned one, by turns; else that. With a database, it is what compile takes of it."""
-    run, compiled, programs = network.run, network.compiled, network.programs
-    places = {key: network.place_of(one.task) for key, one in compiled.items()}
-    own = (s for s in subjects if places.get(s.task.hash) == constants_place(network, s))
-    changed = {s.task.hash: s.best for s in own if s.best is not s.untuned}
-    recorded, policy, cold = None, run.config.policy, programs.parameter_bytes
-    if database is not None:
-        recorded = Recorded(database, run.target, threads)
-        found = recorded.look({key: one.task for key, one in compiled.items()}, policy, cold)
-        changed = {key: one for key, one in found.items() if one.key != compiled[key].candidate.key}
-    tuned = locked(network, changed) if changed else run
-    times = Times()
-    if timed:
-        spec = tuned.spec(programs, tuned.kernels(programs.rounded)) if changed else None
-        times = compared(run, network.spec, spec, threads)
-        if changed and recorded is not None:
-            choice = recorded.choice(recorded.candidates, network.occurrences, policy, cold)
-            recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * times.tuned_ms)
-    better = bool(changed) and (not timed or gains(times.untuned_ms, times.tuned_ms))
-    taken = tuned if better else run
-    *_, report = taken.made(programs, network.output, verify=True, keep_unverified=False)
-    notes = (*([times.note] if times.note else []), *taken.notes)
-    return Made(len(changed) if better else 0, times, report, notes)
-
-
-def constants_place(network: Network, subject: Subject) -> str:
-    """Where the constants of a Subject lie."""
-    task = subject.task
-    return constants_in(network.run.target, subject.cold_bytes) if task.constants else NO_CONSTANTS
-
-
-def locked(network: Network, changed: Mapping[str, Candidate]) -> Run:
-    """The same compilation with other Candidates; what has not changed is built."""
-    run, programs = network.run, network.programs
-    tasks = {key: one.candidate for key, one in network.compiled.items()} | dict(changed)
-    constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
-    made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
-    choices = Choices(*made_for, tasks, network.occurrences, programs.kept, programs.layouts)
-    kept = {key: one for key, one in run.done.items() if key not in changed}
-    return replace(run, locked=choices, tasks=tasks, done=kept)
+    def subject(self, key: str, place: str, one: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:
+        """The one Subject of a Task of an alternative, with constants in a place; `owners` are its networks."""
+        if (key, place) in self.known:
+            return self.known[key, place]
+        task, space = one.tasks[key], self.space(key, one.tasks[key])
+        name = key if key not in self.names else f"{key} in {place}"
+        cold = max(self.networks[number].programs.parameter_bytes for number in owners)
+        explore = explorer_class(self.explorer)(space, self.seed, self.learned)
+        _, seconds = space.untuned(one.untuned[key])
+        operations = float(max(1, sum(block_flops(b) for b in task.blocks if isinstance(b, Block))))
+        floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads, cold)
+        work = Work(seconds, operations, tuple(s.name for s in space.sketches), floor)
+        self.names[name] = next(b.task.name for p in one.programs.rounded for b in p.kernels if b.task.hash == key)
+        self.known[key, place] = Subject(name, task, one.untuned[key], explore, cold), work
+        return self.known[key, place]

@@ -99,17 +99,19 @@ class Partitioning:
     def chosen_layouts(self, kept_values: Sequence[Collection[str]]) -> tuple[LayoutChoice, ...]:
         """How the values of each graph are stored: as costs least in the schedules that its Tasks will get, in the
         precision that is asked for, where the Tasks that write `kept_values` stay in float32."""
+        each = zip(self.graphs, kept_values, strict=True)
+        return tuple(choose_layouts(graph, self.policy(values), self.attention_bytes) for graph, values in each)
+
+    def policy(self, kept_values: Collection[str], blocked: bool = False) -> LayoutPolicy:
+        """How layouts are chosen; `blocked`: of those too that split a dimension, whatever the configuration says."""
         layout, narrow = self.config.layout, narrowing(self.config.policy.precision, self.target)
-        policy = LayoutPolicy(
+        return LayoutPolicy(
             self.schedules,
             layout.search,
             layout.propagate,
-            self.target.lanes("float32") if layout.blocked else 0,
+            self.target.lanes("float32") if layout.blocked or blocked else 0,
             self.target.cost.layout_doubt_share,
-        )
-        return tuple(
-            choose_layouts(graph, replace(policy, wide=frozenset(values) if narrow else None), self.attention_bytes)
-            for graph, values in zip(self.graphs, kept_values, strict=True)
+            frozenset(kept_values) if narrow else None,
         )
 
     @property

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from modelc.choices import Shapes, digest_of
@@ -23,18 +22,17 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
-from modelc.networks import Made, Network, made, tasks_of
+from modelc.networks import Network
 from modelc.package import check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
+from modelc.packages import Made, made
 from modelc.pipeline import Run
 from modelc.search.explorers import explorer_class
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Aim, Objective
-from modelc.search.population import Space
+from modelc.search.objectives import Aim, Objective, Weights
 from modelc.search.resume import Memory
-from modelc.search.scheduler import Scheduler
-from modelc.search.standing import Standing, Watch
-from modelc.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
+from modelc.search.standing import Standing
+from modelc.search.tune import Budget, Subject, Tuned
+from modelc.session import Session
 from modelc.space.sketch import Floats
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
@@ -45,9 +43,9 @@ from modelc.wholes import BRIEF, Times, compared
 @dataclass(frozen=True)
 class TuneResult:
     """What became of the model of that name. `path` is its package; `tuned` says whether it is made of what was found,
-    `changed` of how many of its Tasks tuning chose otherwise. `times` are of both packages and of ONNX Runtime, by
-    turns. `search` is that of all models that were tuned together, with predictions of this one alone. `known` records
-    were in `database` before; `notes` say what else was noteworthy."""
+    `changed` of how many of its Tasks tuning chose otherwise, and `alternative` what of layouts and cuts. `times` are
+    of both packages and of ONNX Runtime, by turns. `search` is that of all models that were tuned together, with
+    predictions of this one alone. `known` records were in `database` before; `notes` say what else was noteworthy."""
 
     model: str
     path: Path
@@ -57,6 +55,7 @@ class TuneResult:
     search: Tuned
     times: Times
     report: Report | None
+    alternative: str = ""
     database: Path | None = None
     known: int = 0
     notes: tuple[str, ...] = ()
@@ -73,6 +72,7 @@ class TuneResult:
             "tuned": self.tuned,
             "tasks": self.tasks,
             "changed_tasks": self.changed,
+            "alternative": self.alternative,
             "ended": self.search.ended,
             "measurements": self.search.trials,
             "database": None if self.database is None else str(self.database),
@@ -84,6 +84,7 @@ class TuneResult:
             "search_share": round(self.search.share, 4),
             "untuned_ms": self.times.untuned_ms,
             "tuned_ms": self.times.tuned_ms,
+            "loops_ms": self.times.loops_ms,
             "ort_ms": self.times.ort_ms,
             "speedup": self.speedup,
             "log": [moment.to_json() for moment in self.search.log],
@@ -262,53 +263,43 @@ def _check_features(target: Target, where: Where) -> None:
 def _tuned(
     networks: Sequence[Network],
     budget: Budget,
-    objective: Callable[[Floats, Floats], Objective],
+    objective: Callable[[Weights, Floats], Objective],
     where: Where,
     database: Database | None,
     say: Progress,
     asked: _Asked,
 ) -> list[TuneResult]:
-    threads, run = asked.threads, networks[0].run
-    learned = LearnedCost(asked.seed)
-    tasks = tasks_of(networks, asked.explorer, asked.seed, threads, learned)
-    untuned = np.array([work.seconds for work in tasks.work])
-    scheduler = Scheduler(tasks.work, objective(tasks.weights, untuned), seed=asked.seed)
-    names, timed = [network.name for network in networks], _is_target(run.target, where)
+    threads, run, memory = asked.threads, networks[0].run, None
+    timed = _is_target(run.target, where)
     beside_ort = [_beside_ort(network, threads) for network in networks] if timed and asked.watch else []
-    watched = Watch(tasks.subjects, tasks.names, scheduler, budget, names, beside_ort)
-
-    def follow(moment: Moment, subject: Subject) -> None:
-        say("tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {1e3 * moment.predicted:.3f} ms predicted")
-        if asked.watch is not None:
-            asked.watch(watched.after(moment, subject))
-
-    memory, known, policy = None, 0, run.config.policy
     if database is not None:
-        version = code_version(run.target)
+        version, policy = code_version(run.target), run.config.policy
 
         def conditions(task: Task, cold_bytes: int) -> Conditions:
             return Conditions.of(task, run.target, version, threads, cold_bytes, policy, where.command)
 
         memory = Memory(database, conditions)
-        learned.begin(memory.elsewhere(tasks.subjects, lambda task: Space(task, run.target, policy, threads)))
-        known = memory.recall(tasks.subjects, scheduler)
-    say("tune", f"{len(tasks.subjects)} tasks, {known} records")
+    one = Session(
+        networks, asked.explorer, asked.seed, threads, budget, objective, memory, say, asked.watch, beside_ort
+    )
+    one.prepare()
     with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
-        search = tune_tasks(tasks.subjects, scheduler, _Measuring(measurer), budget, memory, follow)
-    notes = (learned.says,) if explorer_class(asked.explorer).learns else ()
+        search, leading = one.run(_Measuring(measurer))
+    notes = (one.learned.says,) if explorer_class(asked.explorer).learns else ()
     known_to_compile = None if where.command else database
     found = []
-    for number, network in enumerate(networks):
+    for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
         with blaming(f"model {network.run.model}"):
-            one = made(network, search.subjects, known_to_compile, threads, timed)
-        found.append(_result(network, replace(one, notes=(*notes, *one.notes)), search.of(number), database, known))
+            package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
+        every = (*notes, *one.alternatives[number].notes, *package.notes)
+        found.append(_result(network, replace(package, notes=every), search.of(number), database, one.known))
     return found
 
 
 def _beside_ort(network: Network, threads: int) -> float:
     """ONNX Runtime's time over the untuned package's; 0 where it does not run the model."""
     with blaming(f"model {network.run.model}"):
-        times = compared(network.run, network.spec, None, threads, BRIEF)
+        times = compared(network.run, {"untuned": network.spec}, threads, BRIEF)
     return times.ort_ms / times.untuned_ms
 
 
@@ -316,12 +307,13 @@ def _result(network: Network, one: Made, search: Tuned, database: Database | Non
     return TuneResult(
         model=network.name,
         path=network.output,
-        tuned=one.changed > 0,
+        tuned=one.changed > 0 or bool(one.alternative),
         changed=one.changed,
         tasks=len(network.compiled),
         search=search,
         times=one.times,
         report=one.report,
+        alternative=one.alternative,
         database=None if database is None else database.path,
         known=known,
         notes=one.notes,

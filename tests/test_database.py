@@ -26,7 +26,7 @@ from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 from modelc.measure import Measurement
 from modelc.policy import Policy
-from modelc.search.objectives import total
+from modelc.search.objectives import Weights, total
 from modelc.search.population import Space
 from modelc.search.resume import Memory, individual_of, record_of
 from modelc.search.scheduler import Scheduler, Work
@@ -121,7 +121,7 @@ def test_several_writers_make_and_fill_one(tmp_path: Path) -> None:
 def tuned(path: Path, trials: int, until: int = 1 << 30) -> tuple[Tuned, Machine, int]:
     subjects = subjects_of(MATMULS)
     machine = Machine([s.untuned for s in subjects], until=until)
-    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     with Database(path) as database:
         memory = Memory(database, lambda task, cold: replace(CONDITIONS, threads=1))
         known = memory.recall(subjects, scheduler)
@@ -155,9 +155,9 @@ def test_tuners_go_on_from_what_the_other_measures(tmp_path: Path) -> None:
             tuners.append((subject, Machine([subject.untuned]), Memory(database, lambda task, cold: CONDITIONS)))
         for _ in range(4):
             for subject, machine, memory in tuners:
-                scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
+                scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
                 assert memory.recall([], scheduler) == 0
-                tune_tasks([subject], scheduler, machine, Budget(trials=len(subject.measured) + 8), memory, batch=8)
+                tune_tasks([subject], scheduler, machine, Budget(trials=8), memory, batch=8)
         found = list(first.records())
     assert len(found) == 64
     measured = [one.key for one in found if not one.untuned]
@@ -173,7 +173,7 @@ def test_tuners_go_on_from_what_the_other_measures(tmp_path: Path) -> None:
 def test_all_that_is_known_needs_no_measurement(tmp_path: Path) -> None:
     subjects = subjects_of(MATMULS[:1])
     with Database(filled(tmp_path / "d")) as database:
-        scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
+        scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
         untuned = Record.of(TASK.hash, CONDITIONS, subjects[0].untuned, made()[0].measurement, True)
         database.add(TASK, untuned)
         assert Memory(database, lambda task, cold: CONDITIONS).recall(subjects, scheduler) == 9
@@ -343,7 +343,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
     with Database(filled(tmp_path / "d")) as database:
         pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
         database._connection.execute(f"PRAGMA max_page_count={pages + 3}")
-        scheduler = Scheduler([Work(1e-3)], total(np.ones((1, 1))))
+        scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
         with pytest.raises(DatabaseError, match="is full; make room"):
             tune_tasks(
                 subjects, scheduler, machine, Budget(trials=500), Memory(database, lambda task, cold: CONDITIONS)

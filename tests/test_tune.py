@@ -14,7 +14,7 @@ from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
 from modelc.search.evolve import Random
 from modelc.search.explorers import explorer_class
-from modelc.search.objectives import total
+from modelc.search.objectives import Weights, total
 from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
@@ -72,7 +72,7 @@ def subjects_of(tasks: Sequence[Task]) -> list[Subject]:
 def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) -> tuple[Tuned, Machine, Kept]:
     subjects = subjects_of(MATMULS)
     machine, kept = Machine([s.untuned for s in subjects], machine_noise, until), Kept()
-    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), kept, batch=12), machine, kept
 
 
@@ -104,7 +104,9 @@ def test_an_interruption_keeps_what_was_measured() -> None:
 def test_time_that_is_over_ends_a_batch() -> None:
     subjects = subjects_of(MATMULS[:1])
     machine = Machine([subjects[0].untuned])
-    result = tune_tasks(subjects, Scheduler([Work(1e-3)], total(np.ones((1, 1)))), machine, Budget(seconds=1e-9))
+    result = tune_tasks(
+        subjects, Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1))))), machine, Budget(seconds=1e-9)
+    )
     assert (result.ended, result.trials) == ("budget", 0) and subjects[0].best is subjects[0].untuned
 
 
@@ -129,7 +131,7 @@ def test_a_task_on_this_machine() -> None:
     subjects = subjects_of([task_of("MatMul", {}, [(16, 32), (32, 32)], (1,)).canonical()])
     quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
     with Measurer(host_target(), builders=1, effort=quick) as measurer:
-        scheduler = Scheduler([Work(1e-5)], total(np.ones((1, 1))))
+        scheduler = Scheduler([Work(1e-5)], total(Weights.of(np.ones((1, 1)))))
         result = tune_tasks(subjects, scheduler, _Measuring(measurer), Budget(trials=4), batch=4)
     found = [m for _, m in result.subjects[0].measured]
     assert len(found) == 4 and all(m.ok for m in found), found
@@ -141,7 +143,7 @@ def test_rounds_overlap_where_measuring_would_run_dry() -> None:
     goes first, once, and the budget is kept."""
     subjects = subjects_of(MATMULS)
     machine, kept, behind = Machine([s.untuned for s in subjects], ahead=5), Kept(), []
-    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     watched = Machine.submit
 
     def submit(self: Machine, subject: Subject, candidate: Candidate) -> int:

@@ -16,7 +16,7 @@ from modelc.choices import read_choices_file
 from modelc.cli import main
 from modelc.database import Database
 from modelc.errors import ConfigError
-from modelc.search.objectives import Aim, function_at
+from modelc.search.objectives import Aim, Weights, function_at
 from modelc.search.scheduler import Scheduler, Work
 
 OWN = """
@@ -89,7 +89,7 @@ def test_a_goal_that_is_met_needs_no_measurement(tmp_path: Path, monkeypatch, ca
 
 
 def test_each_objective_asks_for_something_else() -> None:
-    weights, seconds = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), np.array([2.0, 2.0, 1.0])
+    weights, seconds = Weights.of(np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])), np.array([2.0, 2.0, 1.0])
 
     def slopes(aim: Aim) -> list[float]:
         work = [Work(float(one)) for one in seconds]

@@ -11,7 +11,7 @@ from rich.console import Console
 from test_tune import MATMULS, Machine, subjects_of
 
 from modelc.cli.tuning_view import SHOWN, clock, head, viewing
-from modelc.search.objectives import total
+from modelc.search.objectives import Weights, total
 from modelc.search.scheduler import Scheduler, Work
 from modelc.search.standing import ModelStanding, Standing, TaskStanding, Watch
 from modelc.search.tune import Budget, tune_tasks
@@ -20,7 +20,7 @@ from modelc.search.tune import Budget, tune_tasks
 def test_standings_say_what_was_found() -> None:
     subjects, budget = subjects_of(MATMULS), Budget(trials=48)
     machine = Machine([s.untuned for s in subjects])
-    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(np.array([[3.0, 1.0]])))
+    scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     names = {s.key: f"matmul_{k}" for k, s in enumerate(subjects)}
     watch, seen = Watch(subjects, names, scheduler, budget, ["m"], [1.5]), list[Standing]()
     tune_tasks(subjects, scheduler, machine, budget, None, lambda m, s: seen.append(watch.after(m, s)), batch=12)
@@ -45,7 +45,7 @@ def test_the_view_shows_time_rate_and_tasks() -> None:
         )
 
     every = tuple(map(one, range(SHOWN + 3)))
-    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding.of("b\x1b", 0.5e-3, 0.7e-3, 2.0))
+    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding.of("b\x1b", 0.5e-3, 0.7e-3, 2.0, ""))
     now = Standing(every[0].task, 100.0, 200.0, 840, None, 8.4, 2e-3, 2.5e-3, each, every)
     rest = "840 measured, 8.4/s; 2.000 ms predicted, 1.250 times as fast as untuned"
     assert head(now) == f"1:40, 3:20 left; {rest}" and head(now, 300.0) == f"6:40, 0:00 left; {rest}"

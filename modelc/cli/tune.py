@@ -178,6 +178,8 @@ def _show(found: TuneResult, drawn: Path | None, threads: int, runner: str) -> N
         say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")
     if found.tuned:
         say(f"  chosen        {found.changed} of {found.tasks} kernels otherwise than without tuning")
+        if found.alternative:
+            say(f"  layouts, cuts otherwise: {found.alternative}")
     say(f"  time          {found.times.sentence(threads) or f'not that of the whole: kernels ran through {runner}'}")
     if not found.tuned:
         together = "together the faster candidates are not faster"

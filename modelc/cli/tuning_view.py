@@ -39,6 +39,7 @@ class View:
             return self._spinner
         now = self.standing
         each = [Text(plain(model(one))) for one in now.each] if len(now.each) > 1 else []
+        each += [Text(plain(f"  {one.model} with {one.leading}")) for one in now.each if one.leading]
         return Group(Text(head(now, time.monotonic() - self._at)), *each, tasks(now), self._spinner)
 
 
@@ -59,7 +60,9 @@ def head(now: Standing, later: float = 0.0) -> str:
         left = f"{clock(max(0.0, now.seconds_left - later))} left"
     else:
         left = f"{now.trials_left} measurements left"
-    return f"{clock(now.seconds + later)}, {left}; {now.trials} measured, {now.trials_per_second:.1f}/s; " + predicted(
+    stage = "layouts and loops, " if now.stage == "joint" else ""
+    rate = f"{now.trials} measured, {now.trials_per_second:.1f}/s"
+    return f"{stage}{clock(now.seconds + later)}, {left}; {rate}; " + predicted(
         now.predicted_seconds, now.untuned_seconds, now.each[0].ort_ratio if len(now.each) == 1 else None
     )
 

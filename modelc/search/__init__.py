@@ -8,7 +8,9 @@ ranking.py     how well scores say what was measured
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
 ppo.py         an explorer of actors that learn (ALT, section 5.2)
 explorers.py   explorers by name
-scheduler.py   which Task is worth the next round (Ansor, section 6), and the objectives
+objectives.py  what is to become small (Ansor, section 6), of networks that have alternatives
+scheduler.py   which Task is worth the next round (Ansor, section 6)
+cross.py       the same while alternatives are judged (ALT, section 5.2)
 tune.py        the loop: rounds of one Task's batch within a budget, and what it found
 standing.py    how tuning stands after a round
 resume.py      beginning where the records of a database end, and adding to them

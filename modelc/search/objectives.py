@@ -1,5 +1,5 @@
-"""What tuning several networks is to make small (Ansor, section 6 and table 2). `weights` [networks x n] say how often
-each of n Tasks occurs in each network."""
+"""What tuning several networks is to make small (Ansor, section 6 and table 2). Weights say how often each of n Tasks
+occurs in each network; where there are several alternatives for one, its time is that of the fastest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from modelc.errors import ConfigError
 from modelc.space.sketch import Floats
 
+LITTLE = 0.02  # of what differs between alternatives, below which a Task does not decide
 PATIENCE, GAIN = 5, 0.01  # rounds without so large a gain stop a Task early
 NAMES = ("latency", "targets", "geomean", "early-stop")
 EXPECTED = f"expected {', '.join(NAMES)}, or a function: MODULE:FUNCTION or FILE.py:FUNCTION"
@@ -27,44 +29,84 @@ Function = Callable[[Mapping[str, float]], float]  # of each network's milliseco
 
 
 @dataclass(frozen=True)
+class Weights:
+    """How often each of n Tasks occurs in `each` alternative [alternatives x n]; `owners` are the numbers of the
+    networks that these are of, from 0 on in ascending order. A network's first one is what it has without tuning."""
+
+    each: Floats
+    owners: tuple[int, ...]
+
+    @staticmethod
+    def of(each: Floats) -> Weights:
+        """Of networks with one alternative each."""
+        return Weights(each, tuple(range(len(each))))
+
+    @cached_property
+    def first(self) -> tuple[int, ...]:
+        """The first alternative of each network."""
+        return tuple(k for k, owner in enumerate(self.owners) if not k or owner != self.owners[k - 1])
+
+    def seconds(self, seconds: Floats) -> Floats:
+        """What each network takes, of what each Task takes [networks]."""
+        found: Floats = np.minimum.reduceat(self.each @ seconds, self.first)
+        return found
+
+    def difference(self, number: int) -> Floats:
+        """How much more often each Task occurs in an alternative than without tuning [n]."""
+        found: Floats = self.each[number] - self.each[self.first[self.owners[number]]]
+        return found
+
+    def around(self, number: int, seconds: Floats) -> list[int]:
+        """The Tasks that decide whether an alternative is faster than what there is without tuning, those that make up
+        most of the difference first."""
+        parts = np.abs(self.difference(number)) * seconds
+        return [int(k) for k in np.argsort(-parts, kind="stable") if parts[k] > LITTLE * parts.sum()]
+
+    def only(self, alternatives: Sequence[int]) -> Weights:
+        """Of some alternatives, the first one of each network among them."""
+        return Weights(self.each[list(alternatives)], tuple(self.owners[k] for k in alternatives))
+
+    def leading(self, seconds: Floats) -> tuple[int, ...]:
+        """The fastest alternative of each network; of equally fast ones the first."""
+        every = self.each @ seconds
+        ends = (*self.first[1:], len(every))
+        return tuple(a + int(np.argmin(every[a:b])) for a, b in zip(self.first, ends, strict=True))
+
+
+@dataclass(frozen=True)
 class Objective:
     """`value` of the seconds of all Tasks [n] and their histories is to become small."""
 
-    weights: Floats
+    weights: Weights
     value: Callable[[Floats, Histories], float]
 
     def __call__(self, seconds: Floats, histories: Histories) -> float:
         return self.value(seconds, histories)
 
-    def networks(self, seconds: Floats) -> Floats:
-        """The seconds of each network, which are those of its Tasks [networks]."""
-        found: Floats = self.weights @ seconds
-        return found
 
-
-def total(weights: Floats) -> Objective:
+def total(weights: Weights) -> Objective:
     """f1: the seconds of all networks, one after the other."""
-    return Objective(weights, lambda seconds, histories: float((weights @ seconds).sum()))
+    return Objective(weights, lambda seconds, histories: float(weights.seconds(seconds).sum()))
 
 
-def required(weights: Floats, wanted: Floats) -> Objective:
+def required(weights: Weights, wanted: Floats) -> Objective:
     """f2: the same, with nothing gained below the seconds that are `wanted` of each network."""
-    return Objective(weights, lambda seconds, histories: float(np.maximum(weights @ seconds, wanted).sum()))
+    return Objective(weights, lambda seconds, histories: float(np.maximum(weights.seconds(seconds), wanted).sum()))
 
 
-def geometric(weights: Floats, reference: Floats) -> Objective:
+def geometric(weights: Weights, reference: Floats) -> Objective:
     """f3: the geometric mean of the speedups over `reference` seconds of each network, negative."""
     return Objective(
-        weights, lambda seconds, histories: -float(np.exp(np.mean(np.log(reference / (weights @ seconds)))))
+        weights, lambda seconds, histories: -float(np.exp(np.mean(np.log(reference / weights.seconds(seconds)))))
     )
 
 
-def stopping(weights: Floats, patience: int = PATIENCE) -> Objective:
+def stopping(weights: Weights, patience: int = PATIENCE) -> Objective:
     """f4: the seconds of all networks, where a Task counts no less than early_stop() says of its history."""
 
     def value(seconds: Floats, histories: Histories) -> float:
         least = np.array([early_stop(history, patience) for history in histories])
-        return float((weights @ np.maximum(seconds, least)).sum())
+        return float(weights.seconds(np.maximum(seconds, least)).sum())
 
     return Objective(weights, value)
 
@@ -75,11 +117,11 @@ def early_stop(history: Sequence[float], patience: int = PATIENCE) -> float:
     return history[-1] if stuck else 0.0
 
 
-def own(weights: Floats, names: Sequence[str], function: Function) -> Objective:
+def own(weights: Weights, names: Sequence[str], function: Function) -> Objective:
     """A user's function of the milliseconds of each network. It raises ConfigError where that does not work."""
 
     def value(seconds: Floats, histories: Histories) -> float:
-        given = dict(zip(names, map(float, 1e3 * (weights @ seconds)), strict=True))
+        given = dict(zip(names, map(float, 1e3 * weights.seconds(seconds)), strict=True))
         try:
             found = function(given)
             number = float(found)
@@ -115,7 +157,7 @@ class Aim:
         if wrong := sorted(name for name, ms in self.goals.items() if not 0 < ms < math.inf):
             raise ConfigError(f"the goal for {wrong[0]} is {self.goals[wrong[0]]} ms; expected a number above 0")
 
-    def of(self, networks: Sequence[str]) -> Callable[[Floats, Floats], Objective]:
+    def of(self, networks: Sequence[str]) -> Callable[[Weights, Floats], Objective]:
         """What makes the objective of weights and of the seconds that Tasks take without tuning [n]."""
         if self.name == "targets":
             names = set(networks)
@@ -128,13 +170,13 @@ class Aim:
             wanted = np.array([1e-3 * self.goals[name] for name in networks])
             return lambda weights, untuned: required(weights, wanted)
         if self.name == "geomean":
-            return lambda weights, untuned: geometric(weights, weights @ untuned)
+            return lambda weights, untuned: geometric(weights, (weights.each @ untuned)[list(weights.first)])
         if self.name == "early-stop":
             return lambda weights, untuned: stopping(weights, self.patience or PATIENCE)
         if self.name == "latency":
             return lambda weights, untuned: total(weights)
         function = function_at(self.name)
-        own(np.eye(len(networks)), networks, function)(np.ones(len(networks)), [])  # before any work
+        own(Weights.of(np.eye(len(networks))), networks, function)(np.ones(len(networks)), [])  # before any work
         return lambda weights, untuned: own(weights, networks, function)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelc.database import Conditions, Database, Record
@@ -48,10 +48,13 @@ class Memory:
         if self.database.count(subject.task.hash, conditions) != self.counts.get(subject.key, 0):
             self._recalled(subject, list(self.database.records(subject.task.hash, conditions)))
 
-    def recall(self, subjects: Sequence[Subject], scheduler: Scheduler) -> int:
-        """Lets everything begin where the records of `subjects` end; returns how many records that are."""
+    def recall(self, subjects: Sequence[Subject], scheduler: Scheduler, done: Collection[str] = ()) -> int:
+        """Lets everything begin where the records of `subjects` end, but for the keys `done`; returns how many records
+        that are."""
         count = 0
         for number, subject in enumerate(subjects):
+            if subject.key in done:
+                continue
             conditions = self.conditions(subject.task, subject.cold_bytes)
             found = list(self.database.records(subject.task.hash, conditions))
             for seconds in self._recalled(subject, found):

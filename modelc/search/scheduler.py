@@ -49,8 +49,35 @@ class Scheduler:
 
     @property
     def seconds(self) -> Floats:
-        """The best seconds of each Task, estimated ones where nothing is measured [n]."""
-        return np.array([h[-1] if h else w.seconds for h, w in zip(self.histories, self.work, strict=True)])
+        """The best seconds of each Task [n]: where nothing is measured, the estimated ones, times what those of similar
+        Tasks are off by, or those of all."""
+        pairs = list(zip(self.histories, self.work, strict=True))
+        off: dict[Hashable, list[float]] = {}
+        for history, work in pairs:
+            if history:
+                off.setdefault(work.likeness, []).append(history[-1] / work.seconds)
+        every = float(np.median([one for some in off.values() for one in some])) if off else 1.0
+        like = {key: float(np.median(some)) for key, some in off.items()}
+        return np.array([h[-1] if h else w.seconds * like.get(w.likeness, every) for h, w in pairs])
+
+    def compared(self) -> tuple[int, ...]:
+        """The alternatives that are compared: those without tuning, and others of which all Tasks that decide are
+        measured."""
+        weights, seconds = self.objective.weights, self.seconds
+        return tuple(
+            k
+            for k in range(len(weights.owners))
+            if k in weights.first or all(self.histories[task] for task in weights.around(k, seconds))
+        )
+
+    def predicted(self) -> Floats:
+        """The seconds of each network [networks]."""
+        return self.objective.weights.only(self.compared()).seconds(self.seconds)
+
+    def leading(self) -> tuple[int, ...]:
+        """The fastest alternative of each network."""
+        known = self.compared()
+        return tuple(known[k] for k in self.objective.weights.only(known).leading(self.seconds))
 
     def took(self, task: int, seconds: float, exhausted: bool = False) -> None:
         """Says what a Task's best seconds are after one more round of it; `exhausted`: there is nothing left to try."""

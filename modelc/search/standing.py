@@ -32,25 +32,27 @@ class TaskStanding:
 @dataclass(frozen=True)
 class ModelStanding:
     """Predicted seconds of a model, with what was found and without. `ort_ratio`: how many times as fast as ONNX
-    Runtime it is predicted to be (None: not known)."""
+    Runtime it is predicted to be (None: not known). `leading` says what is otherwise in the fastest of its alternatives
+    than without tuning (nothing: its Tasks' schedules alone)."""
 
     model: str
     predicted_seconds: float
     untuned_seconds: float
     ort_ratio: float | None = None
+    leading: str = ""
 
     @staticmethod
-    def of(model: str, predicted: float, untuned: float, beside: float) -> ModelStanding:
+    def of(model: str, predicted: float, untuned: float, beside: float, leading: str) -> ModelStanding:
         """`beside` is ONNX Runtime's time over the untuned package's, as wholes (0: not known)."""
         known = beside * untuned / predicted if beside and predicted else None
-        return ModelStanding(model, predicted, untuned, known)
+        return ModelStanding(model, predicted, untuned, known, leading)
 
 
 @dataclass(frozen=True)
 class Standing:
     """After a round of `task`: seconds and measurements since the start, and what is left of the budget; predicted
     seconds of all models, with what was found and without, and of each. `tasks`, the one with the largest share
-    first."""
+    first. `stage`: "joint", of layouts and loops, or "loops"."""
 
     task: str
     seconds: float
@@ -62,6 +64,7 @@ class Standing:
     untuned_seconds: float
     each: tuple[ModelStanding, ...]
     tasks: tuple[TaskStanding, ...]
+    stage: str = "loops"
 
     @property
     def current(self) -> TaskStanding:
@@ -75,9 +78,9 @@ class Standing:
 
 
 class Watch:
-    """Remembers when each of `subjects` was last improved. `names` are for people, by the Subject's key; `models` are
-    in the order of the objective's weights, and so is `beside`: ONNX Runtime's time over the untuned package's, as
-    wholes (0: not known)."""
+    """Remembers when each of `subjects` was last improved, in an earlier `stage` too. `names` are for people, by the
+    Subject's key; `models` are in the order of the objective's weights, and so are `beside`, ONNX Runtime's time over
+    the untuned package's, as wholes (0: not known), and what their `alternatives` have otherwise."""
 
     def __init__(
         self,
@@ -87,12 +90,15 @@ class Watch:
         budget: Budget,
         models: Sequence[str] = ("",),
         beside: Sequence[float] = (),
+        alternatives: Sequence[str] = ("",),
+        stage: str = "loops",
+        earlier: Watch | None = None,
     ) -> None:
-        self.models = tuple(models)
+        self.models, self.alternatives, self.stage = tuple(models), tuple(alternatives), stage
         self.beside = tuple(beside) or (0.0,) * len(self.models)
         self.subjects, self.names, self.scheduler, self.budget = subjects, names, scheduler, budget
         self._gains = {subject.key: subject.gain for subject in subjects}
-        self._improved: dict[str, float] = {}
+        self._improved: dict[str, float] = {} if earlier is None else dict(earlier._improved)
 
     def after(self, moment: Moment, subject: Subject) -> Standing:
         """How everything stands after a round of `subject`."""
@@ -102,15 +108,20 @@ class Watch:
         self._gains[subject.key] = gain
         best = self.scheduler.seconds
         gains = np.array([self._gains[one.key] for one in self.subjects])
-        objective = self.scheduler.objective
-        predicted, untuned = (list(map(float, objective.networks(one))) for one in (best, best * gains))
+        weights, leading = self.scheduler.objective.weights, self.scheduler.leading()
+        predicted = list(map(float, self.scheduler.predicted()))
+        untuned = list(map(float, (weights.each @ (best * gains))[list(weights.first)]))
+        within = [
+            {self.models[owner] for owner, often in zip(weights.owners, column, strict=True) if often}
+            for column in weights.each.T
+        ]
         shares = self.scheduler.slopes() * best
         shares = shares / (shares.sum() or 1.0)
         tasks = [
             TaskStanding(
                 one.key,
                 self.names[one.key],
-                tuple(name for name, row in zip(self.models, objective.weights, strict=True) if row[k]),
+                tuple(name for name in self.models if name in within[k]),
                 float(shares[k]),
                 float(best[k]),
                 float(gains[k]),
@@ -130,6 +141,16 @@ class Watch:
             trials_per_second=moment.trials / max(spent, 1e-9),
             predicted_seconds=sum(predicted),
             untuned_seconds=sum(untuned),
-            each=tuple(map(ModelStanding.of, self.models, predicted, untuned, self.beside)),
+            each=tuple(
+                map(
+                    ModelStanding.of,
+                    self.models,
+                    predicted,
+                    untuned,
+                    self.beside,
+                    (self.alternatives[k] for k in leading),
+                )
+            ),
             tasks=tuple(sorted(tasks, key=lambda one: -one.share)),
+            stage=self.stage,
         )

@@ -34,6 +34,10 @@ class Budget:
     seconds: float = math.inf
     trials: float = math.inf
 
+    def part(self, share: float) -> Budget:
+        """A share of it; of measurements, one at least."""
+        return Budget(self.seconds * share, max(1.0, self.trials * share // 1))
+
     @staticmethod
     def parse(text: str) -> Budget:
         """`90s`, `5m`, `1h` of time, or `2000` measurements. Raises ConfigError."""
@@ -171,6 +175,11 @@ class Tuned:
         """What searching takes, of the time of one processor."""
         return self.searching / max(self.seconds, 1e-9)
 
+    def then(self, other: Tuned) -> Tuned:
+        """What was found in all, where `other` went on from this."""
+        subjects = tuple({one.key: one for one in (*self.subjects, *other.subjects)}.values())
+        return replace(other, subjects=subjects)
+
     def of(self, network: int) -> Tuned:
         """The same with what is predicted of one network alone."""
         return replace(self, log=tuple(replace(one, predicted=one.networks[network]) for one in self.log))
@@ -184,10 +193,14 @@ def tune_tasks(
     records: Records | None = None,
     progress: Callable[[Moment, Subject], None] | None = None,
     batch: int = BATCH,
+    before: Tuned | None = None,
+    last: bool = True,
 ) -> Tuned:
     """Rounds until the budget is spent, no Task can pay for another round, or Ctrl-C. What is measured until then
-    counts. The scheduler has a Work for each of `subjects`, in their order."""
-    return _Session(subjects, scheduler, measure, budget, records, progress, batch).run()
+    counts. The scheduler has a Work for each of `subjects`, in their order. What went `before` this, with the same
+    Subjects or others, counts against the budget. Where this is not the `last` of `measure`, what is on its way at the
+    end is waited for."""
+    return _Session(subjects, scheduler, measure, budget, records, progress, batch, before).run(last)
 
 
 @dataclass
@@ -214,22 +227,20 @@ class _Session:
         records: Records | None,
         progress: Callable[[Moment, Subject], None] | None,
         batch: int,
+        before: Tuned | None,
     ) -> None:
         self.subjects, self.scheduler, self.measure, self.budget = subjects, scheduler, measure, budget
         self.records, self.progress, self.batch = records, progress, batch
-        self.start = time.monotonic()
+        self.start = time.monotonic() - (before.seconds if before else 0.0)
         self.deadline = self.start + budget.seconds
-        self.searching = 0.0
-        self.log: list[Moment] = []
+        self.searching = before.searching if before else 0.0
+        self.log = list(before.log) if before else []
+        self.trials = before.trials if before else 0
         self.rounds: list[_Round] = []
         self.waiting: dict[int, tuple[_Round, Candidate, Individual | None]] = {}
         self.begun: set[int] = set()
 
-    @property
-    def trials(self) -> int:
-        return sum(len(subject.measured) for subject in self.subjects)
-
-    def run(self) -> Tuned:
+    def run(self, last: bool) -> Tuned:
         ended = "budget"
         try:
             while time.monotonic() < self.deadline:
@@ -238,6 +249,8 @@ class _Session:
                 if not self.waiting:
                     ended = "budget" if self.trials >= self.budget.trials else "nothing left"
                     break
+                self._take(*self.measure.result())
+            while self.waiting and not last:
                 self._take(*self.measure.result())
         except KeyboardInterrupt:
             ended = "interrupted"
@@ -278,6 +291,7 @@ class _Session:
         one, candidate, individual = self.waiting.pop(name)
         subject = self.subjects[one.number]
         subject.measured.append((candidate, measurement))
+        self.trials += 1
         if self.records is not None:
             self.records.add(subject, candidate, individual, measurement)
         if individual is not None:
@@ -298,7 +312,7 @@ class _Session:
         self._learn(one)
         subject, scheduler = self.subjects[one.number], self.scheduler
         scheduler.took(one.number, subject.seconds or float(scheduler.seconds[one.number]), one.exhausted)
-        networks = tuple(map(float, scheduler.objective.networks(scheduler.seconds)))
+        networks = tuple(map(float, scheduler.predicted()))
         moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks)
         self.log.append(moment)
         if self.progress is not None:

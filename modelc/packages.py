@@ -1,0 +1,157 @@
+"""Packages of what tuning found: timed as wholes by turns with what there is without, of which the fastest is
+written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from modelc import __version__
+from modelc.alternatives import Alternative
+from modelc.choices import Choices
+from modelc.database import Database
+from modelc.database.record import NO_CONSTANTS, constants_in
+from modelc.database.recorded import Recorded
+from modelc.database.whole import gains
+from modelc.errors import VerificationError
+from modelc.ir.candidate import Candidate
+from modelc.networks import Network
+from modelc.package import FixedInput
+from modelc.package.spec import PackageSpec
+from modelc.pipeline import Run
+from modelc.search.tune import Subject
+from modelc.verify import Report
+from modelc.wholes import Times, compared
+
+
+@dataclass(frozen=True)
+class Made:
+    """A package that was written: `changed` Tasks have other Candidates than without tuning, which is none where the
+    whole gained nothing; `alternative` says what else is otherwise."""
+
+    changed: int
+    alternative: str
+    times: Times
+    report: Report | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found for an alternative of a network: `changed` Candidates, and the compilation with them."""
+
+    alternative: Alternative
+    changed: Mapping[str, Candidate]
+    run: Run
+    recorded: Recorded | None
+
+    @property
+    def tuned(self) -> bool:
+        return bool(self.changed or self.alternative.says)
+
+    @property
+    def spec(self) -> PackageSpec:
+        programs = self.alternative.programs
+        return self.run.spec(programs, self.run.kernels(programs.rounded))
+
+    def written(self, network: Network) -> Report | None:
+        """The report on the package, which is at its place then."""
+        *_, report = self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False)
+        return report
+
+
+def made(
+    network: Network,
+    alternative: Alternative,
+    subjects: Sequence[Subject],
+    database: Database | None,
+    threads: int,
+    timed: bool,
+) -> Made:
+    """Writes the package of what was found for the Tasks of an alternative of a network; where it can be `timed` here
+    as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
+    else the fastest of these. With a database, what was found is what compile takes of it."""
+    base = _found(network, network.base, subjects, database, threads)
+    other = _found(network, alternative, subjects, database, threads) if alternative.says else None
+    ways = [one for one in (other, base) if one is not None and one.tuned]
+    times, notes = Times(), list[str]()
+    if timed:
+        specs = {"untuned": network.spec}
+        if base.tuned:
+            specs["loops" if other else "tuned"] = base.spec
+        if other is not None:
+            specs["tuned"] = other.spec
+        times = compared(network.run, specs, threads)
+        loops_ms = times.loops_ms if other else times.tuned_ms
+        if base.recorded is not None and base.changed:
+            cold, policy = network.programs.parameter_bytes, network.run.config.policy
+            choice = base.recorded.choice(base.recorded.candidates, network.base.occurrences, policy, cold)
+            base.recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * loops_ms)
+        if other is not None and loops_ms and loops_ms <= times.tuned_ms:
+            notes.append(
+                f"other layouts and cuts are not taken ({alternative.says}): with them it took {times.tuned_ms:.3f} "
+                f"ms, and {loops_ms:.3f} ms without, by turns"
+            )
+            ways, times = [base], replace(times, tuned_ms=loops_ms, loops_ms=0.0)
+        if not gains(times.untuned_ms, times.tuned_ms or times.untuned_ms):
+            ways = []
+    if times.note:
+        notes.append(times.note)
+    return _first_right(network, [*ways, replace(base, changed={}, run=network.run)], times, notes)
+
+
+def _first_right(network: Network, ways: Sequence[_Found], times: Times, notes: list[str]) -> Made:
+    """Writes the first that is right; the last is the untuned one. `notes` say why others are not."""
+    for number, one in enumerate(ways):
+        try:
+            report = one.written(network)
+        except VerificationError as wrong:
+            if number == len(ways) - 1 or not one.alternative.says:
+                raise
+            notes.append(f"other layouts and cuts are not taken ({one.alternative.says}): {str(wrong)[:300]}")
+            times = replace(times, tuned_ms=times.loops_ms, loops_ms=0.0)
+            continue
+        if one.alternative.says:
+            notes.append(
+                f"values are stored, or tasks cut, otherwise than compile does by itself: "
+                f"{one.alternative.says}; compile --choices rebuilds it"
+            )
+        return Made(len(one.changed), one.alternative.says, times, report, (*notes, *one.run.notes))
+    raise AssertionError("there is always the untuned one")
+
+
+def _found(
+    network: Network,
+    alternative: Alternative,
+    subjects: Sequence[Subject],
+    database: Database | None,
+    threads: int,
+) -> _Found:
+    run = network.run
+    places = {key: network.place_of(task) for key, task in alternative.tasks.items()}
+    own = (s for s in subjects if places.get(s.task.hash) == _place_of(network, s))
+    changed = {s.task.hash: s.best for s in own if s.best is not s.untuned}
+    recorded = None
+    if database is not None:
+        recorded = Recorded(database, run.target, threads)
+        cold = network.programs.parameter_bytes
+        found = recorded.look(alternative.tasks, run.config.policy, cold)
+        changed = {key: one for key, one in found.items() if one.key != alternative.untuned[key].key}
+    locked = _locked(network, alternative, changed) if changed or alternative.says else run
+    return _Found(alternative, changed, locked, recorded)
+
+
+def _place_of(network: Network, subject: Subject) -> str:
+    """Where the constants of a Subject lie."""
+    return constants_in(network.run.target, subject.cold_bytes) if subject.task.constants else NO_CONSTANTS
+
+
+def _locked(network: Network, alternative: Alternative, changed: Mapping[str, Candidate]) -> Run:
+    """The compilation of an alternative with other Candidates; what has not changed is built."""
+    run, programs = network.run, alternative.programs
+    tasks = {**alternative.untuned, **changed}
+    constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
+    made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
+    choices = Choices(*made_for, tasks, alternative.occurrences, programs.kept, programs.layouts)
+    kept = {key: one for key, one in run.done.items() if key not in changed}
+    return replace(run, locked=choices, tasks=tasks, done=kept)

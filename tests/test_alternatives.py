@@ -1,0 +1,267 @@
+"""Other layouts and cuts are measured as alternatives: on machines that are functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from partition_models import Model
+from test_cli_tune import contents
+from test_layout_choice import conv
+
+import modelc
+from modelc import alternatives, packages, tuning
+from modelc.alternatives import Alternatives
+from modelc.choices import digest_of, read_choices_file
+from modelc.config import load_config, parse_config
+from modelc.errors import ConfigError, VerificationError
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.program import kind_of
+from modelc.layout.convert import LayoutChoice
+from modelc.measure import Measurement
+from modelc.networks import Network, Subjects
+from modelc.pipeline import Run
+from modelc.search.cross import BEHIND, Cross
+from modelc.search.learned import LearnedCost
+from modelc.search.objectives import Weights, total
+from modelc.search.scheduler import Scheduler, Work
+from modelc.search.standing import Standing
+from modelc.target import load_target
+from modelc.tuning import tune
+from modelc.wholes import Times
+
+# --- weights and the scheduler --------------------------------------------------------------------------------------
+
+TWO = Weights(np.array([[1.0, 2.0, 0.0, 0.0], [1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 1.0, 1.0]]), (0, 0, 1))
+
+
+def test_a_network_takes_what_its_fastest_alternative_takes() -> None:
+    seconds = np.array([1.0, 5.0, 3.0, 2.0])
+    assert list(TWO.seconds(seconds)) == [7.0, 5.0] and TWO.leading(seconds) == (1, 2)
+    assert list(TWO.seconds(np.array([1.0, 2.0, 3.0, 2.0]))) == [5.0, 5.0]
+    assert total(TWO)(seconds, []) == 12.0
+
+
+def test_rounds_go_to_the_tasks_of_the_leading_alternative() -> None:
+    scheduler = Scheduler([Work(s) for s in (1.0, 5.0, 3.0, 2.0)], total(TWO))
+    assert [round(float(s), 3) for s in scheduler.slopes()] == [1, 0, 3, 1]
+
+
+def test_estimates_of_what_is_not_measured_are_off_as_those_of_what_is() -> None:
+    scheduler = Scheduler([Work(1.0), Work(5.0), Work(3.0), Work(2.0, likeness="x")], total(TWO))
+    scheduler.took(0, 2.0)
+    assert list(scheduler.seconds) == [2.0, 10.0, 6.0, 4.0]
+    scheduler.took(3, 1.0)
+    assert list(scheduler.seconds) == [2.0, 10.0, 6.0, 1.0]
+
+
+def test_an_alternative_leads_when_its_tasks_are_measured() -> None:
+    scheduler = Scheduler([Work(s) for s in (1.0, 5.0, 3.0, 2.0)], total(TWO))
+    assert scheduler.leading() == (0, 2) and list(scheduler.predicted()) == [11.0, 5.0]
+    for task, seconds in enumerate((1.0, 5.0, 3.0, 2.0)):
+        scheduler.took(task, seconds)
+    assert scheduler.leading() == (1, 2) and list(scheduler.predicted()) == [7.0, 5.0]
+
+
+def crossed(seconds: dict[int, list[float]], weights: Weights) -> dict[int, int]:
+    """How many rounds each Task gets where it takes that after them, the last for ever."""
+    scheduler = Cross([Work(1.0) for _ in weights.each.T], total(weights))
+    rounds = dict.fromkeys(seconds, 0)
+    for _ in range(99):
+        task = scheduler.next()
+        if task is None:
+            return rounds
+        scheduler.took(task, seconds[task][min(rounds[task], len(seconds[task]) - 1)])
+        rounds[task] += 1
+    raise AssertionError("it does not end")
+
+
+def test_alternatives_that_stay_behind_are_dropped() -> None:
+    """Task 0 is in all of them; 1 is replaced by 2 (as fast), 3 (too slow at first), 4 (too slow later)."""
+    each = np.array([[9.0, 1, 0, 0, 0], [9.0, 0, 1, 0, 0], [9.0, 0, 0, 1, 0], [9.0, 0, 0, 0, 1]])
+    slow, later = 1.01 + BEHIND[0], 1.01 + BEHIND[1]
+    found = crossed({0: [1.0], 1: [1.0], 2: [1.0], 3: [slow, 0.1], 4: [later]}, Weights(each, (0, 0, 0, 0)))
+    assert found == {0: 0, 1: len(BEHIND), 2: len(BEHIND), 3: 1, 4: 2}
+
+
+def test_a_round_that_is_under_way_is_waited_for() -> None:
+    scheduler = Cross([Work(1.0), Work(1.0)], total(Weights(np.eye(2), (0, 0))))
+    assert {scheduler.next(), scheduler.next()} == {0, 1} and scheduler.next() is None
+    scheduler.took(0, 1.0)
+    assert scheduler.next() is None
+    scheduler.took(1, 1.0)
+    assert scheduler.next() in (0, 1)
+
+
+# --- a whole network ------------------------------------------------------------------------------------------------
+
+
+class Planted:
+    """A measurer that is a function of Tasks: milliseconds of every Candidate."""
+
+    lead, measuring = 4, ()
+
+    def __init__(self, milliseconds: Callable[[Task], float]) -> None:
+        self.milliseconds, self.waiting, self.numbers = milliseconds, list[tuple[int, Task, Candidate]](), 0
+        self.tasks = dict[str, Task]()
+
+    def __enter__(self) -> Planted:
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        assert not self.waiting or arguments
+
+    def subject(self, task: Task, cold_bytes: int) -> Task:
+        return task
+
+    def submit(self, task: Task, candidate: Candidate) -> int:
+        self.numbers += 1
+        self.waiting.append((self.numbers, task, candidate))
+        self.tasks[task.hash] = task
+        return self.numbers
+
+    def results(self) -> Iterator[tuple[int, Measurement]]:
+        number, task, candidate = self.waiting.pop(0)
+        seconds = 1e-3 * self.milliseconds(task)
+        yield number, Measurement("ok", "", seconds, 0.001, 9, seconds, reference=candidate.key)
+
+
+def split(task: Task) -> bool:
+    """Whether something around the Task is stored split."""
+    return any(p.name == "split" for b in task.buffers for p in b.layout.primitives)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    m = Model()
+    x = m.node("Relu", conv(m, m.input("x", 1, 32, 6, 6), 32, 32))
+    m.program(tmp_path, m.node("GlobalAveragePool", m.node("Relu", conv(m, x, 32, 32))))
+    return tmp_path / "m.onnx"
+
+
+@dataclass
+class Ran:
+    """What tune() gave and told, and what it would have made the package of."""
+
+    result: tuning.TuneResult
+    seen: list[Standing]
+    arguments: list[Any]
+
+    @property
+    def joint(self) -> int:
+        """Rounds of the joint stage."""
+        return sum(one.stage == "joint" for one in self.seen)
+
+
+def tuned(path: Path, monkeypatch, planted: Planted, times: Times, joint: float = 0.7, **more: object) -> Ran:
+    seen, given = list[Standing](), list[Any]()
+    for name in ("NEAR", "NEAR_CUTS"):  # whatever this machine's estimates are
+        monkeypatch.setattr(alternatives, name, 9.0)
+    monkeypatch.setattr(tuning, "_measurer", lambda *arguments: planted)
+    monkeypatch.setattr(packages, "compared", lambda *arguments: times)
+    monkeypatch.setattr(tuning, "_beside_ort", lambda *arguments: 0.0)
+    monkeypatch.setattr(tuning, "made", lambda *arguments: given.extend(arguments) or packages.made(*arguments))
+    settings = parse_config({**load_config().to_json(), "tune": {"joint": joint}}, "test")
+    asked = {"database": False, "output": path.parent / "t.modelc", "budget": "150", "explorer": "random", **more}
+    (found,) = tune(path, config=settings, watch=seen.append, **asked)
+    return Ran(found, seen, given)
+
+
+def layouts_of(package: Path) -> LayoutChoice:
+    (found,) = read_choices_file(package).layouts
+    return found
+
+
+def is_split(choice: LayoutChoice) -> bool:
+    return any("split" in str(layout) for layout in choice.layouts.values())
+
+
+def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path, monkeypatch) -> None:
+    planted = Planted(lambda task: 0.1 if split(task) else 1.0)
+    first = tuned(network, monkeypatch, planted, Times(3.0, 1.0, 1.0, 2.0), database=tmp_path / "d")
+    found, seen = first.result, first.seen
+    assert found.tuned and found.alternative and found.report is not None and found.report.passed
+    assert {one.stage for one in seen} == {"joint", "loops"} and found.search.trials <= 150
+    assert seen[-1].each[0].leading == found.alternative and seen[0].to_json()["stage"] == "joint"
+    assert seen[-1].predicted_seconds < 0.6 * seen[-1].untuned_seconds
+    assert [one.trials for one in found.search.log] == sorted(one.trials for one in found.search.log)
+    assert is_split(layouts_of(tmp_path / "t.modelc")) and any("compile --choices" in note for note in found.notes)
+    assert found.to_json()["alternative"] == found.alternative and json.dumps(found.to_json())
+    modelc.compile(network, output=tmp_path / "r.modelc", choices=tmp_path / "t.modelc")
+    assert contents(tmp_path / "r.modelc") == contents(tmp_path / "t.modelc")
+
+    # it is not taken where it is slower as a whole than without tuning, or than in the untuned layouts; or wrong
+    arguments = [*first.arguments[:3], None, *first.arguments[4:]]  # without the database, which is closed
+    tried = list[str]()
+
+    def written(self: packages._Found, network: Network) -> None:
+        tried.append(self.alternative.says)
+        if len(tried) == 3:
+            raise VerificationError("it is wrong")
+
+    monkeypatch.setattr(packages._Found, "written", written)
+    for times in (Times(3.0, 2.9999, 1.0), Times(3.0, 2.0, 1.0, 1.5), Times(3.0, 1.0, 1.0)):
+        monkeypatch.setattr(packages, "compared", lambda *arguments, times=times: times)
+        made = packages.made(*arguments)
+        assert made.alternative == "" and made.times.tuned_ms in (2.9999, 1.5, 0.0)
+    assert tried == ["", "", found.alternative, ""] and any("it is wrong" in note for note in made.notes)
+
+    # the same command goes on: what is judged is not judged again
+    again = tuned(network, monkeypatch, planted, Times(3.0, 1.0, 1.0, 2.0), database=tmp_path / "d", budget="24")
+    assert again.result.known == found.search.trials and again.joint < first.joint
+    assert again.result.alternative
+
+
+def test_without_a_joint_stage_loops_alone_are_searched(network: Path, monkeypatch) -> None:
+    planted = Planted(lambda task: 0.1 if split(task) else 1.0)
+    found = tuned(network, monkeypatch, planted, Times(1.0, 0.0, 1.0), joint=0.0, budget="40")
+    assert found.result.alternative == "" and {one.stage for one in found.seen} == {"loops"}
+    assert planted.tasks and not any(map(split, planted.tasks.values()))
+
+
+def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch) -> None:
+    m = Model()
+    q, k, v = (m.input(name, 2, 32, 32) for name in "qkv")
+    scores = m.node("MatMul", q, m.node("Transpose", k, perm=[0, 2, 1]))
+    m.program(tmp_path, m.node("MatMul", m.node("Softmax", scores, axis=-1), v))
+    planted = Planted(lambda task: 9.0 if kind_of(task) == "contraction" and len(task.blocks) > 1 else 1.0)
+    found = tuned(tmp_path / "m.onnx", monkeypatch, planted, Times(3.0, 1.0, 1.0), budget="100").result
+    assert found.tasks == 1 and scores in layouts_of(tmp_path / "t.modelc").cuts
+    assert found.report is not None and found.report.passed
+    assert len(read_choices_file(tmp_path / "t.modelc").tasks) == 3
+    modelc.compile(tmp_path / "m.onnx", output=tmp_path / "r.modelc", choices=tmp_path / "t.modelc", verify=False)
+    assert (tmp_path / "r.modelc/libmodel.so").read_bytes() == (tmp_path / "t.modelc/libmodel.so").read_bytes()
+
+
+def test_alternatives_share_subjects(network: Path) -> None:
+    run = Run(network, digest_of(network), load_target("native"), load_config(), ({},))
+    one = Network.of("m", run, network.parent / "p")
+    subjects = Subjects([one], "random", 0, 1, LearnedCost(0))
+    every = [one.base, *Alternatives(run, one.base).found()]
+    assert len(every) > 2
+    alone, together = subjects.tasks([[one.base]]), subjects.tasks([every])
+    assert {id(s) for s in alone.subjects} <= {id(s) for s in together.subjects}
+    keys = [s.key for s in together.subjects]
+    assert len(set(keys)) == len(keys) and together.weights.owners == (0,) * len(every)
+    for row, alternative in zip(together.weights.each, every, strict=True):
+        counted = dict(zip(keys, row, strict=True))
+        assert all(counted[key] == often for key, often in alternative.occurrences.items() if key in counted)
+    seconds = np.arange(1.0, 1 + len(keys))
+    assert total(together.weights)(seconds, []) == min(float(row @ seconds) for row in together.weights.each)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, True, "0.3"])
+def test_shares_that_are_none_are_refused(share: object) -> None:
+    with pytest.raises(ConfigError, match=r"tune.joint is .*; expected a share from 0 to below 1"):
+        parse_config({**load_config().to_json(), "tune": {"joint": share}}, "here")
+
+
+def test_configurations_that_say_nothing_of_tuning_are_read() -> None:
+    tree = {key: one for key, one in load_config().to_json().items() if key != "tune"}
+    assert parse_config(tree, "here").tune == load_config().tune
