@@ -18,8 +18,9 @@ import modelc
 from modelc.errors import ModelError
 from modelc.frontend import recurrent
 from modelc.frontend.onnx import import_model
+from modelc.ir.program import run_program
 from modelc.layout.program import partition
-from modelc.ops import evaluate_graph
+from modelc.ops import MEANINGS, evaluate_graph
 from modelc.passes import run_passes
 from modelc.runtime import ModelError as RunError
 
@@ -142,6 +143,16 @@ def test_packages_agree_with_onnx_runtime(tmp_path, op, direction, given, attrs)
             pytest.raises(RunError, match=r"'L' is 12 at \[1\]; .* from 0 to 11"),
         ):
             loaded.run(feeds)
+
+
+def test_a_last_state_that_nobody_reads_is_not_computed_for_them(tmp_path) -> None:
+    """Y alone, in both directions: the cell state of the last step is read by its own step alone."""
+    feeds = model(tmp_path / "m.onnx", "LSTM", 10, "bidirectional", "B", "Y", size=(1, 4, 5))
+    graph = run_passes(import_model(tmp_path / "m.onnx"))
+    found, wanted = run_program(partition(graph), feeds, MEANINGS), evaluate_graph(graph, feeds)
+    assert list(found) == list(wanted) and len(found) == 1
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
 
 def test_too_many_steps_are_refused(tmp_path, monkeypatch) -> None:

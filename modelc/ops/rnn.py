@@ -148,6 +148,7 @@ class _Cell:
     d: int
     blocks: list[AnyBlock] = field(default_factory=list)
     locals: dict[str, Buffer] = field(default_factory=dict)
+    kept: tuple[int, ...] = ()  # of a step: the outputs that somebody reads
 
     def __post_init__(self) -> None:
         self.one, self.kind = is_step(self.node), cell_of(self.node)
@@ -184,12 +185,12 @@ class _Cell:
 
     def output(self, t: int) -> Load:
         """The hidden state after time `t`: past the end of a sequence it stays what it was, and zeros are returned."""
-        name = "y1" if self.one else f"hidden{self.d}"
+        name = "y1" if 1 in self.kept else f"hidden{self.d}"
         return Load(name, (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
 
     def memory(self, t: int) -> Load:
         """The cell state of an LSTM after time `t`."""
-        return Load("y2" if self.one else f"cell{self.d}", (Const(t), Var("n"), Var("k")))
+        return Load("y2" if 2 in self.kept else f"cell{self.d}", (Const(t), Var("n"), Var("k")))
 
     def within(self, t: int, new: Expr, old: Expr) -> Expr:
         """`new` at times within the sequence, else `old`."""
@@ -202,7 +203,7 @@ class _Cell:
     def step(self, t: int, value: Expr, old: Expr) -> None:
         """The hidden state after time `t`, which was `old` before."""
         if self.masked:
-            self.put("hidden", t, self.within(t, value, old), "y1" if self.one else "")
+            self.put("hidden", t, self.within(t, value, old), "y1" if 1 in self.kept else "")
             value = self.within(t, self.output(t), const(0, self.real))
         self.blocks.append(assign(f"h{self.d}_{t}", self.iters, self.result(t), value))
 
@@ -294,7 +295,7 @@ def _gru(cell: _Cell, t: int, previous: int | None) -> None:
 
 
 def _lstm(cell: _Cell, t: int, previous: int | None) -> None:
-    if not cell.one:
+    if 2 not in cell.kept:
         cell.local("cell", cell.time, cell.batch, cell.hidden)
 
     def peephole(which: int, c: Expr, e: Expr) -> Expr:
@@ -316,7 +317,7 @@ _STEPS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
 
 
 def _define_step(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    cell = _Cell(node, inputs, 0)
+    cell = _Cell(node, inputs, 0, kept=tuple(k for k, output in enumerate(outputs) if output is not None))
     _STEPS[cell.kind](cell, 0, None)
     return Definition(tuple(cell.locals.values()), tuple(cell.blocks))
 
