@@ -34,7 +34,7 @@ from modelc import __version__
 from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line, text
 from modelc.config import load_config
 from modelc.measure import Measurement, Measurer
-from modelc.networks import Network, Tasks, tasks_of
+from modelc.networks import Network, Subjects, Tasks
 from modelc.pipeline import Run
 from modelc.search.evolve import Evolve
 from modelc.search.learned import LearnedCost
@@ -118,14 +118,15 @@ class Measuring:
 
 def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> Row:
     """The curve of one way: measurements, seconds and speed after each round."""
-    tasks = way.prepared(tasks_of([network], way.explorer, seed, threads, LearnedCost(seed)), seed)
+    subjects = Subjects([network], way.explorer, seed, threads, LearnedCost(seed))
+    tasks = way.prepared(subjects.tasks([[network.base]]), seed)
     estimated = np.array([work.seconds for work in tasks.work])
     scheduler = way.scheduler(tasks.work, Aim().of([network.name])(tasks.weights, estimated), seed=seed)
     points: list[list[float]] = []
 
     def after(moment: Moment, _: Subject) -> None:
         best, gains = scheduler.seconds, np.array([s.gain for s in tasks.subjects])
-        (tuned,), (untuned,) = map(scheduler.objective.networks, (best, best * gains))
+        (tuned,), (untuned,) = map(scheduler.objective.weights.seconds, (best, best * gains))
         points.append([moment.trials, round(moment.seconds, 2), round(float(untuned / tuned), 5)])
 
     with Measurer(network.run.target, threads=threads, flush=network.run.config.flush_denormals) as measurer:

@@ -41,7 +41,7 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var
 from modelc.measure import Effort, Measurer
 from modelc.search.evolve import Evolve
 from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Aim
+from modelc.search.objectives import Aim, Weights
 from modelc.search.population import Space
 from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Subject, tune_tasks
@@ -156,7 +156,7 @@ def by_modelc(task: Task, target: Target, trials: int, measurer: Measurer) -> tu
     untuned = chosen(task, target).candidate
     subject = Subject("task", task, untuned, Evolve(space, 0, learned))
     work = Work(space.untuned(untuned)[1])
-    scheduler = Scheduler([work], Aim().of(["task"])(np.ones((1, 1)), np.array([work.seconds])))
+    scheduler = Scheduler([work], Aim().of(["task"])(Weights.of(np.ones((1, 1))), np.array([work.seconds])))
     scheduler._pays = lambda task, slope: True  # type: ignore[method-assign]  # equal trials, whatever they bring
     found = tune_tasks([subject], scheduler, Measuring(measurer), Budget(trials=trials))
     return subject, time.monotonic() - begin, found.trials
