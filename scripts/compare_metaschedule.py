@@ -23,6 +23,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ansor_ops
 import numpy as np
@@ -49,6 +50,7 @@ from modelc.space.choose import chosen
 from modelc.target import Target, llvm_target, load_target
 
 CASES = ("C1D-2-b1", "C2D-3-b1", "DEP-3-b1", "DIL-3-b1", "GMM-2-b1", "NRM-3-b1")
+NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc[tune]
 TURNS = 7  # of both kernels, when the searches are over
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
@@ -123,10 +125,19 @@ def function_of(task: Task) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func(ends).with_attr("global_symbol", "main")})
 
 
+def metaschedule() -> Any:
+    """MetaSchedule's module. What it imports asks for the source around hundreds of functions, for which Python looks
+    through every module that is loaded, again and again: without that it takes seconds, not minutes."""
+    with mock.patch("inspect.getmodule", lambda *_: None):
+        import tvm.s_tir.tensor_intrin  # noqa: F401
+    from tvm.s_tir import meta_schedule
+
+    return meta_schedule
+
+
 def by_metaschedule(task: Task, target: Target, trials: int) -> tuple[Callable[[float], float], float, int]:
     """(what times the best kernel for so many seconds, the search's seconds, its trials)."""
-    from tvm.s_tir import meta_schedule as ms
-
+    ms = metaschedule()
     machine = tvm.target.Target({**llvm_target(target), "num-cores": 1})
     module = function_of(task)
     begin = time.monotonic()
@@ -199,6 +210,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if find_spec("tvm.s_tir.meta_schedule") is None:
         parser.error("this TVM has no MetaSchedule")
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        parser.error(f"MetaSchedule needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if unknown := set(arguments.cases) - {case.name for case in ansor_ops.cases()}:
         parser.error(f"{min(unknown)!r} is no case of scripts/ansor_ops.py")
     target = replace(load_target(arguments.target), cores=1)
