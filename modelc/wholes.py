@@ -45,9 +45,9 @@ class Times:
         return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
 
 
-def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, seconds: float = SECONDS) -> Times:
+def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, seconds: float | None = None) -> Times:
     """Times packages of a model (untuned, tuned, loops) and ONNX Runtime on one input of the first variant, for
-    `seconds` each."""
+    `seconds` (SECONDS) each."""
     with TemporaryFolder("tuned") as folder, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, spec in specs.items():
@@ -65,6 +65,7 @@ def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, seconds: 
         except EngineError as error:
             engines.pop("ort", None)
             note = f"nothing was timed beside ONNX Runtime: {error}"
-        times = alternating(engines, seconds, lambda text: run.stages.progress("compare", text))
+        each = SECONDS if seconds is None else seconds
+        times = alternating(engines, each, lambda text: run.stages.progress("compare", text))
     found = {f"{name}_ms": float(np.median(ms)) for name, ms in times.items()}
     return Times(**found, note=note)

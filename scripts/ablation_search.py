@@ -33,7 +33,7 @@ from kept_rows import MODELS, Kept, Row
 from modelc import __version__
 from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line, text
 from modelc.config import load_config
-from modelc.measure import Measurement, Measurer
+from modelc.measure import Measurement, Measurer, Setting
 from modelc.networks import Network, Subjects, Tasks
 from modelc.pipeline import Run
 from modelc.search.evolve import Evolve
@@ -129,7 +129,8 @@ def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int
         (tuned,), (untuned,) = map(scheduler.objective.weights.seconds, (best, best * gains))
         points.append([moment.trials, round(moment.seconds, 2), round(float(untuned / tuned), 5)])
 
-    with Measurer(network.run.target, threads=threads, flush=network.run.config.flush_denormals) as measurer:
+    setting = Setting(threads, network.run.config.flush_denormals, seed)
+    with Measurer(network.run.target, setting) as measurer:
         found = tune_tasks(tasks.subjects, scheduler, Measuring(measurer), budget, None, after)
     return {"points": points, "rate": found.rate, "search_share": found.share, "ended": found.ended}
 

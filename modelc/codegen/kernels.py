@@ -56,7 +56,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     with machine:  # some operations have a cheaper form on some machines
         phases = lower_nest(nest, symbol, target.available_intrinsics)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
-    code = object_code(build_module(tvm.IRModule(functions), machine))
+    code = object_code(build_module(tvm.IRModule(functions), machine), machine)
     steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)
     return Kernel(symbol, code, None, steps, temporaries)
 

@@ -79,7 +79,7 @@ def make_code(options: dict[str, Any]) -> None:
         params += pointers
         body += [tx.DeclBuffer(a, data=pointers[0]), tx.DeclBuffer(b, data=pointers[1]), loop]
     function = tx.PrimFunc(params, tx.SeqStmt(body)).with_attr("global_symbol", "ask").with_attr("target", machine)
-    object_code(build_module(tvm.IRModule({"ask": function}), machine))
+    object_code(build_module(tvm.IRModule({"ask": function}), machine), machine)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from modelc.package.spec import (
     PackageTarget,
     Plan,
     Step,
-    TensorInfo,
 )
+from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import Toolchain, emulator, find_toolchain, machine_of
 from modelc.package.write import check_place, write_package, write_verification
 

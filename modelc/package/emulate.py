@@ -18,7 +18,7 @@ from modelc.package.glue import DTYPE_CODES
 from modelc.package.link import RUNTIME
 from modelc.package.padding import Padding
 from modelc.package.read import Package, read_package
-from modelc.package.spec import TensorInfo
+from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import emulator, find_toolchain, machine_of
 from modelc.scratch import TemporaryFolder
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from modelc.errors import PackageError
 from modelc.package.spec import (
     ALIGNMENT,
-    DTYPE_BYTES,
     Argument,
     Branch,
     Control,
@@ -17,8 +16,8 @@ from modelc.package.spec import (
     Plan,
     RangeCheck,
     Step,
-    TensorInfo,
 )
+from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_BYTES, 1)}
 

@@ -28,9 +28,9 @@ from modelc.package.spec import (
     Repeat,
     State,
     Step,
-    TensorInfo,
     check_plans,
 )
+from modelc.package.tensor import TensorInfo
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, SCHEMA_VERSION
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import PackageError
-
-if TYPE_CHECKING:
-    from modelc.package.spec import Plan, TensorInfo
+from modelc.package.tensor import TensorInfo
 
 Shapes = Sequence[tuple[int, ...]]  # of the inputs, in the package's order
 
@@ -79,22 +76,3 @@ def variant_for(variants: Sequence[Sequence[TensorInfo]], padding: Padding | Non
     known = [[t.shape for t in tensors] for tensors in variants]
     fitting = [k for k, into in enumerate(known) if list(shapes) == into or (padding and padding.fits(shapes, into))]
     return min(fitting, key=lambda k: sum(t.bytes for t in variants[k]), default=None)
-
-
-def check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
-    """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
-    for number, plan in enumerate(variants):
-        extents = None
-        if _are_there(padding, plan):
-            extents = padding.extents([t.shape for t in plan.inputs])
-        if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
-            raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
-
-
-def _are_there(padding: Padding, plan: Plan) -> bool:
-    sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
-    return all(
-        0 <= a.tensor < len(tensors) and 0 <= a.axis < len(tensors[a.tensor].shape) and 0 <= a.dim < len(padding.dims)
-        for those, tensors in sides
-        for a in those
-    ) and all(0 <= f.tensor < len(plan.inputs) for f in padding.fills)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import PackageError
-from modelc.ir.expr import DTYPES, NARROW
-from modelc.package.padding import Padding, check_padding
+from modelc.ir.expr import DTYPES
+from modelc.package.padding import Padding
+from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
 Space = Literal["arena", "params", "input", "output", "random", "slot", "size"]
 
@@ -24,36 +24,6 @@ SIZE_BYTES = 8  # of an int64
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
-
-DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    **dict.fromkeys(NARROW, 1),
-}
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or an output: row-major, without gaps."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype] * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -396,7 +366,26 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
     if len(set(shapes)) != len(shapes):
         raise PackageError(f"two variants of {where} have equal input shapes")
     if padding is not None:
-        check_padding(padding, variants, where)
+        _check_padding(padding, variants, where)
+
+
+def _check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
+    """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
+    for number, plan in enumerate(variants):
+        extents = None
+        if _hangs_on_what_is_there(padding, plan):
+            extents = padding.extents([t.shape for t in plan.inputs])
+        if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
+            raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
+
+
+def _hangs_on_what_is_there(padding: Padding, plan: Plan) -> bool:
+    sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
+    return all(
+        0 <= a.tensor < len(tensors) and 0 <= a.axis < len(tensors[a.tensor].shape) and 0 <= a.dim < len(padding.dims)
+        for those, tensors in sides
+        for a in those
+    ) and all(0 <= f.tensor < len(plan.inputs) for f in padding.fills)
 
 
 def _check_params(spec: PackageSpec) -> None:

@@ -26,7 +26,8 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
-from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Extent, Plan, RangeCheck, Step, TensorInfo
+from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Extent, Plan, RangeCheck, Step
+from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype

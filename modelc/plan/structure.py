@@ -10,7 +10,8 @@ from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
-from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, State, Step, TensorInfo
+from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, State, Step
+from modelc.package.tensor import TensorInfo
 from modelc.plan.roll import rolled
 
 Place = Callable[[str], Argument]  # where a value or a temporary lies

@@ -190,7 +190,7 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
     function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
     module = build_module(tvm.IRModule({"apply": function}), machine)
-    return object_code(module), module.inspect_source("s")
+    return object_code(module, machine), module.inspect_source("s")
 
 
 def _on_vectors(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
