@@ -23,9 +23,9 @@ from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.networks import Network
+from modelc.outcome import Made, made
 from modelc.package import check_place, emulator, find_toolchain, machine_of
 from modelc.package.toolchain import native_machine
-from modelc.packages import Made, made
 from modelc.pipeline import Run
 from modelc.search.explorers import explorer_class
 from modelc.search.objectives import Aim, Objective, Weights
@@ -284,7 +284,7 @@ def _tuned(
     )
     one.prepare()
     with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
-        search, leading = one.run(_Measuring(measurer))
+        search, leading = one.run(Measuring(measurer))
     notes = (one.learned.says,) if explorer_class(asked.explorer).learns else ()
     known_to_compile = None if where.command else database
     found = []
@@ -327,8 +327,8 @@ def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked)
     return Measurer(run.target, setting, where=where, say=say)
 
 
-class _Measuring:
-    """Measures with constants as cold as a Subject says."""
+class Measuring:
+    """A Measurer, or a Cluster, as rounds of measurements ask for it: constants are as cold as a Subject says."""
 
     def __init__(self, measurer: Measurer | Cluster) -> None:
         self.measurer: Any = measurer

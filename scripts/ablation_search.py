@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import SubElement, indent, tostring
 
 import numpy as np
 from bench_networks import model_file
@@ -31,9 +31,9 @@ from fetch_models import catalogue
 from kept_rows import MODELS, Kept, Row
 
 from modelc import __version__
-from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line, text
+from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
 from modelc.config import load_config
-from modelc.measure import Measurement, Measurer, Setting
+from modelc.measure import Measurer, Setting
 from modelc.networks import Network, Subjects, Tasks
 from modelc.pipeline import Run
 from modelc.search.evolve import Evolve
@@ -43,6 +43,7 @@ from modelc.search.population import Space
 from modelc.search.scheduler import Scheduler
 from modelc.search.tune import Budget, Moment, Subject, tune_tasks
 from modelc.target import load_target
+from modelc.tuning import Measuring
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555")
@@ -103,19 +104,6 @@ WAYS: dict[str, Way] = {
 }
 
 
-class Measuring:
-    """A Measurer as rounds ask for it, with constants as cold as each Subject says."""
-
-    def __init__(self, measurer: Measurer) -> None:
-        self.measurer, self.ahead = measurer, measurer.lead
-
-    def submit(self, subject: Subject, candidate) -> int:
-        return self.measurer.submit(self.measurer.subject(subject.task, subject.cold_bytes), candidate)
-
-    def result(self) -> tuple[int, Measurement]:
-        return next(self.measurer.results())
-
-
 def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> Row:
     """The curve of one way: measurements, seconds and speed after each round."""
     subjects = Subjects([network], way.explorer, seed, threads, LearnedCost(seed))
@@ -159,16 +147,7 @@ def drawn(rows: Sequence[Row], title: str) -> str:
     most = max(row["points"][-1][0] for row in shown.values())
     high = max(p[2] for row in shown.values() for p in row["points"])
     across, up = Axis(0.0, most, LEFT, WIDTH - RIGHT), Axis(1.0, high * 1.02, HEIGHT - BOTTOM, TOP)
-    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
-    svg.attrib |= {"width": str(WIDTH), "height": str(HEIGHT), "font-family": "sans-serif", "font-size": "12"}
-    SubElement(svg, "rect", width="100%", height="100%", fill="white")
-    text(svg, LEFT, TOP - 12, f"{title}: times as fast as untuned, over measurements", "start")
-    for value in across.ticks():
-        line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
-        text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
-    for value in up.ticks():
-        line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
-        text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
+    svg = framed(f"{title}: times as fast as untuned, over measurements", across, up)
     for k, (way, row) in enumerate(shown.items()):
         colour = COLOURS[k % len(COLOURS)]
         points = " ".join(f"{across.at(p[0]):.1f},{up.at(p[2]):.1f}" for p in row["points"])

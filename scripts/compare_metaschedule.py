@@ -28,7 +28,7 @@ from unittest import mock
 import ansor_ops
 import numpy as np
 import tvm
-from ablation_search import Measuring
+from ablation_search import InTurn
 from bench_ops import failure, geometric_mean, print_failures
 from kept_rows import Kept, Row
 from space_tasks import model_file, tasks_of
@@ -44,10 +44,11 @@ from modelc.search.evolve import Evolve
 from modelc.search.learned import LearnedCost
 from modelc.search.objectives import Aim, Weights
 from modelc.search.population import Space
-from modelc.search.scheduler import Scheduler, Work
+from modelc.search.scheduler import Work
 from modelc.search.tune import Budget, Subject, tune_tasks
 from modelc.space.choose import chosen
 from modelc.target import Target, llvm_target, load_target
+from modelc.tuning import Measuring
 
 CASES = ("C1D-2-b1", "C2D-3-b1", "DEP-3-b1", "DIL-3-b1", "GMM-2-b1", "NRM-3-b1")
 NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc[tune]
@@ -167,8 +168,7 @@ def by_modelc(task: Task, target: Target, trials: int, measurer: Measurer) -> tu
     untuned = chosen(task, target).candidate
     subject = Subject("task", task, untuned, Evolve(space, 0, learned))
     work = Work(space.untuned(untuned)[1])
-    scheduler = Scheduler([work], Aim().of(["task"])(Weights.of(np.ones((1, 1))), np.array([work.seconds])))
-    scheduler._pays = lambda task, slope: True  # type: ignore[method-assign]  # equal trials, whatever they bring
+    scheduler = InTurn([work], Aim().of(["task"])(Weights.of(np.ones((1, 1))), np.array([work.seconds])))
     found = tune_tasks([subject], scheduler, Measuring(measurer), Budget(trials=trials))
     return subject, time.monotonic() - begin, found.trials
 

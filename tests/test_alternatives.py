@@ -15,7 +15,7 @@ from test_cli_tune import contents
 from test_layout_choice import conv
 
 import modelc
-from modelc import alternatives, packages, tuning
+from modelc import alternatives, outcome, tuning
 from modelc.alternatives import Alternatives
 from modelc.choices import digest_of, read_choices_file
 from modelc.config import load_config, parse_config
@@ -164,9 +164,9 @@ def tuned(path: Path, monkeypatch, planted: Planted, times: Times, joint: float 
     for name in ("NEAR", "NEAR_CUTS"):  # whatever this machine's estimates are
         monkeypatch.setattr(alternatives, name, 9.0)
     monkeypatch.setattr(tuning, "_measurer", lambda *arguments: planted)
-    monkeypatch.setattr(packages, "compared", lambda *arguments: times)
+    monkeypatch.setattr(outcome, "compared", lambda *arguments: times)
     monkeypatch.setattr(tuning, "_beside_ort", lambda *arguments: 0.0)
-    monkeypatch.setattr(tuning, "made", lambda *arguments: given.extend(arguments) or packages.made(*arguments))
+    monkeypatch.setattr(tuning, "made", lambda *arguments: given.extend(arguments) or outcome.made(*arguments))
     settings = parse_config({**load_config().to_json(), "tune": {"joint": joint}}, "test")
     asked = {"database": False, "output": path.parent / "t.modelc", "budget": "150", "explorer": "random", **more}
     (found,) = tune(path, config=settings, watch=seen.append, **asked)
@@ -200,15 +200,15 @@ def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path,
     arguments = [*first.arguments[:3], None, *first.arguments[4:]]  # without the database, which is closed
     tried = list[str]()
 
-    def written(self: packages._Found, network: Network) -> None:
+    def written(self: outcome._Found, network: Network) -> None:
         tried.append(self.alternative.says)
         if len(tried) == 3:
             raise VerificationError("it is wrong")
 
-    monkeypatch.setattr(packages._Found, "written", written)
+    monkeypatch.setattr(outcome._Found, "written", written)
     for times in (Times(3.0, 2.9999, 1.0), Times(3.0, 2.0, 1.0, 1.5), Times(3.0, 1.0, 1.0)):
-        monkeypatch.setattr(packages, "compared", lambda *arguments, times=times: times)
-        made = packages.made(*arguments)
+        monkeypatch.setattr(outcome, "compared", lambda *arguments, times=times: times)
+        made = outcome.made(*arguments)
         assert made.alternative == "" and made.times.tuned_ms in (2.9999, 1.5, 0.0)
     assert tried == ["", "", found.alternative, ""] and any("it is wrong" in note for note in made.notes)
 

@@ -20,7 +20,7 @@ from onnx import helper
 import modelc
 from modelc.arrays import read_npz
 from modelc.cli import VERBS, main
-from modelc.cli.compile import shape_sets
+from modelc.cli.fixing import shape_sets
 from modelc.errors import InputError
 from modelc.verify.engine import Engine, EngineError
 

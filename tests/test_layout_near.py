@@ -79,18 +79,24 @@ class Numbered:
         return f"{v}={value}"
 
 
+def entered(tables: Tables, factors, every, seconds, data) -> list[Factor]:
+    """Gives the tables a Task, one of `every`, for each assignment of each factor; what the Tasks cost in `seconds`."""
+    exact = []
+    for factor in factors:
+        shape = factor.table.shape
+        own = {at: Entry((data.draw(st.sampled_from(every)),)) for at in np.ndindex(*shape)}
+        tables.add(factor.scope, shape, own.__getitem__)
+        exact.append(Factor(factor.scope, np.reshape([seconds[e.tasks[0].hash] for e in own.values()], shape)))
+    return exact
+
+
 @given(problems(), st.data())
 def test_near_choices_are_the_best_with_another_value(problem, data) -> None:
     sizes, factors = problem
     every = tasks(8)
     costs = {t.hash: float(data.draw(st.integers(1, 20))) for t in every}
-    tables, exact = Tables(Known(lambda task: costs[task.hash])), []
-    for factor in factors:
-        own = {at: Entry((data.draw(st.sampled_from(every)),)) for at in np.ndindex(*factor.table.shape)}
-        tables.add(factor.scope, factor.table.shape, own.__getitem__)
-        exact.append(
-            Factor(factor.scope, np.reshape([costs[e.tasks[0].hash] for e in own.values()], factor.table.shape))
-        )
+    tables = Tables(Known(lambda task: costs[task.hash]))
+    exact = entered(tables, factors, every, costs, data)
     variables = Numbered(sizes, tables)
     reference = tables.least(sizes, [0] * len(sizes)).values
     whole, share = cost_of(reference, exact), 0.3
@@ -118,13 +124,7 @@ def test_what_was_measured_takes_the_place_of_estimates(problem, data) -> None:
     sizes, factors = problem
     every = tasks(8)
     tables, real = Tables(Known(lambda task: 1.0)), {t.hash: float(data.draw(st.integers(1, 20))) for t in every}
-    exact = []
-    for factor in factors:
-        own = {at: Entry((data.draw(st.sampled_from(every)),)) for at in np.ndindex(*factor.table.shape)}
-        tables.add(factor.scope, factor.table.shape, own.__getitem__)
-        exact.append(
-            Factor(factor.scope, np.reshape([real[e.tasks[0].hash] for e in own.values()], factor.table.shape))
-        )
+    exact = entered(tables, factors, every, real, data)
     variables = Numbered(sizes, tables)
     start = variables.choice([0] * len(sizes))
     found = variables.values(combined(variables, start, Measured(tables.cost, real, lambda task: 1.0), 0.0, 0.0))

@@ -52,7 +52,7 @@ ROOMS = (  # from the top
     "wholes",
     "alternatives",
     "networks",
-    "packages",
+    "outcome",
     "session",
     "tuning",
     "describe",

@@ -19,7 +19,7 @@ from modelc.search.population import Individual, Space
 from modelc.search.scheduler import Scheduler, Work
 from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
-from modelc.tuning import _Measuring
+from modelc.tuning import Measuring
 
 MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
 
@@ -132,7 +132,7 @@ def test_a_task_on_this_machine() -> None:
     quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
     with Measurer(host_target(), builders=1, effort=quick) as measurer:
         scheduler = Scheduler([Work(1e-5)], total(Weights.of(np.ones((1, 1)))))
-        result = tune_tasks(subjects, scheduler, _Measuring(measurer), Budget(trials=4), batch=4)
+        result = tune_tasks(subjects, scheduler, Measuring(measurer), Budget(trials=4), batch=4)
     found = [m for _, m in result.subjects[0].measured]
     assert len(found) == 4 and all(m.ok for m in found), found
     assert 0 < result.subjects[0].seconds < 0.1

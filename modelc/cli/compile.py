@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from modelc.arrays import read_npz
-from modelc.cli.fixing import (
-    constant_values,
-    dim_sizes,
-    fill_values,
-    fixing_options,
-    running_options,
-    shape_sets,
-    state_names,
-)
+from modelc.cli.fixing import fixed, fixing_options, running, running_options
 from modelc.cli.output import (
-    complain,
     config_option,
     database_of,
     database_options,
+    following,
     json_option,
     print_json,
     progress,
@@ -89,29 +79,14 @@ def compile_(
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
     from modelc.pipeline import compile
 
-    sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
-    feed = None if inputs is None else read_npz(inputs)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, inputs)
     records = database_of(database, no_database)
     with progress("starting") as then:
-
-        def follow(stage: str, text: str) -> None:
-            then(f"{stage} {text}")
-            if not sys.stderr.isatty() and stage not in said:
-                complain(f"{stage} {text}")
-            said.add(stage)
-
-        said: set[str] = set()
         result = compile(
             model,
             target=target,
             output=output,
-            shapes=sets,
-            dims=sizes,
-            constants=values,
-            states=state_names(states),
-            pad_dims=pad_dims,
-            pad_values=fill_values(pad_values),
-            inputs=feed,
+            **given,
             config=config,
             threads=threads,
             verify=not no_verify,
@@ -120,7 +95,7 @@ def compile_(
             dump_dir=dump_dir,
             choices=choices,
             precision=precision,
-            progress=follow,
+            progress=following(then),
             database=records,
             run_threads=run_threads,
         )

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from modelc.arrays import read_npz
+
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_DIMENSIONS = 32
 MOST_NUMBERS = 1 << 12  # of one --dim or --constant
@@ -19,27 +21,24 @@ _REAL = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?
 
 
 def fixing_options(function: F) -> F:
-    """--shape, --dim and --constant, as texts."""
-    for name, metavar, help_ in (
-        ("constant", "NAME=VALUE|FILE.npy", "Makes an input a constant: 16000, true, 1,2,3, or an array in a file."),
+    """--shape, --dim and --constant, as texts: what `fixed` takes."""
+    return _repeated(
+        function,
+        ("--constant", "NAME=VALUE|FILE.npy", "Makes an input a constant: 16000, true, 1,2,3, or an array in a file."),
+        ("--dim", "NAME=N|M...", "Fixes a free dimension by its name, everywhere. Several numbers: a variant each."),
         (
-            "dim",
-            "NAME=N|M...",
-            "Fixes a free dimension by its name, everywhere. Several numbers: a variant each.",
-        ),
-        (
-            "shape",
+            "--shape",
             "NAME=1,3,224,224",
             "Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
         ),
-    ):
-        function = click.option(f"--{name}", f"{name}s", metavar=metavar, multiple=True, help=help_)(function)
-    return function
+    )
 
 
 def running_options(function: F) -> F:
-    """--state, --pad-dim, --pad-value and --inputs, as texts and a path."""
-    for name, metavar, help_ in (
+    """--state, --pad-dim, --pad-value and --inputs, as texts and a path: what `running` takes."""
+    data = "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given."
+    return _repeated(
+        click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=data)(function),
         ("--pad-value", "INPUT=VALUE", "What an input is filled up with in place of zeros."),
         (
             "--pad-dim",
@@ -51,11 +50,32 @@ def running_options(function: F) -> F:
             "INPUT=OUTPUT",
             "The package keeps this input from run to run, from zeros on: after a run it is this output.",
         ),
-    ):
-        parameter = f"{name[2:].replace('-', '_')}s"
-        function = click.option(name, parameter, metavar=metavar, multiple=True, help=help_)(function)
-    data = "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given."
-    return click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=data)(function)
+    )
+
+
+def _repeated(function: F, *options: tuple[str, str, str]) -> F:
+    """Flags that may be given again, each with what it takes and what it does; --pad-dim becomes `pad_dims`."""
+    for flag, metavar, says in options:
+        name = f"{flag[2:].replace('-', '_')}s"
+        function = click.option(flag, name, metavar=metavar, multiple=True, help=says)(function)
+    return function
+
+
+def fixed(shapes: tuple[str, ...], dims: tuple[str, ...], constants: tuple[str, ...]) -> dict[str, Any]:
+    """What --shape, --dim and --constant say, as modelc's functions take it."""
+    return {"shapes": tuple(shape_sets(shapes)), "dims": dim_sizes(dims), "constants": constant_values(constants)}
+
+
+def running(
+    states: tuple[str, ...], pad_dims: tuple[str, ...], pad_values: tuple[str, ...], inputs: Path | None
+) -> dict[str, Any]:
+    """What --state, --pad-dim, --pad-value and --inputs say, likewise."""
+    return {
+        "states": state_names(states),
+        "pad_dims": pad_dims,
+        "pad_values": fill_values(pad_values),
+        "inputs": None if inputs is None else read_npz(inputs),
+    }
 
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:

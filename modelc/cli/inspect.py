@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
+from modelc.cli.fixing import fixed, fixing_options
 from modelc.cli.output import json_option, print_json, say, size
 
 
@@ -23,7 +23,7 @@ def inspect(
     whether it is undamaged."""
     from modelc.describe import inspect as inspect_path
 
-    found = inspect_path(path, shape_sets(shapes), dim_sizes(dims), constant_values(constants))
+    found = inspect_path(path, **fixed(shapes, dims, constants))
     if as_json:
         print_json(found)
     elif found["kind"] == "package":

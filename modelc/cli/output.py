@@ -116,6 +116,19 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda then: status.update(Text(plain(then)))
 
 
+def following(show: Callable[[str], None]) -> Callable[[str, str], None]:
+    """Shows what each stage of a compilation does; where nobody watches stderr, a line says when a stage begins."""
+    said: set[str] = set()
+
+    def follow(stage: str, text: str) -> None:
+        show(f"{stage} {text}")
+        if not sys.stderr.isatty() and stage not in said:
+            complain(f"{stage} {text}")
+        said.add(stage)
+
+    return follow
+
+
 def plain(text: str) -> str:
     """`text` with escapes for what has no business on a terminal: control characters and what is no Unicode, of which
     names of files and tensors may have any."""

@@ -9,7 +9,7 @@ import click
 
 from modelc.arrays import read_npz
 from modelc.cli.compile import PRECISIONS
-from modelc.cli.fixing import constant_values, dim_sizes, fixing_options, shape_sets
+from modelc.cli.fixing import fixed, fixing_options
 from modelc.cli.output import config_option, json_option, print_json, progress, say
 
 
@@ -55,7 +55,7 @@ def reduce(
     place = output or Path(f"{model.stem}-reduced.onnx")
     given = (("--target", target), ("--config", config), ("--precision", precision))
     options = [word for name, value in given if value is not None for word in (name, value)]
-    flags = Flags(tuple(shape_sets(shapes)), dim_sizes(dims), constant_values(constants))
+    flags = Flags(**fixed(shapes, dims, constants))
     data = None if inputs is None else read_npz(inputs)
     with progress("reading the model") as then:
         found = reduced(model, place, flags, options, data, seed, seconds, then)

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from modelc.arrays import read_npz
-from modelc.cli.fixing import (
-    constant_values,
-    dim_sizes,
-    fill_values,
-    fixing_options,
-    running_options,
-    shape_sets,
-    state_names,
-)
-from modelc.cli.output import complain, config_option, database_of, database_options, err, print_event, say
+from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.output import config_option, database_of, database_options, err, following, print_event, say
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
@@ -105,22 +95,18 @@ def tune(
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tuned
 
-    sets, sizes, values = shape_sets(shapes), dim_sizes(dims), constant_values(constants)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, inputs)
     records = database_of(database, no_database)
     with viewing() as view:
 
-        def follow(stage: str, text: str) -> None:
-            view.stage = f"{stage} {text}"
-            if not sys.stderr.isatty() and stage not in said:
-                complain(f"{stage} {text}")
-            said.add(stage)
+        def show(text: str) -> None:
+            view.stage = text
 
         def watch(standing: Standing) -> None:
             view.stands(standing)
             if as_json:
                 print_event("round", standing.to_json())
 
-        said: set[str] = set()
         found = tuned(
             models,
             target=target,
@@ -128,17 +114,11 @@ def tune(
             explorer=explorer,
             output=output,
             seed=seed,
-            shapes=sets,
-            dims=sizes,
-            constants=values,
-            states=state_names(states),
-            pad_dims=pad_dims,
-            pad_values=fill_values(pad_values),
-            inputs=None if inputs is None else read_npz(inputs),
+            **given,
             config=config,
             threads=threads,
             database=records,
-            progress=follow,
+            progress=following(show),
             watch=watch if as_json or err.is_terminal else None,
             runner=runner,
             aim=Aim(objective, _goals(goals, models), patience),

@@ -42,16 +42,7 @@ def curve(log: Sequence[Moment], title: str) -> str:
     margin = ROOM * (high - low) or ROOM * high
     across = Axis(0.0, log[-1].seconds, LEFT, WIDTH - RIGHT)
     up = Axis(low - margin, high + margin, HEIGHT - BOTTOM, TOP)
-    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
-    svg.attrib |= {"width": str(WIDTH), "height": str(HEIGHT), "font-family": "sans-serif", "font-size": "12"}
-    SubElement(svg, "rect", width="100%", height="100%", fill="white")
-    text(svg, LEFT, TOP - 12, f"{title}: predicted time, {log[-1].trials} measurements", "start")
-    for value in across.ticks():
-        line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
-        text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
-    for value in up.ticks():
-        line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
-        text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
+    svg = framed(f"{title}: predicted time, {log[-1].trials} measurements", across, up)
     text(svg, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "seconds of measuring", "middle")
     text(svg, 6, TOP - 12, "ms", "start")
     points = [(across.at(log[0].seconds), up.at(milliseconds[0]))]
@@ -61,6 +52,21 @@ def curve(log: Sequence[Moment], title: str) -> str:
     SubElement(svg, "polyline", {"points": path, "fill": "none", "stroke": "#1f6fb4", "stroke-width": "2"})
     indent(svg)
     return tostring(svg, "unicode") + "\n"
+
+
+def framed(title: str, across: Axis, up: Axis) -> Element:
+    """An SVG with a title and both axes, for curves to be drawn in."""
+    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    svg.attrib |= {"width": str(WIDTH), "height": str(HEIGHT), "font-family": "sans-serif", "font-size": "12"}
+    SubElement(svg, "rect", width="100%", height="100%", fill="white")
+    text(svg, LEFT, TOP - 12, title, "start")
+    for value in across.ticks():
+        line(svg, across.at(value), TOP, across.at(value), HEIGHT - BOTTOM)
+        text(svg, across.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
+    for value in up.ticks():
+        line(svg, LEFT, up.at(value), WIDTH - RIGHT, up.at(value))
+        text(svg, LEFT - 6, up.at(value) + 4, f"{value:g}", "end")
+    return svg
 
 
 class Axis:

@@ -1,5 +1,5 @@
-"""Packages of what tuning found: timed as wholes by turns with what there is without, of which the fastest is
-written."""
+"""The outcome of tuning: packages of what was found, timed as wholes by turns with what there is without, of which the
+fastest is written."""
 
 from __future__ import annotations
 
