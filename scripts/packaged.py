@@ -23,6 +23,7 @@ from modelc.frontend.onnx import import_model  # noqa: E402
 from modelc.ir.expr import DTYPES  # noqa: E402
 from modelc.ir.graph import actual  # noqa: E402
 from modelc.ops import evaluate_graph  # noqa: E402
+from modelc.package import find_toolchain, runtime_objects  # noqa: E402
 from modelc.pipeline import compile  # noqa: E402
 from modelc.runtime import load  # noqa: E402
 from modelc.target import Target, load_target  # noqa: E402
@@ -34,8 +35,10 @@ HALF = {"float16": 4e-3, "bfloat16": 3e-2}  # relative tolerance for what is rou
 
 @cache
 def native() -> Target:
-    """This machine, probed once for all."""
-    return load_target("native")
+    """This machine, probed once for all; who forks afterwards need not compile the runtime either."""
+    target = load_target("native")
+    runtime_objects(find_toolchain(target.triple))
+    return target
 
 
 def shapes_of(feeds: Arrays) -> list[dict[str, tuple[int, ...]]]:

@@ -1,7 +1,7 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
 from modelc.package.emulate import EmulatedRun, StepTime, check_described, run_emulated
-from modelc.package.link import RUNTIME, compile_kernel, link_kernel
+from modelc.package.link import RUNTIME, compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
 from modelc.package.spec import (
@@ -47,6 +47,7 @@ __all__ = [
     "read_package",
     "read_verification",
     "run_emulated",
+    "runtime_objects",
     "write_package",
     "write_verification",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import modelc.runtime
@@ -70,19 +71,35 @@ def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
 
 def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, bytes], library: Path) -> None:
     """Writes libmodel.so to `library`. Works in a folder of its own with relative names, so no path gets into it."""
+    runtime = runtime_objects(toolchain)
     with TemporaryFolder("link") as name:
         folder = Path(name)
-        for file in (*SOURCES, *HEADERS, EXPORTS):
+        for file in (*HEADERS, EXPORTS):
             shutil.copyfile(RUNTIME / file, folder / file)
         (folder / "model_plan.c").write_text(plan_source)
+        for file, data in runtime.items():
+            (folder / file).write_bytes(data)
         kernels = [f"kernel_{i}.o" for i in range(len(objects))]
         for kernel, (object_name, data) in zip(kernels, sorted(objects.items()), strict=True):
             check_elf(data, f"the kernel object '{object_name}'", toolchain.machine)
             (folder / kernel).write_bytes(data)
-        inputs = [*SOURCES, "model_plan.c", *kernels]
+        inputs = [*runtime, "model_plan.c", *kernels]
         toolchain.compile([*COMPILE, *LINK, *inputs, "-lm", "-o", "libmodel.so"], folder)
         check_elf((folder / "libmodel.so").read_bytes(), "the library that the C compiler made", toolchain.machine)
         shutil.copyfile(folder / "libmodel.so", library)
+
+
+@cache
+def runtime_objects(toolchain: Toolchain) -> Mapping[str, bytes]:
+    """The runtime's objects by file name: the same in every package, so a process compiles them once."""
+    with TemporaryFolder("runtime") as name:
+        folder = Path(name)
+        for file in (*SOURCES, *HEADERS):
+            shutil.copyfile(RUNTIME / file, folder / file)
+        made = {source: f"{Path(source).stem}.o" for source in SOURCES}
+        for source, file in made.items():  # one at a time: of several, ziglang makes the first
+            toolchain.compile([*COMPILE, "-c", source, "-o", file], folder)
+        return {file: (folder / file).read_bytes() for file in made.values()}
 
 
 def runtime_sources() -> list[bytes]:
