@@ -234,6 +234,42 @@ CASES = {
         far=ints(2**62),
         last=ints(-1),
     ),
+    "index_put": rows(  # as PyTorch exports what is assigned by a mask, or by indices, to what a mask has selected
+        [
+            *COUNT,
+            N("Equal", ["sh", "minus"], ["free"]),
+            N("Where", ["free", "ones", "sh"], ["like"]),
+            N("Expand", ["one_row", "like"], ["wide"]),
+            N("Range", ["i0", "n", "step"], ["at"]),
+            N("Unsqueeze", ["at", "one"], ["row"]),
+            N("Shape", ["row"], ["like_row"]),
+            N("Expand", ["three", "like_row"], ["column"]),
+            N("Concat", ["row", "column"], ["cell"], axis=1),
+            N("GatherND", ["r", "cell"], ["last"]),
+            N("Add", ["last", "last"], ["twice"]),
+            N("ScatterND", ["r", "cell", "twice"], ["a"]),
+            N("ScatterND", ["x", "nzt", "r"], ["b"], reduction="add"),
+            N("ScatterND", ["x", "nzt", "a"], ["bm"], reduction="mul"),
+            N("ArgMax", ["r"], ["best"], axis=1),
+            N("GatherElements", ["r", "best"], ["top"], axis=1),
+            N("Neg", ["top"], ["less"]),
+            N("ScatterElements", ["a", "best", "less"], ["c"], axis=1),
+            N("Shape", ["s"], ["own"]),
+            N("Expand", ["m", "own"], ["m2"]),
+            N("NonZero", ["m2"], ["nz2"]),
+            N("Transpose", ["nz2"], ["nz2t"], perm=[1, 0]),
+            N("Shape", ["nz2t"], ["sh2"]),
+            N("Gather", ["sh2", "z"], ["n2"]),
+            N("Slice", ["c", "z", "n2"], ["c2"]),
+            N("ScatterND", ["x", "nz2t", "c2"], ["d"]),
+        ],
+        "wide last a b bm top c d",
+        minus=ints(-1, -1),
+        ones=ints(1, 1),
+        one_row=np.float32([[1, 2, 3, 4]]),
+        step=ints(1)[0],
+        three=ints(3)[0],
+    ),
     "detector": Case(DETECT, ("top", "found", "chosen"), LIMITS, [scene(1, share) for share in (1, 0.7, 0, 0.62)]),
     "filtered": Case(
         FILTERED,
@@ -297,7 +333,7 @@ def compiled(name: str, folder: Path, **how: Any) -> Path:
     return package
 
 
-@pytest.mark.parametrize("name", ["elementwise", "sums", "parts", "detector", "filtered", "limits"])
+@pytest.mark.parametrize("name", ["elementwise", "sums", "parts", "index_put", "detector", "filtered", "limits"])
 def test_what_is_compiled(name: str, packages: Path) -> None:
     case = CASES[name]
     session, compared = ort.InferenceSession(saved(case, packages / f"{name}.onnx").read_bytes()), 0
@@ -492,6 +528,7 @@ REFUSED = {
         "'t'",
     ),
     "halves": ([N("Split", ["r"], ["y", "y2"], axis=0)], "dimension 0 of 'r'"),
+    "none of it": ([N("Cast", ["r"], ["whole"], to=I), N("Mul", ["whole", "i0"], ["y"])], "dimension 0 of 'whole'"),
     "like it": ([N("EyeLike", ["r"], ["y"])], "dimension 0 of 'r'"),
     "a mean over it": (
         [

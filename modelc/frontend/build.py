@@ -17,6 +17,7 @@ from modelc.ir.graph import Graph, Node, Value
 from modelc.ops import operator_of
 
 Array = NDArray[Any]
+COPIES = ("Identity", "Expand")  # operators of which a result of the same shape is a copy
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class Builder:
             if name:
                 self.values[name] = Value(name, dtype, tuple(int(d) for d in shape))
         self.nodes.append(new)
+        if op in COPIES and self.values[names[0]].shape == self.values[trimmed[0]].shape:
+            self.sizes.copies[names[0]] = self.sizes.copies.get(trimmed[0], trimmed[0])
         if any(self.sizes.of(x) for x in trimmed):
             follow(self, node, new, [self.values[x] if x else None for x in trimmed])
         return names[0]

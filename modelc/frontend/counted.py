@@ -3,7 +3,7 @@ it through: sums take zeros in place of what is not there, indices count from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from modelc.frontend.addressed import gather, gather_elements, gather_nd, regions, scatter
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import run_node
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
@@ -21,8 +22,10 @@ from modelc.ir.expr import DTYPES
 from modelc.ops.found import ROOM
 
 Array = NDArray[Any]
-_MOVES = ("Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Identity", "Reshape", "Flatten", "Transpose")
+_MOVES = ("Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Identity", "Reshape", "Flatten", "Transpose", "Where")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+MOST_NUMBERS = 64  # more than a shape has dimensions
+Combine = Callable[[Builder, OnnxNode, int, int], int | bool | None]
 
 
 def touched(b: Builder, n: OnnxNode) -> bool:
@@ -43,24 +46,53 @@ def numbers_of(b: Builder, n: OnnxNode, proto: onnx.NodeProto, versions: Mapping
     if n.op == "Cast":
         return inputs[0] if DTYPES[n.attrs["to"]].kind in "iu" else None
     if n.op in _ARITHMETIC and len(inputs) == 2:
-        return _arithmetic(b, n, inputs)
+        return _pairwise(b, n, inputs, _result)
+    if n.op == "Equal":
+        return _pairwise(b, n, inputs, _equal)
     if n.op not in _MOVES:
         return None
     found = run_node(proto, versions, inputs, f"node {n.name!r} ({n.op})")
     return None if found is None else found[0]
 
 
-def _arithmetic(b: Builder, n: OnnxNode, inputs: Sequence[Array | None]) -> Array | None:
-    """Of one number each: a count and a count or a constant."""
-    first, second = (int(x.reshape(-1)[0]) for x in inputs if x is not None and x.size == 1 and x.dtype.kind in "iu")
+def _pairwise(b: Builder, n: OnnxNode, inputs: Sequence[Array | None], combine: Combine) -> Array | None:
+    """Of a few numbers with a few others, each a count or a constant."""
+    first, second = (x for x in inputs if x is not None)
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    if first.dtype.kind not in "iu" or second.dtype.kind not in "iu" or prod(shape) > MOST_NUMBERS:
+        return None
+    pairs = zip(*(np.broadcast_to(x, shape).reshape(-1).tolist() for x in (first, second)), strict=True)
+    found = [combine(b, n, one, two) for one, two in pairs]
+    return None if None in found else np.asarray(found).reshape(shape)
+
+
+def _result(b: Builder, n: OnnxNode, first: int, second: int) -> int | None:
+    """Of an operator on two numbers; None where it may be less than nothing."""
     one, two = b.sizes.marked(first), b.sizes.marked(second)
-    shape = np.broadcast_shapes(*(x.shape for x in inputs if x is not None))
+    if one is None and two is None:
+        return _of_constants(n.op, first, second)
     if one is None and two is not None and n.op in ("Add", "Mul", "Min", "Max"):
         one, two, second = two, None, first
     if one is None or (two is None and second < 0) or (n.op in ("Sub", "Div") and (two is not None or not second)):
         return None
     made = less(b, n, one, second) if n.op == "Sub" else count_of(b, n, n.op, one, two or second)
-    return np.full(shape, b.sizes.mark(made), np.int64)
+    return b.sizes.mark(made)
+
+
+def _of_constants(op: str, first: int, second: int) -> int | None:
+    if op == "Div":
+        return None if first < 0 or second <= 0 else first // second
+    results = {"Add": first + second, "Sub": first - second, "Mul": first * second}
+    return (results | {"Min": min(first, second), "Max": max(first, second)})[op]
+
+
+def _equal(b: Builder, n: OnnxNode, first: int, second: int) -> bool | None:
+    """Whether two numbers are the same; None where data decides it."""
+    counts = [c for c in (b.sizes.marked(first), b.sizes.marked(second)) if c is not None]
+    if not counts or first == second:
+        return first == second
+    least = min(first, second)  # a count's mark is larger than any number
+    return None if len(counts) == 2 or 0 <= least <= b.sizes.bounds[counts[0]] else False
 
 
 def _shape(b: Builder, n: OnnxNode) -> None:
@@ -233,72 +265,6 @@ def _concat(b: Builder, n: OnnxNode) -> None:
     b.sizes.give(n.outputs[0], {**b.sizes.of(every), axis: total})
 
 
-# --- addresses ----------------------------------------------------------------------------------------------------
-
-
-def _gather(b: Builder, n: OnnxNode) -> None:
-    x, indices = n.inputs
-    axis = int(n.attrs.get("axis", 0)) % len(b.shape(x))
-    given = _addresses(b, n, indices, b.sizes.of(x).get(axis), b.shape(x)[axis])
-    b.emit(n, n.op, (whole(b, n, x, (axis,)), given), n.attrs, n.outputs)
-
-
-def _regions(b: Builder, n: OnnxNode) -> None:
-    """Regions that are not there are taken of the first image."""
-    batch = _addresses(b, n, n.inputs[2], None, b.shape(n.inputs[0])[0])
-    NORMALISERS["RoiAlign"](b, replace(n, inputs=(*n.inputs[:2], batch)))
-
-
-def _gather_nd(b: Builder, n: OnnxNode) -> None:
-    x, indices = n.inputs
-    batch, depth = int(n.attrs.get("batch_dims", 0)), b.shape(indices)[-1]
-    axes = [k for k in b.sizes.of(x) if batch <= k < batch + depth]
-    if axes and depth > 1:
-        raise refuse(n, x, axes[0], "indices of several dimensions address it")
-    count = b.sizes.of(x).get(batch) if depth == 1 else None
-    given = _addresses(b, n, indices, count, b.shape(x)[batch])
-    b.emit(n, n.op, (whole(b, n, x, axes), given), n.attrs, n.outputs)
-
-
-def _addresses(b: Builder, n: OnnxNode, indices: str, count: str | None, extent: int) -> str:
-    """Indices into a dimension of which `count` elements are there: an index that is not there leads to none, so that
-    the check of addresses finds it, and one of an index that is not there itself to the first."""
-    counts, result = dict(b.sizes.of(indices)), indices
-    if count is not None:
-        zero, none = (b.constant(np.int64(k), f"{indices}_{k}") for k in (0, extent))
-        as_int64 = b.value(indices).dtype == "int64"
-        result = result if as_int64 else b.emit(n, "Cast", (result,), {"to": "int64"})
-        result = b.emit(n, "Where", (b.emit(n, "Less", (result, zero)), b.emit(n, "Add", (result, count)), result))
-        low, high = b.emit(n, "Less", (result, zero)), b.emit(n, "Less", (result, count))
-        result = b.emit(n, "Where", (b.emit(n, "And", (b.emit(n, "Not", (low,)), high)), result, none))
-    if counts:
-        result = masked(b, n, result, range(len(b.shape(indices))), 0)
-        b.sizes.give(result, counts)
-    return result
-
-
-def _scatter(b: Builder, n: OnnxNode) -> None:
-    """In place of updates that are not there the last one that is there is made again, which changes nothing; where
-    there is none at all, the data is the result."""
-    data, indices, updates = n.inputs[:3]
-    counts = {x: dict(b.sizes.of(x)) for x in (indices, updates)}
-    axes = {k for one in counts.values() for k in one}
-    named = {c for one in counts.values() for c in one.values()}
-    if b.sizes.of(data) or axes != {0} or len(named) != 1 or (n.op == "ScatterND" and len(b.shape(indices)) < 2):
-        value = data if b.sizes.of(data) else indices
-        raise refuse(n, value, _axis_of_count(b, value), "it is not the first dimension of what is scattered")
-    if str(n.attrs.get("reduction", "none")) not in ("none", "max", "min"):
-        raise refuse(n, indices, 0, "what is scattered is added up")
-    (count,), extent = named, b.shape(indices)[0]
-    at = b.constant(np.arange(extent, dtype=np.int64), f"{indices}_at")
-    last = count_of(b, n, "Max", count_of(b, n, "Sub", count, 1), 0)
-    again = b.emit(n, "Min", (at, last))
-    parts = [b.emit(n, "Gather", (whole(b, n, x), again), {"axis": 0}) for x in (indices, updates)]
-    scattered = b.emit(n, "ScatterElements" if n.op == "Scatter" else n.op, (data, *parts), n.attrs)
-    some = b.emit(n, "Less", (b.constant(np.int64(0), f"{indices}_none"), count))
-    b.emit(n, "Where", (some, scattered, data), outputs=n.outputs)
-
-
 # --- sums, orders -------------------------------------------------------------------------------------------------
 
 
@@ -435,10 +401,11 @@ RULES: dict[str, Normaliser] = {
     "Range": _range,
     "Slice": _slice,
     "Concat": _concat,
-    "Gather": _gather,
-    "GatherND": _gather_nd,
-    "RoiAlign": _regions,
-    **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), _scatter),
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "RoiAlign": regions,
+    **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), scatter),
     **{f"Reduce{name}": _reduction for name in _REDUCTIONS},
     **dict.fromkeys(("Softmax", "LogSoftmax"), _along("least", -1)),
     "CumSum": _along("zero", 0),

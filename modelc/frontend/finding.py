@@ -19,7 +19,12 @@ def _found(
     b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], axes: tuple[int, ...], attrs: dict[str, int]
 ) -> str:
     """Adds the node; `axes` are those of its outputs that have the count, which it gives last; -1: none has it."""
-    key = (op, inputs, tuple(sorted(attrs.items())), n.outputs if any(n.outputs[1:]) else ())
+    key = (
+        op,
+        tuple(b.sizes.copies.get(x, x) for x in inputs),
+        tuple(sorted(attrs.items())),
+        n.outputs if any(n.outputs[1:]) else (),
+    )
     if key not in b.sizes.made:
         count = b.fresh(f"{n.outputs[0] or n.name}_count")
         outputs = (*(x or "" for x in n.outputs), *[""] * (len(axes) - len(n.outputs)), count)

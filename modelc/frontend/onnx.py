@@ -160,7 +160,9 @@ class Importer(Importing):
             return
         numbers = numbers_of(b, node, proto, scope.versions) if sized else None
         if numbers is not None and all(b.sizes.marked(int(x)) is None for x in numbers.reshape(-1)):
-            self._put(node.outputs, (numbers.astype(DTYPES[b.value(node.inputs[0]).dtype]),))
+            whole = node.inputs[1 if node.op == "Where" else 0]
+            own = numbers.dtype if numbers.dtype == bool else DTYPES[b.value(whole).dtype]
+            self._put(node.outputs, (numbers.astype(own),))
             return
         if node.domain == "" and (scope.around is not None or scope.prefix):
             refuse_inner(node)

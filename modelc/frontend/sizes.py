@@ -34,6 +34,7 @@ class Sizes:
     bounds: dict[str, int] = field(default_factory=dict)  # of every count the most that it can be
     elements: dict[str, Array] = field(default_factory=dict)
     made: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict)  # what was found already
+    copies: dict[str, str] = field(default_factory=dict)  # of what a value is a copy, element by element
 
     def of(self, value: str) -> Mapping[int, str]:
         return self.counts.get(value, {})

@@ -14,7 +14,7 @@ from typing import NoReturn
 from modelc.ir.block import Block, OpaqueBlock
 from modelc.ir.expr import Var, variables
 from modelc.ir.graph import Node, Value
-from modelc.ops.operator import Definition, Inputs, fail
+from modelc.ops.operator import Definition, Inputs, fail, read
 
 DEPENDS = "has a size that depends on data"
 Counts = Mapping[int, str]  # axis -> what says how much there is
@@ -35,6 +35,9 @@ def carried(
             walk.opaque(block)
         else:
             walk.block(block)
+    for name in (f"x{k}" for k, one in enumerate(counts) if one):
+        if not any(name in read(block) for block in definition.blocks):
+            walk.refuse(name, min(walk.found[name]), f"{DEPENDS}, and no element of it is needed for the result")
     return tuple(walk.found.get(f"y{k}", {}) for k in range(len(outputs)))
 
 
