@@ -25,7 +25,7 @@ from modelc.arrays import write_npz
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.surgery import expose
-from modelc.frontend.uses import index_spans, read_uses
+from modelc.frontend.uses import index_spans, not_negative, read_uses
 from modelc.inputs import Flags
 from modelc.minimise import minimised
 from modelc.package import TensorInfo
@@ -149,7 +149,8 @@ def reduce(
     whole = Whole(model, steering)
     tensors = [TensorInfo(value.name, value.dtype, value.shape) for value in whole.inputs]
     if data is None:
-        feed = draw_inputs(tensors, index_spans(read_uses(model)), seed)
+        uses = read_uses(model)
+        feed = draw_inputs(tensors, index_spans(uses), seed, positive=not_negative(uses))
     else:
         feed = {name: array for name, array in data.items() if name not in steering.constants}
         check_feed([tensors], feed, f"the model {model}")

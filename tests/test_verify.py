@@ -22,7 +22,7 @@ from test_package_model import NATIVE_TRIPLE, skip_without_tools
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
 from modelc.frontend.surgery import expose
-from modelc.frontend.uses import Span, index_spans, read_uses
+from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target
@@ -135,6 +135,25 @@ def test_rows_of_the_tables_that_inputs_index(tmp_path) -> None:
     inputs = {"ids": ([5], TensorProto.INT32), "kind": ([5], TensorProto.INT64)}
     path = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [5, 4]}, tables)
     assert index_spans(read_uses(path)) == {"ids": (Span(None, -30, 29),), "kind": (Span(None, -2, 1),)}
+
+
+def test_magnitudes_are_drawn_without_a_sign(tmp_path) -> None:
+    """What a model takes logarithms or roots of: ONNX Runtime's LSTM turns their NaN into numbers."""
+    nodes = [
+        helper.make_node("Add", ["magnitude", "least"], ["sum"]),
+        helper.make_node("Transpose", ["sum"], ["turned"]),
+        helper.make_node("Log", ["turned"], ["log"]),
+        helper.make_node("Pow", ["power", "half"], ["root"]),
+        helper.make_node("Pow", ["signal", "two"], ["square"]),
+        helper.make_node("Sum", ["log", "root", "square"], ["y"]),
+    ]
+    held = {"least": np.float32(1e-7), "half": np.float32(0.5), "two": np.float32(2)}
+    inputs = {name: ([4, 4], TensorProto.FLOAT) for name in ("magnitude", "power", "signal")}
+    path = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [4, 4]}, held)
+    found = not_negative(read_uses(path))
+    assert found == {"magnitude", "power"}
+    drawn = draw_inputs([TensorInfo(name, "float32", (4, 4)) for name in inputs], {}, 0, positive=found)
+    assert {name for name, x in drawn.items() if (x >= 0).all()} == found
 
 
 def test_indices_are_drawn_where_kernels_may_address() -> None:

@@ -257,8 +257,41 @@ def _before(uses: Uses, node: onnx.NodeProto, span: Span) -> list[tuple[str, Spa
     return [(a, Span(None, span.low - less, span.high - more))]
 
 
+def not_negative(uses: Uses) -> frozenset[str]:
+    """The inputs of which the model takes logarithms or roots: magnitudes of a spectrum, for one. They are found
+    through what hands numbers through, and what adds or multiplies by a constant."""
+    waiting = [node.input[0] for _, node in uses.nodes if _needs_sign(uses, node)]
+    seen = set(waiting)
+    while waiting:
+        node = uses.producers.get(waiting.pop())
+        if node is None:
+            continue
+        which = SAME.get(node.op_type, ())
+        before = [x for k, x in enumerate(node.input) if which is None or k in which]
+        if node.op_type in ("Add", "Mul", "Div") and any(_held(uses, x) is not None for x in node.input):
+            before = [x for x in node.input if _held(uses, x) is None]
+        new = [x for x in dict.fromkeys(before) if x and x not in seen]
+        seen.update(new)
+        waiting += new
+    return frozenset(seen & uses.inputs.keys())
+
+
+def _needs_sign(uses: Uses, node: onnx.NodeProto) -> bool:
+    """Whether the node gives numbers for what is not negative alone."""
+    if node.op_type != "Pow":
+        return node.op_type in ("Log", "Sqrt")
+    power = _held(uses, node.input[1])
+    return power is not None and bool((power != np.floor(power)).any())
+
+
 def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
     """Whole numbers that the model holds; None for what it computes."""
+    array = _held(uses, name)
+    return array if array is not None and array.dtype.kind in "iu" else None
+
+
+def _held(uses: Uses, name: str) -> NDArray[Any] | None:
+    """Numbers that the model holds; None for what it computes, and for what is large."""
     tensors = [t for t in uses.graph.initializer if t.name == name]
     node = uses.producers.get(name)
     if node is not None and node.op_type == "Constant":
@@ -269,4 +302,4 @@ def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
         array = tensor_array(tensors[0], uses.folder)
     except ModelError:
         return None
-    return np.asarray(array) if array.dtype.kind in "iu" else None
+    return np.asarray(array) if array.dtype.kind in "iuf" else None

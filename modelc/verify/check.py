@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
-from modelc.frontend.uses import Span, index_spans, read_uses
+from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
 from modelc.package.padding import Padding, variant_for
@@ -286,6 +286,7 @@ def drawn_for_variants(
     """What `drawn` gives for some of the variants, with their numbers; and some more for one of whose control flow
     something is `left` that was never run."""
     uses = None if model is None else read_uses(model)
+    positive = frozenset[str]() if uses is None else not_negative(uses)
     for number, plan in enumerate(package.manifest.variants):
         if number not in variants:
             continue
@@ -297,9 +298,9 @@ def drawn_for_variants(
         for k in range(count + MORE):
             if k >= count and not left(number):
                 break
-            yield number, {**draw_inputs(plan.inputs, every, seed, k), **deciding(plan, k)}
+            yield number, {**draw_inputs(plan.inputs, every, seed, k, positive), **deciding(plan, k)}
         for k, tensors in enumerate(shorter(package.manifest, number, seed), count + MORE):
-            yield number, {**draw_inputs(tensors, every, seed, k), **deciding(plan, k)}
+            yield number, {**draw_inputs(tensors, every, seed, k, positive), **deciding(plan, k)}
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -19,12 +19,18 @@ COARSE = 8  # an image is noise at 1/8 of its size, enlarged, and a little noise
 
 
 def draw_inputs(
-    tensors: Sequence[TensorInfo], spans: Mapping[str, Sequence[Span]], seed: int, sample: int = 0
+    tensors: Sequence[TensorInfo],
+    spans: Mapping[str, Sequence[Span]],
+    seed: int,
+    sample: int = 0,
+    positive: Container[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """One array for each input. `spans`: where the numbers of inputs that become indices have to lie. Flags, bools of
-    one element, are set by turns: two samples see each of them both ways."""
+    """One array for each input. `spans`: where the numbers of inputs that become indices have to lie; `positive`: real
+    inputs that are not negative. Flags, bools of one element, are set by turns: two samples see each of them both ways.
+    """
     rng = np.random.default_rng((seed, sample))
     found = {tensor.name: _draw(tensor, spans.get(tensor.name, ()), rng) for tensor in tensors}
+    found |= {name: np.abs(x) for name, x in found.items() if name in positive and x.dtype.kind == "f"}
     flags = [tensor for tensor in tensors if tensor.dtype == "bool" and prod(tensor.shape) == 1]
     return found | {flag.name: np.full(flag.shape, (sample + k) % 2 == 0) for k, flag in enumerate(flags)}
 
