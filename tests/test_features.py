@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from three_ways import host_target, task_of
@@ -11,9 +13,10 @@ from modelc.ir.expr import loads
 from modelc.ir.interpret import evaluate
 from modelc.ir.nest import Leaf, Nest
 from modelc.ir.steps import Step, steps_of
-from modelc.search.features import NAMES, Statement, boxes, features, operations, statements, touched
+from modelc.search.features import NAMES, Statement, boxes, features, operations, reach_of, statements, touched
 from modelc.search.learned import COLUMNS, described
 from modelc.search.population import Individual, Space
+from modelc.space.analysis.footprint import footprint
 from modelc.space.nest.build import nest_of
 from modelc.space.rules.derivation import derive
 
@@ -121,9 +124,24 @@ def test_features_are_finite_and_equal_for_equal_schedules(name: str) -> None:
     assert len(found) > 1
 
 
+def test_footprints_that_are_kept_are_those_of_the_access() -> None:
+    space, found = space_of("conv"), 0
+    for one in individuals(space, 4):
+        nest = nest_of_one(space, one)
+        for statement in statements(nest):
+            extents = [max(1, x.extent) for x in statement.loops]
+            columns = {x.var: k for k, x in enumerate(statement.loops)}
+            regions = {r.name: r for r in (*nest.params, *nest.temporaries, *(a.region for a in statement.allocated))}
+            for access in touched(nest, statement, frozenset(), 64):
+                own = footprint(reach_of(access.load, regions[access.load.buffer], columns), boxes(extents), 64)
+                assert all((a == b).all() for a, b in zip(astuple(own), astuple(access.inside), strict=True))
+                found += 1
+    assert found > 20
+
+
 def test_boxes_grow_from_the_innermost_loop() -> None:
     (loop,) = [s for s in statements(nest_of_one(space_of("softmax"), individuals(space_of("softmax"), 1)[0]))][:1]
-    found = boxes(loop.loops)
+    found = boxes([x.extent for x in loop.loops])
     assert (found[0] == 1).all() and found[-1].prod() == loop.executions and (np.diff(found.prod(axis=1)) >= 0).all()
 
 

@@ -83,10 +83,10 @@ def test_evolution_measures_what_the_learned_cost_finds_best() -> None:
     explorer.learn(first)
     for _ in range(4):
         explorer.learn(measured(space, explorer.propose(16)))
-    assert len(cost.examples) == 80 and cost.says.split(":")[0] in (
-        "the learned cost is used",
-        "the analytic cost is used",
-    )
+    assert len(cost.examples) == 64  # 80 are measured: the others wait until it is worth learning again
+    assert cost.says.split(":")[0] in ("the learned cost is used", "the analytic cost is used")
+    explorer.learn(measured(space, explorer.propose(16)))
+    assert len(cost.examples) == 96
     cost.fitted = fit(cost.examples)
     found = explorer.propose(16)
     assert len({one.candidate.key for one in found}) == 16

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log2, prod
 
 import numpy as np
@@ -137,23 +138,42 @@ def touched(nest: Nest, one: Statement, constants: frozenset[str], line: int) ->
     written = dict.fromkeys(leaf.writes)
     if leaf.part == "update":
         read |= written
-    columns, tiles = {x.var: k for k, x in enumerate(one.loops)}, boxes(one.loops)
+    columns, extents = {x.var: k for k, x in enumerate(one.loops)}, tuple(max(1, x.extent) for x in one.loops)
     found = []
     for load in {**read, **written}:
         region = regions[load.buffer]
         scope = allocs[load.buffer].scope if load.buffer in allocs else "memory"
         scope = "constant" if load.buffer in constants else scope if scope in SCOPES else "memory"
         reach = reach_of(load, region, columns)
-        inside = footprint(reach, tiles, line)
+        inside = _inside(reach, extents, line)
         found.append(Touched(load, load in read, load in written, scope, reach.itemsize, steps(reach), inside))
     return found
 
 
-def boxes(loops: Sequence[Loop]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The iterations of the innermost 0, 1, ... loops [loops + 1 x loops]."""
-    extents = np.array([max(1, x.extent) for x in loops], np.int64)
-    places = np.arange(len(loops))
-    return np.where(places[None, :] >= len(loops) - np.arange(len(loops) + 1)[:, None], extents[None, :], 1)
+def _inside(reach: Reach, extents: tuple[int, ...], line: int) -> Footprint:
+    """The footprint of an access inside more and more of the loops around it."""
+    bent = any(d.terms is None for d in reach.dims)
+    dims = tuple([d if d.terms is None else replace(d, index=_ANY) for d in reach.dims])
+    return _footprint(dims, reach.itemsize, tuple(reach.columns) if bent else (), extents, line)
+
+
+_ANY = Const(0)  # an index that its terms say all of
+
+
+@lru_cache(maxsize=8192)
+def _footprint(
+    dims: tuple[Dim, ...], itemsize: int, columns: tuple[str, ...], extents: tuple[int, ...], line: int
+) -> Footprint:
+    """Schedules of one Task have most of their footprints in common."""
+    reach = Reach("", itemsize, dims, {name: k for k, name in enumerate(columns)}, dense=False)
+    return footprint(reach, boxes(extents), line)
+
+
+def boxes(extents: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The iterations of the innermost 0, 1, ... loops of these extents [loops + 1 x loops]."""
+    count = len(extents)
+    inner = np.arange(count)[None, :] >= count - np.arange(count + 1)[:, None]
+    return np.where(inner, np.array(extents, np.int64)[None, :], 1)
 
 
 def steps(reach: Reach) -> tuple[int, ...]:

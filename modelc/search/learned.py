@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -197,16 +198,25 @@ class LearnedCost:
     count: int = 0  # of all there were
     fitted: Fitted | None = None  # None: the analytic cost is used
     says: str = "the analytic cost is used: little is measured"
+    _waiting: list[tuple[Space, Individual, float]] = field(default_factory=list)  # measured since, not described yet
     _known: dict[tuple[str, str], Example | None] = field(default_factory=dict)  # by Task and Candidate
     _learned: int = 0  # examples when it last was
 
     def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
-        """Takes seconds that were measured; learns when there are enough more of them."""
-        known = self.described(space, [one for one, _ in measured])
-        pairs = zip(known, (seconds for _, seconds in measured), strict=True)
-        self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
-        if self.count >= max(LEAST, GROWN * self._learned):
+        """Takes seconds that were measured; learns when there are enough more of them. Describing takes longer than
+        learning: what is never learned from is never described."""
+        self._waiting = [*self._waiting, *((space, one, seconds) for one, seconds in measured)][-MOST:]
+        if self.count + len(self._waiting) >= max(LEAST, GROWN * self._learned):
+            self._describe()
             self.learn()
+
+    def _describe(self) -> None:
+        """Makes examples of what waits."""
+        waiting, self._waiting = self._waiting, []
+        for space, group in groupby(waiting, key=lambda one: one[0]):
+            some = list(group)
+            pairs = zip(self.described(space, [one for _, one, _ in some]), (s for *_, s in some), strict=True)
+            self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
 
     def begin(self, examples: Sequence[Example]) -> None:
         """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
