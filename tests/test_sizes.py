@@ -234,6 +234,23 @@ CASES = {
         far=ints(2**62),
         last=ints(-1),
     ),
+    "filled up": rows(  # as TensorFlow's detectors hand out as many boxes as there may be
+        [
+            *COUNT,
+            N("Unsqueeze", ["n", "z"], ["n1"]),
+            N("Min", ["n1", "twenty"], ["k"]),
+            N("Sub", ["twenty", "k"], ["rest"]),
+            N("Concat", ["z", "z", "rest", "z"], ["pads"], axis=0),
+            N("Pad", ["r", "pads", "half"], ["a"]),
+            N("ReduceSum", ["r", "one"], ["s1"], keepdims=0),
+            N("TopK", ["s1", "k"], ["best", "place"]),
+            N("Concat", ["z", "rest"], ["pads1"], axis=0),
+            N("Pad", ["best", "pads1"], ["b"]),
+            N("Pad", ["place", "pads1"], ["c"]),
+        ],
+        "a b c s1",
+        twenty=ints(20),
+    ),
     "index_put": rows(  # as PyTorch exports what is assigned by a mask, or by indices, to what a mask has selected
         [
             *COUNT,
@@ -333,7 +350,9 @@ def compiled(name: str, folder: Path, **how: Any) -> Path:
     return package
 
 
-@pytest.mark.parametrize("name", ["elementwise", "sums", "parts", "index_put", "detector", "filtered", "limits"])
+@pytest.mark.parametrize(
+    "name", ["elementwise", "sums", "parts", "index_put", "filled up", "detector", "filtered", "limits"]
+)
 def test_what_is_compiled(name: str, packages: Path) -> None:
     case = CASES[name]
     session, compared = ort.InferenceSession(saved(case, packages / f"{name}.onnx").read_bytes()), 0
@@ -517,6 +536,16 @@ REFUSED = {
     "into others": ([N("Transpose", ["r"], ["t"]), N("Reshape", ["t", "flat"], ["y"])], "dimension 1 of 't'"),
     "from the end": ([N("Slice", ["r", "minus", "far"], ["y"])], "dimension 0 of 'r'"),
     "the last of the best": ([N("ArgMax", ["r"], ["y"], axis=0, select_last_index=1)], "dimension 0 of 'r'"),
+    "a pad before it": (
+        [
+            *COUNT,
+            N("Sub", ["twelve", "n"], ["rest"]),
+            N("Unsqueeze", ["rest", "z"], ["rest1"]),
+            N("Concat", ["rest1", "z", "z", "z"], ["behind"], axis=0),
+            N("Pad", ["r", "behind"], ["y"]),
+        ],
+        "dimension 0 of 'r'",
+    ),
     "a pad": ([N("Pad", ["r", "pads"], ["y"])], "dimension 0 of 'r'"),
     "repeats": (
         [
@@ -546,7 +575,7 @@ def test_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     nodes, place = REFUSED[name]
     case = rows(
         nodes, "y", fixed=ints(4, 12), flat=ints(-1), minus=ints(-2), far=ints(2**62), pads=ints(1, 0, 0, 0),
-        four=np.ones(4, np.float32),
+        twelve=ints(12)[0], four=np.ones(4, np.float32),
     )  # fmt: skip
     with pytest.raises(ModelError, match=f"node '{nodes[-1].op_type}") as error:
         import_model(saved(case, tmp_path / "m.onnx"))

@@ -17,7 +17,7 @@ from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import run_node
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
 from modelc.frontend.random import ONNX_DRAWS
-from modelc.frontend.sizes import count_of, less, masked, refuse, whole
+from modelc.frontend.sizes import count_of, less, masked, refuse, rest_of, there, whole
 from modelc.ir.expr import DTYPES
 from modelc.ops.found import ROOM
 
@@ -73,6 +73,8 @@ def _result(b: Builder, n: OnnxNode, first: int, second: int) -> int | None:
         return _of_constants(n.op, first, second)
     if one is None and two is not None and n.op in ("Add", "Mul", "Min", "Max"):
         one, two, second = two, None, first
+    if n.op == "Sub" and one is None and two is not None and first >= b.sizes.bounds[two]:
+        return b.sizes.mark(rest_of(b, n, first, two))
     if one is None or (two is None and second < 0) or (n.op in ("Sub", "Div") and (two is not None or not second)):
         return None
     made = less(b, n, one, second) if n.op == "Sub" else count_of(b, n, n.op, one, two or second)
@@ -240,6 +242,37 @@ def _numbers(b: Builder, n: OnnxNode, k: int, attr: str) -> list[int] | None:
     return None if found is None else [int(x) for x in np.asarray(found).reshape(-1)]
 
 
+def _pad(b: Builder, n: OnnxNode) -> None:
+    """What is there filled up to a number of elements that is known, as detectors hand out their boxes: the size to pad
+    by is the rest of that number."""
+    x = n.inputs[0]
+    steered, marks = _steered(b, n, 1)
+    if not marks:
+        NORMALISERS["Pad"](b, n)
+        return
+    rank, dtype = len(b.shape(x)), b.value(x).dtype
+    pads = _numbers(b, steered, 1, "pads") or []
+    value = n.input(2) or b.constant(np.zeros((), DTYPES[dtype]), f"{x}_fill")
+    if str(n.attrs.get("mode", "constant")) != "constant" or n.input(3):
+        raise n.fail("expected a constant to pad with, and pads of every dimension, where these depend on data")
+    filled, counts = whole(b, n, x), dict(b.sizes.of(x))
+    for at, rest in marks.items():
+        axis = at - rank
+        total, count = b.sizes.rests.get(rest, (0, ""))
+        if axis < 0 or pads[axis] or counts.pop(axis, None) != count:
+            raise refuse(n, x, max(axis, 0), "it is not filled up to a known size by pads behind it")
+        extent = b.shape(filled)[axis]
+        mask = there(b, n, count, extent, rank, axis)
+        filled = b.emit(n, "Where", (mask, filled, b.reshape(n, value, ())))
+        if extent > total:
+            bounds = [b.constant(np.asarray([k], np.int64), f"{x}_bound") for k in (0, total, axis)]
+            filled = b.emit(n, "Slice", (filled, *bounds))
+        pads[at] = total - min(extent, total)
+    b.sizes.give(filled, counts)
+    static = b.constant(np.asarray(pads, np.int64), f"{x}_pads")
+    NORMALISERS["Pad"](b, replace(n, inputs=(filled, static, value)))
+
+
 def _concat(b: Builder, n: OnnxNode) -> None:
     """Along such a dimension what is there of each part follows what is there of the one before it."""
     rank = len(b.shape(n.inputs[0]))
@@ -400,6 +433,7 @@ RULES: dict[str, Normaliser] = {
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
     "Slice": _slice,
+    "Pad": _pad,
     "Concat": _concat,
     "Gather": gather,
     "GatherElements": gather_elements,

@@ -34,6 +34,8 @@ class Sizes:
     bounds: dict[str, int] = field(default_factory=dict)  # of every count the most that it can be
     elements: dict[str, Array] = field(default_factory=dict)
     made: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict)  # what was found already
+    rests: dict[str, tuple[int, str]] = field(default_factory=dict)  # counts of what is left of a number beside another
+    above: dict[str, frozenset[str]] = field(default_factory=dict)  # of a count that is a least one those it is of
     copies: dict[str, str] = field(default_factory=dict)  # of what a value is a copy, element by element
 
     def of(self, value: str) -> Mapping[int, str]:
@@ -86,6 +88,13 @@ def regrouped(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[li
 def count_of(b: Builder, n: OnnxNode, op: str, first: str, second: str | int) -> str:
     """A count that is computed of another, and its bound: of Add, Sub, Mul, Div, Min or Max."""
     sizes = b.sizes
+    if op == "Min":
+        if first == second or second in sizes.above.get(first, ()):
+            return first
+        if isinstance(second, int) and second >= sizes.bounds[first]:
+            return first
+        if isinstance(second, str) and first in sizes.above.get(second, ()):
+            return second
     key = (op, first, second)
     if key not in sizes.made:
         other = sizes.bounds[second] if isinstance(second, str) else second
@@ -97,6 +106,9 @@ def count_of(b: Builder, n: OnnxNode, op: str, first: str, second: str | int) ->
         most |= {"Max": max(bound, other), "Div": bound // max(other, 1)}
         made = b.emit(n, op, (first, operand), outputs=(b.fresh(f"{first}_{op.lower()}"),))
         sizes.bounds[made] = most[op]
+        if op == "Min":
+            operands = [x for x in (first, second) if isinstance(x, str)]
+            sizes.above[made] = frozenset(operands).union(*(sizes.above.get(x, ()) for x in operands))
         sizes.made[key] = (made,)
     return sizes.made[key][0]
 
@@ -104,6 +116,19 @@ def count_of(b: Builder, n: OnnxNode, op: str, first: str, second: str | int) ->
 def less(b: Builder, n: OnnxNode, count: str, by: int) -> str:
     """So many fewer, and none at least."""
     return count_of(b, n, "Max", count_of(b, n, "Sub", count, by), 0) if by else count
+
+
+def rest_of(b: Builder, n: OnnxNode, total: int, count: str) -> str:
+    """How many are left of `total`, which is no fewer than there can be of the count."""
+    key = ("rest", total, count)
+    if key not in b.sizes.made:
+        made = b.emit(
+            n, "Sub", (b.constant(np.int64(total), f"{count}_all"), count), outputs=(b.fresh(f"{count}_rest"),)
+        )
+        b.sizes.bounds[made] = total
+        b.sizes.rests[made] = (total, count)
+        b.sizes.made[key] = (made,)
+    return b.sizes.made[key][0]
 
 
 def there(b: Builder, n: OnnxNode, count: str, extent: int, rank: int, axis: int) -> str:
