@@ -114,13 +114,18 @@ def test_features_are_finite_and_equal_for_equal_schedules(name: str) -> None:
     space, other = space_of(name), space_of(name)
     found = set()
     for one, same in zip(individuals(space, 4), individuals(other, 4), strict=True):
-        rows = features(nest_of_one(space, one), frozenset(space.task.constants))
-        assert rows.shape[1] == len(NAMES) and len(rows) and np.isfinite(rows).all() and (rows >= 0).all()
+        numbers = features(nest_of_one(space, one), frozenset(space.task.constants))
+        assert numbers is not None and numbers.shape == (len(NAMES),)
+        assert np.isfinite(numbers).all() and (numbers >= 0).all()
         (given,), (again,) = described(space, [one]), described(other, [same])
         assert given is not None and again is not None
-        assert given.statements.shape[1] == len(COLUMNS) and np.isfinite(given.statements).all()
-        assert (given.statements == again.statements).all() and given.estimated == again.estimated > 0
-        found.add(rows.tobytes())
+        assert given.numbers.shape == (len(COLUMNS),) and np.isfinite(given.numbers).all()
+        assert (
+            (given.numbers == again.numbers).all()
+            and given.knobs == again.knobs
+            and given.estimated == again.estimated > 0
+        )
+        found.add(numbers.tobytes())
     assert len(found) > 1
 
 
@@ -148,6 +153,18 @@ def test_boxes_grow_from_the_innermost_loop() -> None:
 def test_a_task_of_one_statement() -> None:
     task: Task = task_of("Relu", {}, [(4, 100)]).canonical()
     space = Space(task, host_target())
-    rows = features(nest_of_one(space, individuals(space, 1)[0]))
-    executions = sum(2.0 ** row[NAMES.index("executions")] - 1 for row in rows)
-    assert round(executions) == 400
+    numbers = features(nest_of_one(space, individuals(space, 1)[0]))
+    assert numbers is not None
+    assert round(2.0 ** numbers[NAMES.index("all executions")] - 1) == 400
+
+
+def test_the_statement_that_makes_most_operations_is_described() -> None:
+    """A product's is what multiplies, beside what only begins and stores sums; the totals are of all of them."""
+    space = space_of("matmul")
+    for one in individuals(space, 6):
+        numbers = features(nest_of_one(space, one))
+        assert numbers is not None
+        found = dict(zip(NAMES, numbers, strict=True))
+        own, every = (2.0 ** found[name] - 1 for name in ("float multiply", "all float multiply"))
+        assert found["update"] == 1.0 and own > 0 and every >= own and every >= 12 * 20 * 32 - 1e-6
+        assert found["statements"] >= 2 and found["all executions"] > found["executions"]

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 Outcome = Literal["ok", "invalid", "build-failed", "build-timeout", "crashed", "timeout", "wrong"]
 SURE = 2.0  # standard errors that a winner is faster by
+SAMPLES, UNKNOWN = 3, 0.1  # samples, of fewer of which the spread says nothing; the standard error that is taken then
 LEAST_GAIN = 0.02  # of the other's time, below which nothing is called faster
 
 
@@ -50,6 +51,12 @@ class Measurement:
     def relative(self) -> float:
         """The time over the reference's in the same seconds: what compares candidates though the machine drifts."""
         return self.seconds / self.reference_seconds if self.ok else float("inf")
+
+    @property
+    def doubt(self) -> float:
+        """The standard error of `seconds`, relative, where there are samples enough to know it; UNKNOWN at least where
+        there are not: what is slow by far is timed once or twice."""
+        return self.noise if self.repeats >= SAMPLES else max(self.noise, UNKNOWN)
 
     def faster(self, other: Measurement) -> bool:
         """Whether it is known to be faster than `other`, by more than the noise; so is what works than what fails."""

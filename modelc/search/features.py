@@ -1,6 +1,7 @@
-"""Features of every innermost statement of a Nest, in closed form (Ansor, appendix B).
+"""Features of the innermost statements of a Nest, in closed form (Ansor, appendix B).
 
-A statement is a Leaf with the loops around it; nothing is lowered. All numbers but shares are log2(1 + x).
+A statement is a Leaf with the loops around it; nothing is lowered. A Nest is described by all features of the statement
+that makes most float operations, and by totals over all statements. All numbers but shares are log2(1 + x).
 
     operations   of each kind that all executions make, on floats and in addresses
     loops        vector, unrolled, parallel, and of an intrinsic: the innermost extent, their product, their number
@@ -9,6 +10,7 @@ A statement is a Leaf with the loops around it; nothing is lowered. All numbers 
                  which loop uses them again, how often, and after how many iterations and bytes; stride
     storage      what is allocated around it
     others       loops around it and how often they run, executions, conditions
+    totals       operations and executions of all statements
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ NAMES = (
     *(f"buffer {k} {what}" for k in range(ACCESSES) for what in PER_ACCESS),
     *("allocated bytes", "allocations"),
     *("loops", "trips", "executions", "conditions", "init", "update", "assign"),
+    *(f"all float {kind}" for kind in KINDS),
+    *("all address operations", "all fused", "all executions", "statements"),
 )
 
 
@@ -202,16 +206,25 @@ def reach_of(load: Load, region: Region, columns: dict[str, int]) -> Reach:
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def features(nest: Nest, constants: frozenset[str] = frozenset(), line: int = 64) -> Floats:
-    """[statements x len(NAMES)]. `constants` are parameters of the Nest that a network's weights are; `line` is in
-    bytes."""
+def features(nest: Nest, constants: frozenset[str] = frozenset(), line: int = 64) -> Floats | None:
+    """[len(NAMES)]; None where nothing is executed. `constants` are parameters of the Nest that a network's weights
+    are; `line` is in bytes."""
     dtypes = {r.name: r.dtype for r in (*nest.params, *nest.temporaries)}
-    rows = []
+    found = []
     for one in statements(nest):
         if one.executions:
             known = dtypes | {a.region.name: a.region.dtype for a in one.allocated}
-            rows.append(_row(one, touched(nest, one, constants, line), known))
-    return np.array(rows, np.float64).reshape(len(rows), len(NAMES))
+            found.append((one, operations(one, known)))
+    if not found:
+        return None
+    heaviest, counts = max(found, key=lambda x: (_floats(x[1]) * x[0].executions, x[0].executions))
+    totals = [_log(sum(c[kind] * one.executions for one, c in found)) for kind in (*KINDS, "address", "fused")]
+    totals += [_log(sum(one.executions for one, _ in found)), float(len(found))]
+    return np.array([*_row(heaviest, touched(nest, heaviest, constants, line), counts), *totals], np.float64)
+
+
+def _floats(counts: Counter[str]) -> int:
+    return sum(counts[kind] for kind in KINDS)
 
 
 def operations(one: Statement, dtypes: dict[str, str]) -> Counter[str]:
@@ -246,15 +259,15 @@ def _log(x: float) -> float:
     return log2(1.0 + max(0.0, x))
 
 
-def _row(one: Statement, accesses: list[Touched], dtypes: dict[str, str]) -> list[float]:
-    counts, times = operations(one, dtypes), one.executions
+def _row(one: Statement, accesses: list[Touched], counts: Counter[str]) -> list[float]:
+    times = one.executions
     row = [_log(counts[kind] * times) for kind in KINDS]
     row += [_log(counts["address"] * times), _log(counts["fused"] * times)]
     for way in WAYS:
         extents = [x.extent for x in one.loops if x.tag.startswith(way)]
         row += [_log(extents[-1] if extents else 0), _log(prod(extents) if extents else 0), float(len(extents))]
     held = np.sum([a.inside.bytes for a in accesses], axis=0) if accesses else np.zeros(len(one.loops) + 1)
-    row += _intensity(one, sum(counts[kind] for kind in KINDS), held)
+    row += _intensity(one, _floats(counts), held)
     every = [(_all(one, a), a) for a in accesses]
     every.sort(key=lambda x: -x[0])
     for total, access in every[:ACCESSES]:

@@ -1,22 +1,27 @@
-"""The learned cost (Ansor, section 5.2): gradient-boosted trees on features of innermost statements, whose sum corrects
-the analytic cost of a schedule.
+"""The learned cost (Ansor, section 5.2): gradient-boosted trees that correct the analytic cost of a schedule.
 
-    score = best seconds of the Task / (estimated seconds * what estimates of the Task are off by) + sum of statements
+    score = best seconds of the Task / (estimated seconds * what estimates of the Task are off by) * exp(trees)
 
-A score is a throughput over the best of its Task, and so is what it is fitted to; the loss is weighted by it:
+A score is a throughput over the best of its Task. The trees are asked about the innermost statements of the Nest
+(features.py), the terms of the estimate, and the knobs of the point: what a knob does that no feature sees
+(prefetching, the order of loops that touch the same) is learned by its name, from all Tasks whose Sketches have it.
+They are fitted to logarithms, for it is ratios of times that schedules of unlike Tasks have in common; the loss is
+weighted by throughput:
 
-    sum of throughput * (score - throughput)^2
+    sum of throughput * (log(score) - log(throughput))^2
 
 XGBoost (the extra `modelc[tune]`) grows the trees. Examples of all Tasks train one model: what is learned of one helps
-with others. It is used only while it ranks examples that it was not trained on better than the analytic cost does.
+with others. It is used only while it orders examples that it was not trained on better than the analytic cost does:
+those pairs of a Task of which one is in its best quarter, since a search takes the best.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -30,12 +35,15 @@ from modelc.space.rules.derivation import derive
 from modelc.space.sketch import TERMS
 
 MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
-ROUNDS, DEPTH, RATE, BINS = 100, 4, 0.1, 64
+ROUNDS, DEPTH, RATE, BINS = 300, 6, 0.05, 64
 SHARE = 0.3  # of the columns, that each tree may ask: there are more of them than small sets of examples tell apart
+DRAWN = 0.8  # of the examples, that each tree is grown on
+FEWEST = 3.0  # examples of the best throughput that a leaf has at least
+MOST_SCORE = 2.0  # of an estimate
 LEAST = 64  # examples, below which nothing is learned
 GROWN = 1.5  # times the examples of last time, before it is learned again
 MOST = 2000  # examples that are learned from: the latest
-REMEMBERED = 4096  # schedules whose features are, some 13 kB each
+REMEMBERED = 4096  # schedules whose features are, some 3 kB each
 JUDGED = 600  # of them that it is judged by
 FOLDS = 3  # parts of these: each is ranked by a model of the others
 PAIRS = 200  # of examples of one Task, below which nothing can be compared
@@ -44,17 +52,22 @@ BETTER = 0.01  # of the pairs, that more have to be ranked right: chance does le
 
 @dataclass(frozen=True)
 class Example:
-    """One schedule: of which Task (its hash), the features of its statements [statements x columns], the seconds that
-    are estimated and those that were measured (0: not yet)."""
+    """One schedule: of which Task (its hash), what its Nest does [COLUMNS], its knobs by name, the seconds that are
+    estimated and those that were measured (0: not yet), with what relative standard error."""
 
     task: str
-    statements: Floats
+    numbers: Floats
+    knobs: Mapping[str, float]
     estimated: float
     seconds: float = 0.0
+    noise: float = 0.0
+
+
+COLUMNS = (*NAMES, *TERMS)
 
 
 def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
-    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest has no statements."""
+    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing."""
     if not individuals:
         return []
     rows = np.stack([space.row(one) for one in individuals])
@@ -67,14 +80,18 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example |
         except InvalidIR:
             found.append(None)
             continue
-        statements = features(nest, constants, target.caches[0].line)
-        whole = np.broadcast_to([*own, float(len(statements))], (len(statements), len(own) + 1))
-        known = Example(space.task.hash, np.hstack([statements, whole]), float(seconds))
-        found.append(known if len(statements) else None)
+        numbers = features(nest, constants, target.caches[0].line)
+        known = None if numbers is None else np.concatenate([numbers, own])
+        found.append(None if known is None else Example(space.task.hash, known, knobs_of(one), float(seconds)))
     return found
 
 
-COLUMNS = (*NAMES, *TERMS, "statements")
+def knobs_of(one: Individual) -> dict[str, float]:
+    """The knobs of a point, and its Sketch: whole numbers as log2(1 + x), 1 for what is said in words."""
+    values = one.sketch.values(one.point)
+    words = [f"kind {one.sketch.kind}", f"sketch {one.sketch.name}"]
+    words += [f"{name} {value}" for name, value in values.items() if isinstance(value, str)]
+    return dict.fromkeys(words, 1.0) | {n: log2(1.0 + v) for n, v in values.items() if not isinstance(v, str)}
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -98,16 +115,18 @@ def scales(examples: Sequence[Example]) -> dict[str, Scale]:
     }
 
 
-def analytic(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
+def analytic(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
     """The scores that estimates give [P]; of a Task of which nothing is known, over the best of its estimates."""
+    return np.minimum(MOST_SCORE, np.exp(_logarithms(examples, known)))
+
+
+def _logarithms(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
     least: dict[str, float] = {}
     for one in examples:
         least[one.task] = min(one.estimated, least.get(one.task, one.estimated))
-    found = []
-    for one in examples:
-        scale = known.get(one.task, Scale(least[one.task], 1.0))
-        found.append(min(2.0, scale.best / (scale.off * one.estimated)))
-    return np.array(found, np.float64)
+    places = [known.get(one.task, Scale(least[one.task], 1.0)) for one in examples]
+    pairs = zip(examples, places, strict=True)
+    return np.log(np.array([scale.best / (scale.off * one.estimated) for one, scale in pairs], np.float64))
 
 
 def throughputs(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
@@ -126,18 +145,21 @@ def groups_of(examples: Sequence[Example]) -> Ints:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Trees, and the scales of the Tasks that they were fitted on."""
+    """Trees, the knobs that they ask about, and the scales of the Tasks that they were fitted on."""
 
     trees: Any
-    known: dict[str, Scale]
+    knobs: tuple[str, ...]
+    known: Mapping[str, Scale]
 
     def scores(self, examples: Sequence[Example]) -> Floats:
-        """[P]"""
+        """[P]; of a Task of which nothing is known, over the best of `examples`."""
         if not examples:
             return np.zeros(0)
-        base = analytic(examples, self.known)
-        matrix, owner = _matrix(examples, base)
-        return _summed(owner, self.trees.predict(matrix, output_margin=True), len(examples))
+        found = np.exp(_logarithms(examples, self.known) + self.trees.predict(_matrix(examples, self.knobs)))
+        best: dict[str, float] = {}
+        for one, score in zip(examples, found, strict=True):
+            best[one.task] = 1.0 if one.task in self.known else max(best.get(one.task, 0.0), float(score))
+        return np.asarray(found / np.array([best[one.task] for one in examples]), np.float64)
 
 
 def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
@@ -146,43 +168,39 @@ def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
 
     known = scales(examples)
     wanted = throughputs(examples, known)
-    matrix, owner = _matrix(examples, analytic(examples, known))
-    counts = np.bincount(owner, minlength=len(examples))
-
-    def loss(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
-        """Gradient, and a curvature that makes the step of all statements of a schedule together the right one."""
-        apart = _summed(owner, predicted, len(examples)) - wanted
-        return (2 * wanted * apart)[owner], (2 * wanted * counts)[owner]
-
+    names = tuple(sorted({name for one in examples for name in one.knobs}))
+    matrix = _matrix(examples, names)
+    matrix.set_info(label=np.log(wanted) - _logarithms(examples, known), weight=wanted)
     options = {
+        "objective": "reg:squarederror",
         "tree_method": "hist",
         "max_depth": DEPTH,
         "eta": RATE,
         "max_bin": BINS,
+        "subsample": DRAWN,
         "colsample_bytree": SHARE,
-        "min_child_weight": 0.0,
+        "min_child_weight": FEWEST,
         "base_score": 0.0,
         "nthread": 1,
         "seed": seed,
-        "disable_default_eval_metric": 1,
         "verbosity": 0,
     }
-    return Fitted(xgboost.train(options, matrix, ROUNDS, obj=loss), known)
+    return Fitted(xgboost.train(options, matrix, ROUNDS), names, known)
 
 
-def _summed(owner: Ints, values: Floats, count: int) -> Floats:
-    """The sums of the statements of each schedule [P]."""
-    return np.asarray(np.bincount(owner, values, count), np.float64)
-
-
-def _matrix(examples: Sequence[Example], base: Floats) -> tuple[Any, Ints]:
-    """All statements, with their share of the analytic score as margin; and whose they are."""
+def _matrix(examples: Sequence[Example], names: Sequence[str]) -> Any:
+    """What the trees are asked about: COLUMNS, the estimate, and the knobs `names`, missing where a point has none."""
     import xgboost
 
-    counts = np.array([len(one.statements) for one in examples], np.int64)
-    owner = np.repeat(np.arange(len(examples)), counts)
-    rows = np.column_stack([np.concatenate([one.statements for one in examples]), base[owner]])
-    return xgboost.DMatrix(rows, base_margin=(base / np.maximum(counts, 1))[owner], nthread=1), owner
+    rows = np.stack([one.numbers for one in examples])
+    estimated = np.log2([one.estimated for one in examples])
+    places = {name: k for k, name in enumerate(names)}
+    knobs = np.full((len(examples), len(names)), np.nan)
+    for row, one in zip(knobs, examples, strict=True):
+        for name, value in one.knobs.items():
+            if name in places:
+                row[places[name]] = value
+    return xgboost.DMatrix(np.column_stack([rows, estimated, knobs]), nthread=1)
 
 
 # --- while tuning ---------------------------------------------------------------------------------------------------
@@ -263,18 +281,21 @@ def available() -> bool:
 
 
 def judged(examples: Sequence[Example], seed: int = 0, by_task: bool = False) -> tuple[bool, str]:
-    """(whether models that have not seen what they rank rank `examples` better than the analytic cost does, a sentence
-    that says so); `by_task`: that have seen nothing of its Task."""
+    """(whether models that have not seen what they order put the best quarter of Tasks in order better than the
+    analytic cost does, a sentence that says so); `by_task`: that have seen nothing of its Task."""
     known = scales(examples)
     wanted, groups, base = throughputs(examples, known), groups_of(examples), analytic(examples, known)
-    right, pairs = pairs_of(base, wanted, groups)
+    right, pairs = pairs_of(base, wanted, groups, best=True)
     if pairs < PAIRS or (by_task and len(known) < FOLDS):
         return False, "the analytic cost is used: too little is measured to compare it with the learned one"
-    learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups)
-    shares = f"{100 * learned / pairs:.1f} % of held-out pairs right, the analytic one {100 * right / pairs:.1f} %"
+    learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups, best=True)
+    shares = (
+        f"{100 * learned / pairs:.1f} % of held-out pairs with one of the best right, "
+        f"the analytic one {100 * right / pairs:.1f} %"
+    )
     if learned > right + BETTER * pairs:
-        return True, f"the learned cost is used: it ranks {shares}"
-    return False, f"the analytic cost is used: the learned one ranks {shares}"
+        return True, f"the learned cost is used: it orders {shares}"
+    return False, f"the analytic cost is used: the learned one orders {shares}"
 
 
 def held_out(examples: Sequence[Example], folds: int, seed: int = 0, by_task: bool = False) -> Floats:

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from scipy.stats import spearmanr
+
+from modelc.measure.measurement import SURE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ALIKE = 0.02  # of the slower one's time: pairs nearer than that are not compared
+APART = (0.05, 0.1, 0.2)  # of it: pairs that are so far apart are counted by themselves
 TOP = 30  # of recall
 FEW = 8  # records of a Task, below which it has no best quarter
 
@@ -21,32 +26,42 @@ FEW = 8  # records of a Task, below which it has no best quarter
 @dataclass(frozen=True)
 class Ranking:
     """`rmse` and `r2` of scores that are throughputs over the best of their Task; `pairs`, the share of pairs that are
-    in the right order, of `compared`; `recall` of the best TOP; `quarter`, the rank correlation within the best quarter
-    of each Task, as a mean."""
+    in the right order, of `compared`; `sure`, of those that the measurements tell apart by SURE of their standard
+    errors, which are `told` of all; `apart`, of those that are further apart than each of APART; `recall` of the best
+    TOP; `quarter`, the rank correlation within the best quarter of each Task, as a mean."""
 
     records: int
     compared: int
     rmse: float
     r2: float
     pairs: float
+    sure: float
+    told: float
+    apart: tuple[float, ...]
     recall: float
     quarter: float
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def ranked(scores: Floats, measured: Floats, groups: Ints) -> Ranking:
-    """`measured` are throughputs over the best of the Task, `scores` what was predicted of them [P]."""
+def ranked(scores: Floats, measured: Floats, groups: Ints, noise: Floats | None = None) -> Ranking:
+    """`measured` are throughputs over the best of the Task, with relative standard errors `noise` (none); `scores` what
+    was predicted of them [P]."""
+    errors = np.zeros(len(scores)) if noise is None else noise
     right, compared = pairs_of(scores, measured, groups)
-    apart = float(np.mean((scores - measured) ** 2)) if len(scores) else 0.0
+    sure, told = pairs_of(scores, measured, groups, errors)
+    off = float(np.mean((scores - measured) ** 2)) if len(scores) else 0.0
     spread = float(np.var(measured)) if len(measured) else 0.0
     return Ranking(
         records=len(scores),
         compared=compared,
-        rmse=apart**0.5,
-        r2=1 - apart / spread if spread else 0.0,
-        pairs=right / compared if compared else 0.0,
+        rmse=off**0.5,
+        r2=1 - off / spread if spread else 0.0,
+        pairs=_share(right, compared),
+        sure=_share(sure, told),
+        told=_share(told, compared),
+        apart=tuple(_share(*pairs_of(scores, measured, groups, least=least)) for least in APART),
         recall=_mean([_recall(scores[at], measured[at]) for at in tasks(groups)]),
         quarter=_mean([_quarter(scores[at], measured[at]) for at in tasks(groups) if len(at) >= FEW]),
     )
@@ -58,16 +73,53 @@ def tasks(groups: Ints) -> Iterator[NDArray[np.intp]]:
         yield np.flatnonzero(groups == group)
 
 
-def pairs_of(scores: Floats, measured: Floats, groups: Ints) -> tuple[float, int]:
-    """(pairs in the right order, half of those that are predicted equal among them; pairs that are compared)."""
+def pairs_of(
+    scores: Floats,
+    measured: Floats,
+    groups: Ints,
+    noise: Floats | None = None,
+    least: float = ALIKE,
+    best: bool = False,
+) -> tuple[float, int]:
+    """(pairs in the right order, half of those that are predicted equal among them; pairs that are compared): those
+    whose times are further apart than `least` of the slower one's and than SURE of their standard errors `noise`;
+    `best`: of which the faster one is in the best quarter of its Task."""
     right, compared = 0.0, 0
     for at in tasks(groups):
         truth, said = measured[at], scores[at]
-        faster = truth[:, None] * (1 - ALIKE) > truth[None, :]
+        faster = compared_of(truth, None if noise is None else noise[at], least)
+        if best:
+            others = np.setdiff1d(np.arange(len(at)), best_quarter(truth))
+            faster[others] = False
         right += float((faster & (said[:, None] > said[None, :])).sum())
         right += 0.5 * float((faster & (said[:, None] == said[None, :])).sum())
         compared += int(faster.sum())
     return right, compared
+
+
+def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> NDArray[np.bool_]:
+    """Which of the first of a Task's pairs is known to be the faster one [P x P]."""
+    doubt: Floats | float = least
+    if noise is not None:
+        doubt = np.maximum(least, 1 - np.exp(-SURE * np.hypot(noise[:, None], noise[None, :])))
+    return np.asarray(measured[:, None] * (1 - doubt) > measured[None, :])
+
+
+def as_measured(measured: Floats, noise: Floats, groups: Ints) -> tuple[float, float]:
+    """The shares of pairs, and of those that the measurements tell apart, that what predicts times without an error
+    would put in the order that was measured, if errors are normal: all that is above is learned noise."""
+    likely, told = [], []
+    for at in tasks(groups):
+        gaps = np.log(measured[at][:, None] / measured[at][None, :])
+        errors = np.maximum(np.hypot(noise[at][:, None], noise[at][None, :]), 1e-9)
+        chance = ndtr(gaps / errors)
+        likely.append(chance[compared_of(measured[at])])
+        told.append(chance[compared_of(measured[at], noise[at])])
+    return _mean(np.concatenate(likely).tolist()), _mean(np.concatenate(told).tolist())
+
+
+def _share(right: float, pairs: int) -> float:
+    return right / pairs if pairs else 0.0
 
 
 def _recall(scores: Floats, measured: Floats) -> float:

@@ -106,11 +106,11 @@ def examples_of(space: Space, found: Sequence[Record], most: int | None = None) 
     anchors = [one.key for one in found if one.untuned] or [one.key for one in found if one.measurement.ok]
     scaled = list(comparable(found, anchors[-1]).values()) if anchors else []
     scaled.sort(key=lambda one: one[1].relative)
-    taken = [(individual_of(space, r), m.relative) for r, m in scaled[:: -(-len(scaled) // most) if most else 1]]
-    points = [(one, seconds) for one, seconds in taken if one is not None]
+    taken = [(individual_of(space, r), m) for r, m in scaled[:: -(-len(scaled) // most) if most else 1]]
+    points = [(one, m) for one, m in taken if one is not None]
     known = described(space, [one for one, _ in points])
     pairs = zip(known, points, strict=True)
-    result = [replace(one, seconds=seconds) for one, (_, seconds) in pairs if one is not None]
+    result = [replace(one, seconds=m.relative, noise=m.doubt) for one, (_, m) in pairs if one is not None]
     return result if len(result) >= COMPARED else []
 
 
