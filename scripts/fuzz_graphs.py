@@ -1,7 +1,7 @@
 """Random graphs: python scripts/fuzz_graphs.py [--cases 2000] [--seed 0] [--jobs 2] [--json FILE] [--reproducers DIR]
 
 Each case is a valid random model (random_graphs.py), which is compiled, loaded and run as a package in a forked child
-and compared with ONNX Runtime and with the interpreter. Good outcomes are equal results; refusals are counted, for an
+and compared with ONNX Runtime and with the interpreter. Good outcomes are equal results; refusals are shown, for an
 operator may not be supported; wrong results, exceptions, signals and hangs are failures. Each kind of failure is shown
 once, with the nodes without which it does not happen; DIR gets that model and its inputs. The exit code is 1 if there
 are any.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,7 +55,7 @@ class Drawn:
 
 def compared(model: onnx.ModelProto, feeds: dict[str, Array]) -> str:
     with tempfile.TemporaryDirectory(prefix="modelc-graph-") as folder:
-        return "ONNX Runtime refuses the whole" if check(model, feeds, Path(folder)) else "agrees"
+        return "ONNX Runtime refuses the whole" if check(model, feeds, Path(folder), chained=True) else "agrees"
 
 
 def smaller(drawn: Drawn, outcome: Outcome, reproducers: Path | None) -> Case:
@@ -89,9 +90,12 @@ def main() -> None:
     native()  # probed once, before there are children
     report = Report(asked.seed)
     every = {n: Drawn(n) for n in range(asked.seed * 1_000_000, asked.seed * 1_000_000 + asked.cases)}
-    for case, outcome in run_cases((one.case() for one in every.values()), LIMITS, asked.jobs):
-        if report.add(case, outcome):
-            report.replace(outcome, smaller(every[case.about], outcome, asked.reproducers))
+    with suppress(KeyboardInterrupt):  # what is known by then is reported
+        for case, outcome in run_cases((one.case() for one in every.values()), LIMITS, asked.jobs):
+            if outcome.kind == "refused":
+                print(f"refused: {case.name}\n  {outcome.said}", flush=True)
+            if report.add(case, outcome):
+                report.replace(outcome, smaller(every[case.about], outcome, asked.reproducers))
     sys.exit(report.finish(asked.json))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
-from onnx import TensorProto, helper
-from random_draft import MOST_ELEMENTS, Draft, RandomGraph, Value, info, node
+from onnx import helper
+from random_draft import Draft, Maker, RandomGraph, Value, broadcasts, node
 
-MOVES = ("transpose", "reshape", "slice", "pad", "tile", "gather", "split", "squeeze", "flatten", "concat")
 SMOOTH = ("Sigmoid", "Tanh", "Erf", "Softplus", "Elu", "Selu", "Gelu", "Mish", "HardSwish", "HardSigmoid", "Exp", "Sin")
 PLAIN = ("Relu", "Abs", "Neg", "Identity")
 STEPS = ("Floor", "Ceil", "Round", "Sign")
@@ -55,11 +54,9 @@ def clip(g: RandomGraph) -> Draft | None:
     return draft
 
 
-def _partner(g: RandomGraph, x: Value, draft: Draft, wanted: Callable[[Value], bool]) -> str:
+def partner(g: RandomGraph, x: Value, draft: Draft, wanted: Callable[[Value], bool]) -> str:
     """Another value that broadcasts against x, or a constant that does."""
-    other = g.value(
-        lambda v: v.array.dtype == x.array.dtype and wanted(v) and _broadcasts(v.array.shape, x.array.shape)
-    )
+    other = g.value(lambda v: v.array.dtype == x.array.dtype and wanted(v) and broadcasts(v.array.shape, x.array.shape))
     if other is not None and g.chance(0.6):
         return other.name
     shape = tuple(int(n) if g.chance(0.6) else 1 for n in x.array.shape)[int(g.rng.integers(0, x.array.ndim + 1)) :]
@@ -67,13 +64,6 @@ def _partner(g: RandomGraph, x: Value, draft: Draft, wanted: Callable[[Value], b
         return g.constant(draft, g.rng.integers(0, 2, shape).astype(np.bool_))
     numbers = g.rng.uniform(0.5, 2, shape) if x.floating else g.rng.integers(1, 4, shape)
     return g.constant(draft, np.asarray(numbers).astype(x.array.dtype))
-
-
-def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
-    try:
-        return prod(np.broadcast_shapes(tuple(a), tuple(b))) <= MOST_ELEMENTS
-    except ValueError:
-        return False
 
 
 def binary(g: RandomGraph) -> Draft | None:
@@ -84,7 +74,7 @@ def binary(g: RandomGraph) -> Draft | None:
         return None
     draft = Draft([], keeps_exact=op in ("Max", "Min") or x.array.dtype.kind == "i")
     away = (lambda v: float(np.abs(v.array).min()) > 0.05) if op == "Div" else (lambda v: op != "PRelu")
-    draft.nodes.append(node(op, [x.name, _partner(g, x, draft, away)], [g.fresh("v")]))
+    draft.nodes.append(node(op, [x.name, partner(g, x, draft, away)], [g.fresh("v")]))
     return draft
 
 
@@ -93,7 +83,7 @@ def compare(g: RandomGraph) -> Draft | None:
     if x is None:
         return None
     draft = Draft([], keeps_exact=True)
-    other = _partner(g, x, draft, lambda v: v.exact)
+    other = partner(g, x, draft, lambda v: v.exact)
     draft.nodes.append(node(str(g.pick(COMPARISONS)), [x.name, other], [g.fresh("b")]))
     return draft
 
@@ -105,33 +95,33 @@ def logic(g: RandomGraph) -> Draft | None:
     if g.chance(0.3):
         return Draft([node("Not", [x.name], [g.fresh("b")])], keeps_exact=True)
     draft = Draft([], keeps_exact=True)
-    other = _partner(g, x, draft, lambda v: True)
+    other = partner(g, x, draft, lambda v: True)
     draft.nodes.append(node(str(g.pick(("And", "Or", "Xor"))), [x.name, other], [g.fresh("b")]))
     return draft
 
 
 def where(g: RandomGraph) -> Draft | None:
     b = g.value(lambda v: v.array.dtype == np.bool_)
-    x = b and g.value(lambda v: v.floating and _broadcasts(v.array.shape, b.array.shape))
+    x = b and g.value(lambda v: v.floating and broadcasts(v.array.shape, b.array.shape))
     if not b or not x:
         return None
     draft = Draft([], keeps_exact=True)
-    draft.nodes.append(node("Where", [b.name, x.name, _partner(g, x, draft, lambda v: True)], [g.fresh("v")]))
+    draft.nodes.append(node("Where", [b.name, x.name, partner(g, x, draft, lambda v: True)], [g.fresh("v")]))
     return draft
 
 
 def matmul(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim >= 2)
+    x = g.value(lambda v: v.floating and v.array.ndim >= 2)
     if x is None:
         return None
     draft, k = Draft([]), x.array.shape[-1]
-    other = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim >= 2 and v.array.shape[-2] == k)
+    other = g.value(lambda v: v.array.dtype == x.array.dtype and v.array.ndim >= 2 and v.array.shape[-2] == k)
     weights = other.name if other is not None and g.chance(0.4) else None
     if weights is None:
-        weights = g.constant(draft, g.normal(k, int(g.rng.integers(1, 20))) / np.float32(k**0.5))
+        weights = g.weights(draft, x, g.normal(k, int(g.rng.integers(1, 20))) / k**0.5)
     if x.array.ndim == 2 and g.chance(0.4):
         out = draft.held[weights].shape[-1] if weights in draft.held else None
-        bias = [g.constant(draft, g.normal(out))] if out else []
+        bias = [g.weights(draft, x, g.normal(out))] if out else []
         draft.nodes.append(node("Gemm", [x.name, weights, *bias], [g.fresh("v")], alpha=0.5, beta=1.5))
     else:
         draft.nodes.append(node("MatMul", [x.name, weights], [g.fresh("v")]))
@@ -139,7 +129,7 @@ def matmul(g: RandomGraph) -> Draft | None:
 
 
 def convolution(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim in (3, 4) and min(v.array.shape[2:]) >= 2)
+    x = g.value(lambda v: v.floating and v.array.ndim in (3, 4) and min(v.array.shape[2:]) >= 2)
     if x is None:
         return None
     draft, (_, channels, *space) = Draft([]), x.array.shape
@@ -148,21 +138,21 @@ def convolution(g: RandomGraph) -> Draft | None:
     kernel = [int(g.rng.integers(1, min(4, n) + 1)) for n in space]
     transposed = g.chance(0.2)
     shape = (channels, out // groups, *kernel) if transposed else (out, channels // groups, *kernel)
-    weights = g.constant(draft, g.normal(*shape) / np.float32(prod(shape[1:]) ** 0.5))
+    weights = g.weights(draft, x, g.normal(*shape) / prod(shape[1:]) ** 0.5)
     attrs: dict[str, object] = {
         "group": groups,
         "strides": [int(g.rng.integers(1, 3)) for _ in space],
         "dilations": [int(g.rng.integers(1, 3)) for _ in space],
         "pads": [int(g.rng.integers(0, k)) for _ in range(2) for k in kernel],
     }
-    bias = [g.constant(draft, g.normal(out))] if g.chance(0.5) else []
+    bias = [g.weights(draft, x, g.normal(out))] if g.chance(0.5) else []
     op = "ConvTranspose" if transposed else "Conv"
     draft.nodes.append(node(op, [x.name, weights, *bias], [g.fresh("v")], **attrs))
     return draft
 
 
 def pool(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim in (3, 4))
+    x = g.value(lambda v: v.floating and v.array.ndim in (3, 4))
     if x is None:
         return None
     if g.chance(0.2):
@@ -183,17 +173,17 @@ def pool(g: RandomGraph) -> Draft | None:
 def normalise(g: RandomGraph) -> Draft | None:
     op = str(g.pick(("LayerNormalization", "InstanceNormalization", "BatchNormalization", "GroupNormalization", "RMS")))
     least = {"LayerNormalization": 1, "RMS": 1, "BatchNormalization": 2}.get(op, 3)
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim >= least)
+    x = g.value(lambda v: v.floating and v.array.ndim >= least)
     if x is None:
         return None
     draft, shape = Draft([]), x.array.shape
     if op in ("LayerNormalization", "RMS"):
         if float(x.array.std(axis=-1).min()) < 0.05:
             return None
-        scale = g.constant(draft, g.rng.uniform(0.5, 2, shape[-1:]).astype(np.float32))
+        scale = g.weights(draft, x, g.rng.uniform(0.5, 2, shape[-1:]))
         if op == "RMS":  # as exporters spell it
             square, mean, shifted, norm, inverse = (g.fresh("v") for _ in range(5))
-            epsilon = g.constant(draft, np.array(1e-5, np.float32))
+            epsilon = g.weights(draft, x, 1e-5)
             axes = g.constant(draft, np.array([-1], np.int64))
             draft.nodes += [
                 node("Mul", [x.name, x.name], [square]),
@@ -204,15 +194,15 @@ def normalise(g: RandomGraph) -> Draft | None:
                 node("Mul", [inverse, scale], [g.fresh("v")]),
             ]
             return draft
-        bias = [g.constant(draft, g.normal(shape[-1]))] if g.chance(0.5) else []
+        bias = [g.weights(draft, x, g.normal(shape[-1]))] if g.chance(0.5) else []
         draft.nodes.append(node(op, [x.name, scale, *bias], [g.fresh("v")], axis=-1))
         return draft
     channels = shape[1]
-    scale = g.constant(draft, g.rng.uniform(0.5, 2, channels).astype(np.float32))
-    bias = [g.constant(draft, g.normal(channels))]
+    scale = g.weights(draft, x, g.rng.uniform(0.5, 2, channels))
+    bias = [g.weights(draft, x, g.normal(channels))]
     if op == "BatchNormalization":
-        mean = g.constant(draft, g.normal(channels))
-        bias += [mean, g.constant(draft, g.rng.uniform(0.5, 2, channels).astype(np.float32))]
+        mean = g.weights(draft, x, g.normal(channels))
+        bias += [mean, g.weights(draft, x, g.rng.uniform(0.5, 2, channels))]
         draft.nodes.append(node(op, [x.name, scale, *bias], [g.fresh("v")]))
         return draft
     groups = int(g.pick([n for n in range(1, channels + 1) if channels % n == 0]))
@@ -227,7 +217,7 @@ def normalise(g: RandomGraph) -> Draft | None:
 
 
 def softmax(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.array.dtype == np.float32)
+    x = g.value(lambda v: v.floating)
     if x is None:
         return None
     axis = int(g.rng.integers(-x.array.ndim, x.array.ndim)) if x.array.ndim else 0
@@ -236,13 +226,13 @@ def softmax(g: RandomGraph) -> Draft | None:
 
 def attention(g: RandomGraph) -> Draft | None:
     """Scores, softmax and values, as exporters spell it."""
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim >= 3)
+    x = g.value(lambda v: v.floating and v.array.ndim >= 3)
     if x is None:
         return None
     draft, (*lead, _, d) = Draft([]), x.array.shape
     turned, scores, scaled, weights = (g.fresh("v") for _ in range(4))
     order = [*range(len(lead)), len(lead) + 1, len(lead)]
-    scale = g.constant(draft, np.array(d**-0.5, np.float32))
+    scale = g.weights(draft, x, d**-0.5)
     draft.nodes += [
         node("Transpose", [x.name], [turned], perm=order),
         node("MatMul", [x.name, turned], [scores]),
@@ -254,7 +244,7 @@ def attention(g: RandomGraph) -> Draft | None:
 
 
 def reduction(g: RandomGraph) -> Draft | None:
-    x = g.value(lambda v: v.array.dtype == np.float32 and v.array.ndim >= 1)
+    x = g.value(lambda v: v.floating and v.array.ndim >= 1)
     if x is None:
         return None
     draft, op = Draft([]), str(g.pick(REDUCTIONS))
@@ -416,62 +406,8 @@ def space(g: RandomGraph) -> Draft | None:
     return draft
 
 
-def branch(g: RandomGraph) -> Draft | None:
-    """An If with branches that read from outside; its condition is a constant, or whether any of some values is
-    true."""
-    x = g.value(lambda v: v.array.dtype == np.float32)
-    if x is None:
-        return None
-    draft, out, bits = Draft([]), g.fresh("v"), g.value(lambda v: v.array.dtype == np.bool_)
-    if bits is not None and g.chance(0.6):
-        whole, most, condition = (g.fresh("c") for _ in range(3))
-        draft.nodes += [
-            node("Cast", [bits.name], [whole], to=TensorProto.INT32),
-            node("ReduceMax", [whole], [most], keepdims=0),
-            node("Cast", [most], [condition], to=TensorProto.BOOL),
-        ]
-    else:
-        condition = g.constant(draft, np.array(g.chance(0.5)))
-    branches = []
-    for op in ("Sigmoid", "Tanh"):
-        inner = g.fresh("v")
-        body = [node(op, [x.name], [inner])]
-        branches.append(helper.make_graph(body, op, [], [info(inner, x.array)]))
-    draft.nodes.append(node("If", [condition], [out], then_branch=branches[0], else_branch=branches[1]))
-    return draft
-
-
-def loop(g: RandomGraph) -> Draft | None:
-    """A Loop of a few iterations that carries one value and collects another."""
-    x = g.value(lambda v: v.array.dtype == np.float32)
-    if x is None:
-        return None
-    draft = Draft([])
-    count = g.constant(draft, np.array(int(g.rng.integers(1, 5)), np.int64))
-    true = g.constant(draft, np.array(True))
-    weight = g.constant(draft, np.array(0.5, np.float32))
-    k, going, carried, kept, half, made, seen = (g.fresh("l") for _ in range(7))
-    body = helper.make_graph(
-        [
-            node("Identity", [going], [kept]),
-            node("Mul", [carried, weight], [half]),
-            node("Tanh", [half], [made]),
-            node("Neg", [half], [seen]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info(k, TensorProto.INT64, ()),
-            helper.make_tensor_value_info(going, TensorProto.BOOL, ()),
-            info(carried, x.array),
-        ],
-        [helper.make_tensor_value_info(kept, TensorProto.BOOL, ()), info(made, x.array), info(seen, x.array)],
-    )
-    draft.nodes.append(node("Loop", [count, true, x.name], [g.fresh("v"), g.fresh("v")], body=body))
-    return draft
-
-
-MAKERS: tuple[Callable[[RandomGraph], Draft | None], ...] = (
+PLAIN_MAKERS: tuple[Maker, ...] = (
     *(smooth, smooth, plain, plain, step, root, cast, clip, binary, binary, binary, compare, logic, where),
     *(matmul, matmul, convolution, convolution, pool, normalise, normalise, softmax, attention, reduction, running),
-    *(order, move, move, move, look_up, select, space, branch, loop),
+    *(order, move, move, move, look_up, select, space),
 )

@@ -14,7 +14,7 @@ from fuzzing import Report, Wrong, run_case, run_cases
 from packaged import native
 from random_graphs import draw
 
-SLICES, CASES = 4, 8
+SLICES, CASES = 10, 20
 
 
 @pytest.mark.parametrize("part", range(SLICES))
@@ -43,7 +43,7 @@ def test_a_wrong_package_is_made_small(monkeypatch: pytest.MonkeyPatch, tmp_path
     """Where every Softmax is off, what is shown is a Softmax."""
     seed = next(s for s in range(100) if any(n.op_type == "Softmax" for n in draw(s)[0].graph.node[1:]))
 
-    def check(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> str:
+    def check(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path, chained: bool) -> str:
         onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
         if any(n.op_type == "Softmax" for n in model.graph.node):
             raise Wrong("y: 1 of 3 elements differ")

@@ -81,6 +81,24 @@ def test_every_excerpt_computes_what_the_whole_does(tmp_path: Path) -> None:
     assert whole.excerpt([1], {"v0": known["v0"]}) is None, "what it reads is not known"
 
 
+def test_values_of_a_type_that_onnx_does_not_infer_can_be_inputs(tmp_path: Path) -> None:
+    normalise = helper.make_node("GroupNormalization", ["x", "w", "b"], ["n"], num_groups=2)
+    graph = helper.make_graph(
+        [normalise, helper.make_node("Relu", ["n"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 4, 3))],
+        [numpy_helper.from_array(np.ones(4, np.float32), name) for name in "wb"],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    whole = Whole(tmp_path / "m.onnx", Steered(({},), {}))
+    numbers = np.ones((2, 4, 3), np.float32)
+    assert "n" not in whole.types
+    found = whole.excerpt([1], {"x": numbers, "n": numbers, "y": numbers})
+    assert found is not None and list(found[1]) == ["n"]
+    assert found[0].graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
 def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes of forty that go wrong together: ONNX Runtime's numbers are what the others hand them."""
     model = chain(*["Relu", "Add", "Mul", "Sigmoid"] * 10)

@@ -39,7 +39,7 @@ def model_of(nodes, inputs, outputs, constants=()) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def recurrent(op, outputs, time=4, batch=3, inputs=5, hidden=6, lengths=None, **attrs) -> tuple:
+def recurrent(op, outputs, time=4, batch=3, inputs=5, hidden=6, lengths=None, held=False, **attrs) -> tuple:
     """A recurrent node with constant weights: the model, and what it is fed."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
     directions = 2 if attrs.get("direction") == "bidirectional" else 1
@@ -48,7 +48,7 @@ def recurrent(op, outputs, time=4, batch=3, inputs=5, hidden=6, lengths=None, **
     feeds = {"x": floats(time, batch, inputs, seed=4)}
     names = ["x", "W", "R", "B"]
     if lengths is not None:
-        feeds["lengths"] = np.asarray(lengths, np.int32)
+        (weights if held else feeds)["lengths"] = np.asarray(lengths, np.int32)
         names.append("lengths")
     node = helper.make_node(op, names, outputs, hidden_size=hidden, **attrs)
     return model_of([node], feeds, [o for o in outputs if o], weights), feeds
@@ -68,6 +68,7 @@ def recurrent(op, outputs, time=4, batch=3, inputs=5, hidden=6, lengths=None, **
         ("LSTM", ["y", "h", "c"], {"lengths": [2, 4, 3], "direction": "bidirectional"}),
         ("GRU", ["", "h"], {"lengths": [3, 1, 4], "direction": "reverse"}),
         ("RNN", ["y", ""], {"lengths": [1, 2, 4], "direction": "reverse"}),
+        ("GRU", ["y", "h"], {"lengths": [3], "held": True, "batch": 1}),
     ],
 )
 def test_recurrent(tmp_path, op, outputs, options) -> None:

@@ -87,7 +87,8 @@ class Whole:
             return None
 
         def described(name: str) -> onnx.ValueInfoProto:
-            return helper.make_tensor_value_info(name, self.types[name], known[name].shape)
+            kind = self.types.get(name) or helper.np_dtype_to_tensor_dtype(known[name].dtype)
+            return helper.make_tensor_value_info(name, kind, known[name].shape)
 
         model = onnx.ModelProto()
         model.CopyFrom(self.model)

@@ -159,7 +159,8 @@ def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
         node = nodes.get(one.node)
         if node is not None and node.op_type == one.op and not one.domain:
             values = [node.input[k] for k in STEERS.get(one.op, {}) if k < len(node.input) and node.input[k]]
-            one = replace(one, reason=one.reason + next((text for text in map(uses.advice, values) if text), ""))
+            text = next((text for text in map(uses.advice, values) if text), "")
+            one = one if one.reason.endswith(text) else replace(one, reason=one.reason + text)
         result.append(one)
     return result
 
