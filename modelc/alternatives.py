@@ -3,8 +3,10 @@ is measured of their Tasks decides among them, and which of them are combined (A
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -52,8 +54,9 @@ class Alternatives:
     base: Alternative
     notes: list[str] = field(default_factory=list)
 
-    def found(self) -> list[Alternative]:
-        """Each with one change, which promises something; what promises most first."""
+    def found(self, until: float = math.inf, say: Callable[[str], None] = lambda text: None) -> list[Alternative]:
+        """Each with one change, which promises something; what promises most first: as many as are made `until` then
+        (of time.monotonic()). `say` is told which one is being made."""
         partitioning, layouts = self.run.partitioning, self.base.programs.layouts
         changes: list[tuple[float, int, str, LayoutChoice]] = []
         for number, (graph, own) in enumerate(zip(partitioning.graphs, layouts, strict=True)):
@@ -69,7 +72,12 @@ class Alternatives:
                 for one in near_cuts(graph, own, size, policy.cost, policy.wide, NEAR_CUTS, WORTH)
             ]
         found = {str(sorted(self.base.occurrences.items())): self.base}
-        for _, number, says, choice in sorted(changes, key=lambda one: -one[0]):
+        for at, (_, number, says, choice) in enumerate(sorted(changes, key=lambda one: -one[0])):
+            if time.monotonic() >= until:
+                left = f"{len(changes) - at} of {len(changes)} alternatives"
+                self.notes.append(f"the budget leaves no time for {left}, those that promise least")
+                break
+            say(f"alternative {at + 1} of {len(changes)}: {says}")
             one = self.made(says, (*layouts[:number], choice, *layouts[number + 1 :]))
             if one is not None:
                 found.setdefault(str(sorted(one.occurrences.items())), one)

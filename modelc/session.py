@@ -7,8 +7,10 @@ loops   Candidates of the Tasks of what is left, where the predicted time falls 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from modelc.space.sketch import Floats
 from modelc.stages import Progress
 
 CROSSED = 8  # Candidates of a round of the joint stage
+PREPARED = 0.5  # of the joint stage's share of the budget, after which no more alternatives are made
 FINALISTS = 3  # alternatives of a network that go on, with the one that combines what paid
 
 
@@ -51,17 +54,24 @@ class Session:
         self.subjects = Subjects(self.networks, self.explorer, self.seed, self.threads, self.learned)
         self.alternatives = [Alternatives(network.run, network.base) for network in self.networks]
         self.share = self.networks[0].run.config.tune.joint
+        self.search = Tuned.prepared(0.0)
         self._watch: Watch | None = None
         self._begun: set[str] = set()
 
     def prepare(self) -> None:
-        """Everything before the first measurement."""
+        """Everything before the first measurement. What making alternatives takes counts against the budget."""
         found = [[one.base] for one in self.alternatives]
-        if self.share:
-            for rows, one in zip(found, self.alternatives, strict=True):
-                self.say("joint", f"alternatives for {one.run.model.stem}")
-                rows += one.found()
         tasks = self.subjects.tasks(found)
+        begin = time.monotonic()
+        if self.share:
+            until = begin + PREPARED * self.share * self.budget.seconds
+            for rows, one in zip(found, self.alternatives, strict=True):
+                name = one.run.model.stem
+                self.say("joint", f"alternatives for {name}")
+                rows += one.found(until, partial(self._making, name))
+            self.say("joint", f"the tasks of {sum(map(len, found)) - len(found)} alternatives")
+            tasks = self.subjects.tasks(found)
+        self.search = Tuned.prepared(time.monotonic() - begin)
         if self.memory is not None:
             run = self.networks[0].run
             self.learned.begin(
@@ -77,18 +87,26 @@ class Session:
         more = f", {count} alternatives" if count else ""
         self.say("tune", f"{len(tasks.subjects)} tasks{more}, {self.known} records")
 
+    def _making(self, name: str, text: str) -> None:
+        self.say("joint", f"{name}: {text}")
+
     def run(self, measure: Measure) -> tuple[Tuned, tuple[Alternative, ...]]:
         """What was found, and the alternative of each network that is fastest with it."""
-        search = None
+        search = self.search
         if isinstance(self.scheduler, Cross):
-            search = self._stage("joint", measure, self.budget.part(self.share), CROSSED, None)
+            search = self._stage("joint", measure, self.budget.part(self.share), CROSSED, search)
             if search.ended == "interrupted":
                 return search, self._leading()
-            self._combine()
+            begin = time.monotonic()
+            try:
+                self._combine()
+            except KeyboardInterrupt:
+                return replace(search, ended="interrupted"), self._leading()
+            search = replace(search, seconds=search.seconds + time.monotonic() - begin)
         found = self._stage("loops", measure, self.budget, BATCH, search)
-        return found if search is None else search.then(found), self._leading()
+        return search.then(found), self._leading()
 
-    def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned | None) -> Tuned:
+    def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned) -> Tuned:
         tasks = self.tasks
         models, says = [network.name for network in self.networks], [one.says for one in tasks.alternatives]
         watch = Watch(
@@ -130,10 +148,11 @@ class Session:
                 rows.append(together)
             kept.append(rows)
         histories = dict(zip((s.key for s in tasks.subjects), scheduler.histories, strict=True))
-        self.tasks = self.subjects.tasks(kept)
-        self.scheduler = Scheduler(self.tasks.work, self._objective(self.tasks), seed=self.seed)
-        for number, subject in enumerate(self.tasks.subjects):
-            self.scheduler.histories[number] = histories.get(subject.key, [])
+        tasks = self.subjects.tasks(kept)
+        scheduler = Scheduler(tasks.work, self._objective(tasks), seed=self.seed)
+        for number, subject in enumerate(tasks.subjects):
+            scheduler.histories[number] = histories.get(subject.key, [])
+        self.tasks, self.scheduler = tasks, scheduler
         self._recall()
 
     def _objective(self, tasks: Tasks) -> Objective:

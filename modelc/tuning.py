@@ -79,6 +79,7 @@ class TuneResult:
             "known_records": self.known,
             "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
+            "preparing_seconds": round(self.search.preparing, 3),
             "search_seconds": round(self.search.searching, 3),
             "measurements_per_second": round(self.search.rate, 3),
             "search_share": round(self.search.share, 4),

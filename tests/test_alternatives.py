@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from test_layout_choice import conv
 
 import modelc
 from modelc import alternatives, outcome, tuning
-from modelc.alternatives import Alternatives
+from modelc.alternatives import Alternative, Alternatives
 from modelc.choices import digest_of, read_choices_file
 from modelc.config import load_config, parse_config
 from modelc.errors import ConfigError, VerificationError
@@ -223,6 +224,49 @@ def test_without_a_joint_stage_loops_alone_are_searched(network: Path, monkeypat
     found = tuned(network, monkeypatch, planted, Times(1.0, 0.0, 1.0), joint=0.0, budget="40")
     assert found.result.alternative == "" and {one.stage for one in found.seen} == {"loops"}
     assert planted.tasks and not any(map(split, planted.tasks.values()))
+
+
+def test_making_alternatives_counts_against_the_budget(network: Path, monkeypatch) -> None:
+    planted, said, own = Planted(lambda task: 1.0), list[tuple[str, str]](), Alternatives.found
+
+    def slow(self: Alternatives, until: float, say: Callable[[str], None]) -> list[Alternative]:
+        assert until - time.monotonic() < 0.5 * 0.7 * 1.0  # of a second, of which the joint stage has a share
+        found = own(self, until + 600.0, say)
+        time.sleep(1.0)
+        return found
+
+    monkeypatch.setattr(alternatives, "MOST", 1)
+    monkeypatch.setattr(Alternatives, "found", slow)
+    ran = tuned(network, monkeypatch, planted, Times(1.0, 0.0, 1.0), budget="1s", progress=lambda *a: said.append(a))
+    search = ran.result.search
+    assert search.ended == "budget" and search.trials == 0 and not ran.result.tuned
+    assert 1.0 <= search.preparing <= search.seconds and ran.result.to_json()["preparing_seconds"] >= 1.0
+    assert any("alternative 1 of" in text for stage, text in said if stage == "joint")
+
+
+def test_alternatives_that_there_is_no_time_for_are_said(network: Path) -> None:
+    run = Run(network, digest_of(network), load_target("native"), load_config(), ({},))
+    one = Alternatives(run, Network.of("m", run, network.parent / "p").base)
+    some = one.found()
+    assert some and not one.notes
+    assert one.found(until=0.0) == [] and "no time" in one.notes[0]
+
+
+def test_interrupted_before_anything_is_measured_nothing_is_written(network: Path, monkeypatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    planted = Planted(lambda task: 0.1 if split(task) else 1.0)
+    monkeypatch.setattr(alternatives, "MOST", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Alternatives, "made", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tuned(network, patched, planted, Times(3.0, 1.0, 1.0))
+    assert not (network.parent / "t.modelc").exists() and not planted.numbers
+
+    monkeypatch.setattr(Alternatives, "combined", interrupted)  # between the stages: what is measured counts
+    found = tuned(network, monkeypatch, planted, Times(3.0, 1.0, 1.0), budget="24").result
+    assert found.search.ended == "interrupted" and found.search.trials and found.path.exists()
 
 
 def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch) -> None:

@@ -138,7 +138,7 @@ class Watch:
             seconds_left=None if budget.seconds == np.inf else max(0.0, round(budget.seconds - spent, 3)),
             trials=moment.trials,
             trials_left=None if budget.trials == np.inf else int(budget.trials) - moment.trials,
-            trials_per_second=moment.trials / max(spent, 1e-9),
+            trials_per_second=moment.trials / max(spent - moment.preparing, 1e-9),
             predicted_seconds=sum(predicted),
             untuned_seconds=sum(untuned),
             each=tuple(

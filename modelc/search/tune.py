@@ -140,13 +140,14 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Moment:
-    """The state after a round: seconds since the start, measurements so far, predicted seconds of all networks, and of
-    each."""
+    """The state after a round: seconds since the start, the first `preparing` of which measured nothing; measurements
+    so far, predicted seconds of all networks, and of each."""
 
     seconds: float
     trials: int
     predicted: float
     networks: tuple[float, ...] = ()
+    preparing: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {"seconds": round(self.seconds, 3), "trials": self.trials, "predicted_seconds": self.predicted}
@@ -156,7 +157,7 @@ class Moment:
 class Tuned:
     """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". In `seconds`, `searching`
     seconds of one processor went into proposing Candidates and learning from them, most of it while others were built
-    and measured."""
+    and measured; the first `preparing` of them went before the first measurement."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
@@ -164,16 +165,22 @@ class Tuned:
     seconds: float
     ended: str
     searching: float
+    preparing: float = 0.0
+
+    @staticmethod
+    def prepared(seconds: float) -> Tuned:
+        """What has taken so long, and measured nothing yet."""
+        return Tuned((), (), 0, seconds, "budget", 0.0, seconds)
 
     @property
     def rate(self) -> float:
-        """Measurements a second, building included."""
-        return self.trials / max(self.seconds, 1e-9)
+        """Measurements a second since the first, building included."""
+        return self.trials / max(self.seconds - self.preparing, 1e-9)
 
     @property
     def share(self) -> float:
-        """What searching takes, of the time of one processor."""
-        return self.searching / max(self.seconds, 1e-9)
+        """What searching takes, of the time of one processor since the first measurement."""
+        return self.searching / max(self.seconds - self.preparing, 1e-9)
 
     def then(self, other: Tuned) -> Tuned:
         """What was found in all, where `other` went on from this."""
@@ -234,6 +241,7 @@ class _Session:
         self.start = time.monotonic() - (before.seconds if before else 0.0)
         self.deadline = self.start + budget.seconds
         self.searching = before.searching if before else 0.0
+        self.preparing = before.preparing if before else 0.0
         self.log = list(before.log) if before else []
         self.trials = before.trials if before else 0
         self.rounds: list[_Round] = []
@@ -257,7 +265,7 @@ class _Session:
         for one in [one for one in self.rounds if one.learnt]:
             self._close(one)
         seconds = time.monotonic() - self.start
-        return Tuned(tuple(self.subjects), tuple(self.log), self.trials, seconds, ended, self.searching)
+        return Tuned(tuple(self.subjects), tuple(self.log), self.trials, seconds, ended, self.searching, self.preparing)
 
     def _begin(self) -> bool:
         """Another round, if there is a Task and a budget for one."""
@@ -313,7 +321,7 @@ class _Session:
         subject, scheduler = self.subjects[one.number], self.scheduler
         scheduler.took(one.number, subject.seconds or float(scheduler.seconds[one.number]), one.exhausted)
         networks = tuple(map(float, scheduler.predicted()))
-        moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks)
+        moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks, self.preparing)
         self.log.append(moment)
         if self.progress is not None:
             self.progress(moment, subject)
