@@ -531,6 +531,7 @@ def test_reshaping_is_numpys(shape: list[int], cut: int, count: int, data: st.Da
         (Case("Add", (f(2, 3), f(4))), "expected shapes that broadcast"),
         (Case("Reshape", (f(2, 3), i(6))), "expected a constant as shape, found 'in1'"),
         (Case("Transpose", (f(2, 3),), {"perm": [0, 0]}), "expected perm to permute 2 dimensions"),
+        (Case("ArgMax", (f(2, 3),), {"keepdims": 16}), "expected keepdims of 0 or 1, found 16"),
         (Case("NonZero", (f(2, 3),)), "expected bools of one dimension at least, found float32[2, 3]"),
     ],
 )

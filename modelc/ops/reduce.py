@@ -96,9 +96,16 @@ def kept_point(rank: int, axes: tuple[int, ...], keep: bool) -> tuple[Expr, ...]
     return tuple(Const(0) if k in axes else Var(named[k]) for k in range(rank) if keep or k not in axes)
 
 
+def _keeps(node: Node) -> bool:
+    keepdims = node.attrs.get("keepdims", 1)
+    if keepdims not in (0, 1):  # readers take other numbers for either
+        fail(node, f"expected keepdims of 0 or 1, found {keepdims}")
+    return bool(keepdims)
+
+
 def _infer(node: Node, inputs: Inputs) -> Types:
     x = required(node, inputs, 0)
-    return ((x.dtype, kept_shape(x.shape, _axes(node, inputs), bool(node.attrs.get("keepdims", 1)))),)
+    return ((x.dtype, kept_shape(x.shape, _axes(node, inputs), _keeps(node))),)
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class _Rows:
 
 def _rows(node: Node, inputs: Inputs) -> _Rows:
     x, axes = required(node, inputs, 0), _axes(node, inputs)
-    rank, keep = len(x.shape), bool(node.attrs.get("keepdims", 1))
+    rank, keep = len(x.shape), _keeps(node)
     iters = grid(x.shape, reduce=axes)
     outer, row = tuple(i for i in iters if not i.reduce), kept_point(rank, axes, False)
     final = grid(kept_shape(x.shape, axes, True)) if keep else outer
@@ -183,13 +190,13 @@ def _arg_infer(node: Node, inputs: Inputs) -> Types:
     axis = axis_of(node, len(x.shape))
     if not x.shape[axis] and any(x.shape):
         fail(node, f"expected elements along axis {axis} to choose from, found {list(x.shape)}")
-    return (("int64", kept_shape(x.shape, (axis,), bool(node.attrs.get("keepdims", 1)))),)
+    return (("int64", kept_shape(x.shape, (axis,), _keeps(node))),)
 
 
 def _arg_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     x = required(node, inputs, 0)
     rank = len(x.shape)
-    axis, keep = axis_of(node, rank), bool(node.attrs.get("keepdims", 1))
+    axis, keep = axis_of(node, rank), _keeps(node)
     over = kept_point(rank, (axis,), keep)
     iters, last = grid(x.shape, reduce=(axis,)), bool(node.attrs.get("select_last_index", 0))
     position: Expr = Var(names(rank)[axis])
