@@ -75,6 +75,12 @@ def test_recurrent(tmp_path, op, outputs, options) -> None:
     assert not packaged.check(*recurrent(op, outputs, **options), tmp_path)
 
 
+def test_a_pool_of_a_constant(tmp_path) -> None:
+    pool = helper.make_node("MaxPool", ["w"], ["p"], kernel_shape=[2], strides=[1], pads=[1, 0], ceil_mode=1)
+    add, feeds = helper.make_node("Add", ["x", "p"], ["y"]), {"x": floats(1, 1, 4)}
+    assert not packaged.check(model_of([pool, add], feeds, ["y"], {"w": floats(1, 1, 4, seed=1)}), feeds, tmp_path)
+
+
 def test_recurrent_of_nothing(tmp_path) -> None:
     """A batch of no sequences, at which ONNX Runtime ends the process."""
     assert "signal" in packaged.check(*recurrent("LSTM", ["y", "h"], batch=0), tmp_path)

@@ -19,12 +19,13 @@ Array = NDArray[Any]
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 FINDING = {"NonZero", "Compress", "NonMaxSuppression", "Unique"}  # what they find of constants has a size that is known
 KEPT = {"DequantizeLinear", "QuantizeLinear"}  # constants are better kept quantised
+POOLS = {"AveragePool", "LpPool", "MaxPool"}  # the reference implementation misplaces windows of ceil_mode
 LIMIT = 1 << 22  # bytes read and written; larger foldings are left to passes.fold_constants
 
 
 def worth_folding(node: onnx.NodeProto, inputs: Sequence[Array | None], made: int | None) -> bool:
     """Whether the node, which makes `made` bytes, is small enough to be run now although it could be compiled."""
-    if node.op_type in KEPT or node.op_type in RANDOM or made is None:
+    if node.op_type in KEPT | RANDOM | POOLS or made is None:
         return False
     return sum(x.nbytes for x in inputs if x is not None) + made <= LIMIT
 
