@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.policy import Policy
 from modelc.space.cost.overlap import moving_seconds, overlapped
 from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share
 from modelc.target import load_target
 
 TARGET = replace(load_target("x86-64-v4"), cores=1)
@@ -42,3 +47,40 @@ def test_constants_and_boundaries_come_from_the_same_place(size: int) -> None:
     wanted = TARGET.caches[-1].bandwidth_gbs if held else TARGET.memory_bandwidth_gbs
     assert moved == pytest.approx(size / (1e9 * wanted))
     assert overlapped(0.0, size, TARGET) == pytest.approx(moved)
+
+
+def filtered(threads: int, last: int) -> np.ndarray:
+    """Seconds of a 3-D convolution by Winograd, by rows, each chunk of rows of tiles in turn: on a last cache of so
+    many bytes."""
+    target = replace(TARGET, cores=threads)
+    caches = (*target.caches[:-1], replace(target.caches[-1], bytes=last))
+    task = task_of("Conv", {"pads": [1] * 6}, [(1, 64, 16, 56, 56), (64, 64, 3, 3, 3)], consts=(1,), channels_last=True)
+    found = sketches(task, replace(target, caches=caches), Policy())
+    sketch = next(s for s in found if s.kind == "winograd" and s.name == "F(4, 3) by rows")
+    chunk = [k.name for k in sketch.knobs].index("chunk")
+    points = np.stack([sketch.start()] * len(sketch.knobs[chunk].values))
+    points[:, chunk] = range(len(points))
+    return sketch.estimate(points, threads)
+
+
+def test_what_threads_hold_in_a_shared_cache_is_added_up() -> None:
+    """Transformed tiles are scratch of each thread: what the cache holds for one, it does not hold for eight."""
+    one, many = filtered(1, 1 << 25), filtered(8, 1 << 25)
+    roomy = filtered(8, 1 << 28)
+    assert one[2] == filtered(1, 1 << 28)[2]
+    assert many[2] > 1.2 * roomy[2]
+    assert many[0] == roomy[0]
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 16))
+def test_the_busiest_core_has_what_the_pool_gives_it(extent: int, tile: int, cores: int) -> None:
+    """Chunks and shares are cut as in runtime/modelc_pool.c, which takes whole iterations."""
+    trips = -(-extent // tile)
+    chunks = min(trips, cores * CHUNKS_PER_CORE)
+    bounds = [trips * k // chunks for k in range(chunks + 1)]
+    values = [min(extent, last * tile) - first * tile for first, last in pairwise(bounds)]
+    shares = [sum(values[chunks * k // cores : chunks * (k + 1) // cores]) for k in range(cores)]
+    found = float(busiest_share(extent, tile, cores))
+    if trips == chunks:
+        assert found == pytest.approx(max(shares) / extent)
+    assert 1 / cores <= found + 1e-9 and found <= 1

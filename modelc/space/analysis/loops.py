@@ -32,9 +32,15 @@ def loop_of(name: str) -> Loop:
 
 def trips(loop: str, ranges: Mapping[str, int], tiles: Tiles) -> int:
     """How often a loop of whole tiles runs; the last time it may be less than whole."""
+    extent, tile = span(loop, ranges, tiles)
+    return -(-extent // tile)
+
+
+def span(loop: str, ranges: Mapping[str, int], tiles: Tiles) -> tuple[int, int]:
+    """(how many values of its iterator a loop covers, how many one of its iterations does)."""
     name, level = loop_of(loop)
     sizes = (ranges[name], *tiles.get(name, ()), 1)
-    return -(-min(sizes[level], ranges[name]) // min(sizes[level + 1], ranges[name]))
+    return min(sizes[level], ranges[name]), min(sizes[level + 1], ranges[name])
 
 
 def covered(ranges: Mapping[str, int], loops: Sequence[str], tiles: Tiles) -> dict[str, int]:

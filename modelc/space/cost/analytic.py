@@ -20,7 +20,7 @@ from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import busiest_share
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
 
 
@@ -181,9 +181,7 @@ def _share(model: Model, population: Population, cores: int) -> Floats:
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is None or cores == 1:
         return np.ones(len(population))
-    trips = -(-model.tiled.ranges[loop_of(parallel).iterator] // _tile(model, population, parallel))
-    pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
-    return np.asarray(-(-pieces // cores) / pieces, np.float64)
+    return busiest_share(model.tiled.ranges[loop_of(parallel).iterator], _tile(model, population, parallel), cores)
 
 
 def _boxes(model: Model, population: Population, loops: list[str], share: Floats) -> tuple[list[Ints], list[Floats]]:

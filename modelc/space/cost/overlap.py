@@ -16,9 +16,13 @@ Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # one, or an array of 
 def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds:
     """Seconds of `compute` while constants are prefetched from beyond the second-level cache: in a network they left
     it since last time."""
-    memory = moving_seconds(constant_bytes, target.caches[2:], target)
+    return beside(compute, moving_seconds(constant_bytes, target.caches[2:], target), target)
+
+
+def beside(compute: Seconds, moving: float | Seconds, target: Target) -> Seconds:
+    """Seconds of computing and of moving what is prefetched meanwhile: the larger, and a little of the smaller."""
     sharpness = target.cost.sharpness
-    result: Seconds = (compute**sharpness + memory**sharpness) ** (1 / sharpness)
+    result: Seconds = (compute**sharpness + moving**sharpness) ** (1 / sharpness)
     return result
 
 

@@ -19,11 +19,11 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Op
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
-from modelc.space.analysis.loops import copies, loop_of, trips
+from modelc.space.analysis.loops import copies, loop_of, span
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import moving_seconds, overlapped
 from modelc.space.cost.step import step_cycles
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
+from modelc.space.sketches.parallel import busiest_share
 from modelc.target import Target
 
 Floats = NDArray[np.float64]
@@ -84,8 +84,7 @@ def _share(task: Task, block: Block, candidate: Candidate, cores: int) -> float:
     loop = next((n for n in schedule.order if schedule.tags.get(n) == "parallel"), None)
     if cores == 1 or loop is None or not isinstance(root, Block):
         return 1.0
-    pieces = min(trips(loop, root.ranges, schedule.tiles), cores * CHUNKS_PER_CORE)
-    return -(-pieces // cores) / pieces
+    return float(busiest_share(*span(loop, root.ranges, schedule.tiles), cores))
 
 
 def _again(task: Task, block: Block, candidate: Candidate) -> float:

@@ -11,7 +11,7 @@ tiled_candidate.py  the Candidate that knobs make
 contraction.py      the Sketch of these
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
-winograd.py         Winograd: where transforms run around the products; winograd_roles.py
+winograd.py         Winograd: where transforms run around the products; winograd_roles.py, winograd_traffic.py
 attention.py        attention by tiles of query rows; attention_roles.py, attention_units.py
 reductions.py       rows, phases and columns: their knobs, which choose stages too
 rows.py             several reductions over common rows: softmax, normalisations
@@ -20,5 +20,5 @@ lanes.py            reductions of contiguous elements, split over vector lanes
 elementwise.py      maps alone: vectors, chunks, the parallel loop and the tile of a transposition
 maps.py             loops of a map
 clean.py            the clean-up that every Task gets first
-parallel.py         which loop goes to threads
+parallel.py         which loop goes to threads, and how much of it the busiest core has
 """

@@ -34,7 +34,7 @@ from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, wid
 from modelc.space.sketches.attention_units import Unit, pack_schedule
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
+from modelc.space.sketches.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
 from modelc.target import Target
@@ -234,8 +234,13 @@ class Attention(Sketch):
 
     def trips(self, loop: str, tile: int) -> int:
         """Iterations of one of these loops."""
+        extent, size = self.span(loop, tile)
+        return -(-extent // size)
+
+    def span(self, loop: str, tile: int) -> tuple[int, int]:
+        """(how many values of its iterator one of these loops covers, how many one of its iterations does)."""
         whole = loop_of(loop).iterator != self.iterator(self.roles.root, self.roles.query)
-        return -(-self.roles.root.ranges[loop_of(loop).iterator] // (1 if whole else tile))
+        return self.roles.root.ranges[loop_of(loop).iterator], 1 if whole else tile
 
     def first_loop(self, tile: int) -> str:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
@@ -426,8 +431,7 @@ class Attention(Sketch):
             kernel = RegisterTile(int(values[f"{prefix}.rows"]), int(values[f"{prefix}.vectors"]))
             cycles += self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
-        pieces = min(self.trips(parallel, tile), cores * CHUNKS_PER_CORE)
-        share = -(-pieces // cores) / pieces if self.parallel([parallel]) else 1.0
+        share = float(busiest_share(*self.span(parallel, tile), cores)) if self.parallel([parallel]) else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
         away = abs(log2(int(values["group"]) / self.group(tile)))

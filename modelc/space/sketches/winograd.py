@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -37,7 +36,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.overlap import overlapped
+from modelc.space.cost.overlap import beside
 from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
@@ -45,23 +44,16 @@ from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, parallel_first
+from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
-from modelc.space.sketches.winograd_roles import Roles, roles_of
+from modelc.space.sketches.winograd_roles import Roles, Shape, roles_of
+from modelc.space.sketches.winograd_traffic import Tilings, kept_bytes, traffic
 from modelc.target import Target
 
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
-
-
-class Shape(Enum):
-    """Where the transforms run around the products (see above)."""
-
-    ROWS = "rows"
-    PANELS = "panels"
-    POINTS = "points"
 
 
 PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one that is there in any case
@@ -350,12 +342,12 @@ class Winograd(Sketch):
             products[which] = table[tuple(self.index(points[which], n) for n in names)]
         by_rows = self.index(points, "order") == 1
         shares = {knob: self.shares(points, knob, cores) for knob in ("parallel", "multiplying")}
-        seconds = self.seconds(_Tilings(rows, vectors, chunk, by_rows), products, shares, cores)
+        seconds = self.seconds(Tilings(rows, vectors, chunk, by_rows), products, shares, cores)
         away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
         away = away + self.index(points, "vectors.in") + self.index(points, "vectors.out")
         return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
 
-    def seconds(self, tilings: _Tilings, products: Floats, shares: Mapping[str, Floats], cores: int) -> Floats:
+    def seconds(self, tilings: Tilings, products: Floats, shares: Mapping[str, Floats], cores: int) -> Floats:
         """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, and what
         passes through memory while this goes on. `shares`: the part of the work that the busiest core has."""
         roles = self.roles
@@ -369,33 +361,37 @@ class Winograd(Sketch):
         vectors_in, vectors_out = (roles.bytes(b) / (p * p * 4 * self.lanes) for b in (roles.columns, roles.write))
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
-        near, far = self.kernel_streamed(tilings)
-        near_seconds = near / (1e9 * self.target.second.bandwidth_gbs)
+        passing = traffic(roles, self.gemm, self.shape, tilings, cores)
+        near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
-        pairs = zip(compute, far + self.streamed(tilings), strict=True)
-        once = [overlapped(float(busy), int(streamed), self.target) for busy, streamed in pairs]
-        return np.asarray(PHASES[self.shape] * self.target.cost.phase_seconds + np.array(once), np.float64)
+        beyond, waiting = passing.seconds(self.target, cores, within)
+        once = beside(compute, beyond, self.target) + waiting
+        return np.asarray(PHASES[self.shape] * self.target.cost.phase_seconds + once, np.float64)
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
         loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        every = np.stack([self.trips(knob, loop, chunk, vectors) for loop in loops])
-        trips = every[self.index(points, knob), np.arange(len(points))]
-        pieces = np.minimum(trips, cores * CHUNKS_PER_CORE)
-        return np.asarray(-(-pieces // cores) / pieces, np.float64)
+        spans = [self.span(knob, loop, chunk, vectors) for loop in loops]
+        every = np.stack([busiest_share(extent, tile, cores) for extent, tile in spans])
+        return np.asarray(every[self.index(points, knob), np.arange(len(points))], np.float64)
 
     def trips(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""
+        extent, tile = self.span(knob, loop, chunk, vectors)
+        return -(-extent // tile)
+
+    def span(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
+        """(how many values of its iterator such a loop covers, how many one of its iterations does [P])."""
         roles, one = self.roles, np.ones(len(chunk), np.int64)
         if not loop:
-            return one
+            return 1, one
         name = loop_of(loop).iterator
         block = roles.owner if knob == "parallel" else roles.product
         if name in (self.v, roles.vector):
-            return -(-block.ranges[name] // (vectors * self.lanes))
+            return block.ranges[name], vectors * self.lanes
         chunked = self.shape is Shape.ROWS and block is roles.owner and name == roles.owned[roles.th]
-        return -(-block.ranges[name] // (chunk if chunked else one))
+        return block.ranges[name], chunk if chunked else one
 
     def register_rows(self, points: Points) -> Ints:
         """Rows of the register tile [P x iterators]."""
@@ -421,42 +417,6 @@ class Winograd(Sketch):
         """The products in one chunk."""
         return self.gemm if chunk == self.first_chunk else self.roles.tiled(chunk)
 
-    def kernel_streamed(self, tilings: _Tilings) -> tuple[Floats, Floats]:
-        """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of
-        the kernel are streamed, more than the other way round: for that cycles of loads are known."""
-        roles, gemm, second = self.roles, self.gemm, self.target.second.bytes // 2
-        ranges = roles.product.ranges
-        depth = 4 * prod(i.extent for i in roles.product.reduction)
-        slab = depth * ranges[roles.vector]
-        extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
-        extents = [tilings.chunk if n == roles.th else x for n, x in zip(gemm.inside, extents, strict=True)]
-        ones = [np.ones(len(tilings.chunk))]
-        rows = np.prod(np.stack([*ones, *extents]), axis=0)
-        tiles = np.prod(np.stack([*ones, *(-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True))]), axis=0)
-        panels = -(-ranges[roles.vector] // (tilings.vectors * self.lanes))
-        near = self.target.caches[0].bytes // 2
-        again = slab * (tiles - 1) * (slab > near) - depth * rows * (panels - 1) * (depth * rows > near)
-        whole = prod(ranges[i.name] for i in roles.product.spatial if i.name != roles.vector) / rows
-        extra = np.where(tilings.by_rows, np.maximum(0.0, again) * whole, 0.0)
-        return np.where(slab > second, 0.0, extra), np.where(slab > second, extra, 0.0)
-
-    def streamed(self, tilings: _Tilings) -> Floats:
-        """Bytes from beyond the second-level cache: the kernel, and what is read again after it had to leave."""
-        roles = self.roles
-        kernel = self.task.buffer(roles.kernel(self.gemm).load.buffer).bytes
-        tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
-        room, once = (
-            self.target.second.bytes // 2,
-            np.full(len(tilings.chunk), int(kernel / self.target.cost.streamed_share)),
-        )
-        if self.shape is Shape.ROWS:
-            chunks = -(-roles.tile_rows // tilings.chunk)
-            return once + (kernel > room) * kernel * (chunks * roles.points([*roles.lead[0], *roles.lead[1]]) - 1)
-        if self.shape is Shape.PANELS:
-            panels = -(-roles.product.ranges[roles.vector] // (tilings.vectors * self.lanes))
-            return once + tiles * panels * (tiles > room) + 2 * products * (products // panels > room)
-        return once + 2 * tiles * (tiles > room) + 2 * products * (products > room)
-
     def _first_chunk(self) -> int:
         """Rows of tiles in a chunk: transformed tiles and products stay in the second-level cache, every core gets
         work."""
@@ -464,20 +424,10 @@ class Winograd(Sketch):
         samples, depths = roles.lead
         tiles = roles.bytes(roles.columns) // roles.points(samples)
         products = roles.bytes(roles.write) // roles.points([*samples, *depths])
-        fits = max(1, self.target.second.bytes * 3 // 4 * total // max(tiles + products, 1))
+        fits = max(1, kept_bytes(self.target) * total // max(tiles + products, 1))
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
-
-
-@dataclass(frozen=True)
-class _Tilings:
-    """What of points the traffic depends on: row p of every array belongs to point p."""
-
-    rows: Ints  # [P x row iterators in the register tile]
-    vectors: Ints  # [P]
-    chunk: Ints  # [P]
-    by_rows: Bools  # [P] panels are streamed past rows
 
 
 def _even(extent: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from math import prod
 
@@ -18,6 +19,14 @@ from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
+
+
+class Shape(Enum):
+    """Where the transforms run around the products (see winograd.py)."""
+
+    ROWS = "rows"
+    PANELS = "panels"
+    POINTS = "points"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""What passes between the caches while Winograd's products go on, for a population of points at once.
+
+Transformed tiles and products are much larger than the maps they are made of: a chunk of them either stays in a core's
+second-level cache, or is written to what lies beyond and read again there. Scratch is each thread's own, so what the
+last cache holds is that of all threads together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from modelc.space.analysis.footprint import Ints
+from modelc.space.cost.overlap import moving_seconds
+from modelc.space.sketch import Bools, Floats
+from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.winograd_roles import Roles, Shape
+from modelc.target import Target
+
+
+@dataclass(frozen=True)
+class Tilings:
+    """What of points the traffic depends on: row p of every array belongs to point p."""
+
+    rows: Ints  # [P x row iterators in the register tile]
+    vectors: Ints  # [P]
+    chunk: Ints  # [P] rows of tiles
+    by_rows: Bools  # [P] panels are streamed past rows
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes [P] that all cores together move, and among how many they find them."""
+
+    near: Floats  # from the second-level cache, beside loads whose cycles are known
+    kernel: int  # once, from where a network left it
+    again: Floats  # from beyond the second-level cache: the kernel for another chunk, tiles and products both ways
+    demanded: Floats  # of these, tiles that no prefetch brings to the products
+    held: Floats  # what the last cache would have to hold for that
+
+    def seconds(self, target: Target, cores: int, share: Floats) -> tuple[Floats, Floats]:
+        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest of
+        `cores` cores has that share of the products."""
+        last, cost = target.caches[-1], target.cost
+        rate = 1e9 * np.where(self.held <= last.bytes, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
+        once = moving_seconds(int(self.kernel / cost.streamed_share), target.caches[2:], target)
+        return once + self.again / rate, self.demanded / (rate * cost.demanded_share)
+
+
+def kept_bytes(target: Target) -> int:
+    """Of a chunk's tiles and products, that stay in the second-level cache while they are worked on."""
+    return target.second.bytes * 3 // 4
+
+
+def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: int) -> Traffic:
+    """What passes between the caches where the transforms run in `shape` around products that are tiled so."""
+    ranges, zero = roles.product.ranges, np.zeros(len(tilings.chunk))
+    samples, depths = (roles.points(names) for names in roles.lead)
+    kernel = roles.task.buffer(roles.kernel(gemm).load.buffer).bytes
+    room, near_by = roles.target.second.bytes // 2, kept_bytes(roles.target)
+    part = tilings.chunk / roles.tile_rows
+    panels = -(-ranges[roles.vector] // (tilings.vectors * roles.lanes))
+    tiles, products = zero + roles.bytes(roles.columns), zero + roles.bytes(roles.write)
+    slices = prod(i.extent for i in roles.product.reduction) // roles.columns.ranges[roles.channel]
+    window = tiles / samples * min(1.0, slices / depths)  # tiles that the products of one depth read
+    near, beyond = _panels_again(roles, gemm, tilings)
+    if shape is Shape.ROWS:
+        scratch, some = tiles * part / samples, products * part / (samples * depths)
+        far = scratch + some > near_by
+        read = np.where(window * part + some > near_by, slices, far) * tiles
+        moved = tiles * far + 2 * products * (some > near_by)
+        chunks = -(-roles.tile_rows // tilings.chunk) * samples * depths
+        again = zero + (kernel > room) * kernel * (chunks - 1)
+        held = cores * (scratch + some) + kernel
+    elif shape is Shape.PANELS:
+        some = products / (panels * samples * depths)
+        read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
+        moved, again = tiles * (tiles > room) + 2 * products * (some > room), zero
+        held = tiles + cores * some + kernel
+    else:
+        read, moved, again = tiles * (tiles > room), tiles * (tiles > room) + 2 * products * (products > room), zero
+        held = tiles + products + kernel
+    demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
+    return Traffic(near, kernel, again + read + moved + beyond, demanded, held)
+
+
+def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, Floats]:
+    """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of
+    the kernel are streamed, more than the other way round: for that cycles of loads are known."""
+    ranges = roles.product.ranges
+    depth = 4 * prod(i.extent for i in roles.product.reduction)
+    slab = depth * ranges[roles.vector]
+    extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
+    extents = [tilings.chunk if n == roles.th else x for n, x in zip(gemm.inside, extents, strict=True)]
+    ones = [np.ones(len(tilings.chunk))]
+    rows = np.prod(np.stack([*ones, *extents]), axis=0)
+    tiles = np.prod(np.stack([*ones, *(-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True))]), axis=0)
+    panels = -(-ranges[roles.vector] // (tilings.vectors * roles.lanes))
+    near = roles.target.caches[0].bytes // 2
+    again = slab * (tiles - 1) * (slab > near) - depth * rows * (panels - 1) * (depth * rows > near)
+    whole = prod(ranges[i.name] for i in roles.product.spatial if i.name != roles.vector) / rows
+    extra = np.where(tilings.by_rows, np.maximum(0.0, again) * whole, 0.0)
+    beyond = slab > roles.target.second.bytes // 2
+    return (np.zeros_like(extra), extra) if beyond else (extra, np.zeros_like(extra))
