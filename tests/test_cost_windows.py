@@ -166,3 +166,17 @@ def test_targets_say_what_the_larger_of_two_floats_takes() -> None:
         "cortex-a76": 1.0,
         "armv7-neon": 1.0,
     }
+
+
+def test_walking_down_a_map_waits_for_rows_that_walking_along_does_not() -> None:
+    """Depthwise, 16 channels of 320 x 320, by tiles of few columns: each tile of the next rows begins rows anew."""
+    task = task_of("Conv", {"pads": [1] * 4, "group": 16}, [(1, 16, 320, 320), (16, 1, 3, 3)], (1,), True)
+    target = replace(ZEN4, cores=2)
+    (sketch,) = sketches(task, target, Policy())
+    (parallel,) = (k for k in sketch.knobs if k.name == "parallel")
+    points = np.stack([sketch.start()] * len(parallel.values))
+    points[:, sketch.knobs.index(parallel)] = range(len(points))
+    seconds = dict(zip(map(str, parallel.values), sketch.estimate(points, 2), strict=True))
+    assert seconds["w0"] > 1.05 * seconds["h0"]
+    tags = [block.tags.items() for block in chosen(task, target).candidate.blocks.values()]
+    assert [loop for found in tags for loop, tag in found if tag == "parallel"] == ["h0"]

@@ -67,9 +67,9 @@ class Footprint:
         return np.maximum(self.runs, self.lines / PREFETCHED_LINES)
 
     @property
-    def apart(self) -> NDArray[np.bool_]:
-        """Whether it is rows of so few lines that no prefetcher sees them coming."""
-        return np.asarray((self.runs > 1) & (self.lines <= PREFETCHED_LINES * self.runs))
+    def apart(self) -> Floats:
+        """The part of its lines that no prefetcher sees coming: the first ones of each of its rows."""
+        return np.asarray((self.runs > 1) * np.minimum(1.0, PREFETCHED_LINES * self.runs / self.lines), np.float64)
 
 
 def reach(
