@@ -34,7 +34,7 @@ EVEN = {
     "ragged rows": dict(queries=37, keys=48, size=24),
     "a single row left": dict(queries=241, keys=16),
     "ragged columns": dict(queries=24, keys=40, size=20),
-    "one head": dict(queries=40, keys=32, count=1),
+    "one head": dict(queries=48, keys=32, count=1),
     "batch": dict(queries=17, keys=16, count=3, batch=5),
     "added mask": dict(queries=19, keys=36, mask="added"),
     "odd keys": dict(queries=21, keys=45, size=24),

@@ -19,8 +19,11 @@ from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
+from modelc.policy import Policy
 from modelc.space.choose import chosen
+from modelc.space.construct import constructed
 from modelc.space.nest.build import build_nest
+from modelc.space.sketches.listing import sketches
 from modelc.target import load_target
 
 LINE = 16  # floats of a cache line
@@ -165,7 +168,10 @@ def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -
     for k, beyond in ((512, True), (16, False)):
         task = transposed(64, 8192, k)
         assert (task.buffer("x").bytes > target.second.bytes) == beyond
-        assert ("x" in chosen(task, target).candidate.blocks["s0"].prefetch) == beyond
+        sketch = next(s for s in sketches(task, target, Policy()) if s.name == "avx512-f32 along m")
+        candidate = sketch.candidate(constructed(sketch, target.cores, 1)[0].point)
+        assert candidate.blocks["pack_x"].at != "root"
+        assert ("x" in candidate.blocks["s0"].prefetch) == beyond
 
 
 @pytest.mark.parametrize(("n", "k", "unpacked"), [(3136, 64, True), (4096, 1024, False)], ids=str)
