@@ -173,8 +173,8 @@ def test_bench(cli) -> None:
     assert code == 0 and found["threads"] == 2 and found["engines"]["modelc"]["median_ms"] > 0 and found["ratio"]["ort"]
     longer = json.loads(cli("bench", small.package(), "--seconds", 2, "--threads", 1, "--json")[1])
     assert longer["threads"] == 1 and longer["engines"]["modelc"]["runs"] > 2 * found["engines"]["modelc"]["runs"]
-    code, out, _ = cli("bench", small.package(), *options)
-    assert code == 0 and "onnxruntime" in out and "median ms" in out
+    code, out, _ = cli("bench", small.package(), *options, "--against", small.package())
+    assert code == 0 and "onnxruntime" in out and "median ms" in out and out.count(str(small.package())) == 1
     code, out, _ = cli("bench", small.package(), "--seconds", 0.2, "--peak")
     assert code == 0 and re.search(r"\d+% of the peak: float32 \d+ GFLOP/s in this run", out)
     code, _, err = cli("bench", small.package(), "--against", "ort")

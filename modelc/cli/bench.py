@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,9 +18,9 @@ MOST_SECONDS = 86400.0
 @click.option(
     "--against",
     metavar="ENGINES",
-    default="",
+    multiple=True,
     help="ort, ort-daz (denormals as zero), ort-plain (not optimised), openvino, openvino-bf16; or other packages, "
-    "PKG.modelc.",
+    "PKG.modelc. Several with commas, or the flag again.",
 )
 @click.option("--model", metavar="MODEL.onnx", type=click.Path(path_type=Path), help="What the other engines run.")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Per engine.")
@@ -29,12 +30,18 @@ MOST_SECONDS = 86400.0
 @click.option("--peak", is_flag=True, help="Also the share of what this machine's units reach, timed by turns too.")
 @json_option
 def bench(
-    package: Path, against: str, model: Path | None, threads: int, seconds: float, peak: bool, as_json: bool
+    package: Path,
+    against: Sequence[str],
+    model: Path | None,
+    threads: int,
+    seconds: float,
+    peak: bool,
+    as_json: bool,
 ) -> None:
     """Times a package beside other engines, in alternating slices of one run."""
     from modelc.verify.bench import bench as bench_package
 
-    engines = [name.strip() for name in against.split(",") if name.strip()]
+    engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
     with progress("starting") as then:
         found = bench_package(package, engines, model, threads, seconds, then, peak)
     for note in found["notes"]:
