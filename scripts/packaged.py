@@ -140,9 +140,8 @@ def check(
     path = folder / "model.onnx"
     onnx.save(model, path)
     plain = chained and quantizes(path)  # its fusions change what is rounded
-    refusal, reference = run_reference(
-        path, feeds, folder, plain
-    )  # first: it forks, which is safe before there are threads
+    # first: it forks, which is safe before there are threads
+    refusal, reference = run_reference(path, feeds, folder, plain)
     refusal = refusal or _misshapen(model, reference)
     found = run_packaged(path, feeds, folder)
     if not refusal:

@@ -180,3 +180,13 @@ def test_walking_down_a_map_waits_for_rows_that_walking_along_does_not() -> None
     assert seconds["w0"] > 1.05 * seconds["h0"]
     tags = [block.tags.items() for block in chosen(task, target).candidate.blocks.values()]
     assert [loop for found in tags for loop, tag in found if tag == "parallel"] == ["h0"]
+
+
+def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:
+    """Tiles as high as the map are among the points: their loops down it run once."""
+    task = task_of("Conv", {"pads": [1] * 4, "group": 16}, [(1, 16, 6, 320), (16, 1, 3, 3)], (1,), True)
+    (sketch,) = sketches(task, replace(ZEN4, cores=2), Policy())
+    every = sketch.random(200, np.random.default_rng(0))
+    alone = [sketch.estimate(point[None, :], 2)[0] for point in every]
+    assert len(set(alone)) > 20
+    assert sketch.estimate(every, 2) == pytest.approx(alone)

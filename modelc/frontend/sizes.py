@@ -34,8 +34,8 @@ class Sizes:
     bounds: dict[str, int] = field(default_factory=dict)  # of every count the most that it can be
     elements: dict[str, Array] = field(default_factory=dict)
     made: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict)  # what was found already
-    rests: dict[str, tuple[int, str]] = field(default_factory=dict)  # counts of what is left of a number beside another
-    above: dict[str, frozenset[str]] = field(default_factory=dict)  # of a count that is a least one those it is of
+    rests: dict[str, tuple[int, str]] = field(default_factory=dict)  # (number, count): what the count leaves of it
+    above: dict[str, frozenset[str]] = field(default_factory=dict)  # of the least of several counts: those
     copies: dict[str, str] = field(default_factory=dict)  # of what a value is a copy, element by element
 
     def of(self, value: str) -> Mapping[int, str]:

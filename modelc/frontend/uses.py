@@ -261,7 +261,7 @@ def _before(uses: Uses, node: onnx.NodeProto, span: Span) -> list[tuple[str, Spa
 def not_negative(uses: Uses) -> frozenset[str]:
     """The inputs of which the model takes logarithms or roots: magnitudes of a spectrum, for one. They are found
     through what hands numbers through, and what adds or multiplies by a constant."""
-    waiting = [node.input[0] for _, node in uses.nodes if _needs_sign(uses, node)]
+    waiting = [node.input[0] for _, node in uses.nodes if _refuses_negative(uses, node)]
     seen = set(waiting)
     while waiting:
         node = uses.producers.get(waiting.pop())
@@ -277,7 +277,7 @@ def not_negative(uses: Uses) -> frozenset[str]:
     return frozenset(seen & uses.inputs.keys())
 
 
-def _needs_sign(uses: Uses, node: onnx.NodeProto) -> bool:
+def _refuses_negative(uses: Uses, node: onnx.NodeProto) -> bool:
     """Whether the node gives numbers for what is not negative alone."""
     if node.op_type != "Pow":
         return node.op_type in ("Log", "Sqrt")

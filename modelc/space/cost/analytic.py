@@ -219,9 +219,9 @@ def _copies(model: Model, population: Population, walk: _Walk, found: Sequence[F
                 tiles = np.prod(walk.trips[len(tiled.reduction) : depth, which], axis=0)  # that read one copy
                 stored = np.where(tiles > 1, 1.0, _stored(model, population, walk, group, inside))
                 unseen = np.maximum(0.0, 1 - cost.streams / inside.runs) * inside.apart
-                through = copy.cycles + copy.slower * cost.apart_cycles / tiled.lanes * inside.apart
+                through = copy.cycles + copy.latency * cost.apart_cycles / tiled.lanes * inside.apart
                 begun = _begun(walk, found[copy.operand], depth, which) * inside.apart
-                waited = cost.row_cycles * unseen + copy.slower * cost.apart_cycles * begun
+                waited = cost.row_cycles * unseen + copy.latency * cost.apart_cycles * begun
                 kept = copy.kept + waited / tiled.lanes
                 there = again * (stored * through + (1 - stored) * kept)
                 near = (again <= MOST_COPIES * points) | tiled.sliding
@@ -233,13 +233,10 @@ def _copies(model: Model, population: Population, walk: _Walk, found: Sequence[F
 def _begun(walk: _Walk, found: Footprint, depth: int, which: NDArray[np.intp]) -> Floats:
     """The part of the rows of a box that the next one does not go on with: 1 where the loop around it goes down a map,
     0 where it goes along its rows."""
-    inside = _inside(found, depth, which).runs
-    for loop in range(depth, len(walk.trips)):
-        trips = walk.trips[loop, which]
-        if np.any(trips > 1):
-            grown = _inside(found, loop + 1, which).runs / inside - 1
-            return np.asarray(np.clip(grown / np.maximum(1.0, trips - 1), 0.0, 1.0), np.float64)
-    return np.zeros(len(which))
+    trips, runs = walk.trips[depth:, which], found.runs[depth:, which]
+    first, each = np.argmax(trips > 1, axis=0), np.arange(len(which))  # the innermost loop that goes on, of each
+    grown = runs[first + 1, each] / runs[0] - 1
+    return np.asarray(np.clip(grown / np.maximum(1.0, trips[first, each] - 1), 0.0, 1.0), np.float64)
 
 
 def _stored(model: Model, population: Population, walk: _Walk, group: int, inside: Footprint) -> Floats:

@@ -101,12 +101,12 @@ class Model:
                     *copy_cycles(task, block, tiled.lanes, self.target.cost),
                     read,
                     places.get(written, -1),
-                    self.slower(block),
+                    self.latency(block),
                 )
             )
         return tuple(found)
 
-    def slower(self, block: Block) -> float:
+    def latency(self, block: Block) -> float:
         """The latency of the nearest level that holds all that `block` reads, over that of the second one."""
         size = sum(self.tiled.task.buffer(name).bytes for name in {read.buffer for read in block.reads})
         latencies, beyond = self.target.cost.latencies, self.target.caches[1:3]
@@ -117,15 +117,15 @@ class Model:
 @dataclass(frozen=True)
 class _Copy:
     """What one Block copies: its points, the cycles of one, and of one that a register tile keeps in registers; the
-    anchor's read of it, and the operand that this is; how much longer than for the second-level cache it waits for
-    where it copies from."""
+    anchor's read of it, and the operand that this is; the latency of where it copies from, over the second-level
+    cache's."""
 
     points: int
     cycles: float
     kept: float
     read: Access | None
     operand: int
-    slower: float
+    latency: float
 
 
 def model_of(tiled: Tiled) -> Model:

@@ -364,7 +364,7 @@ class Winograd(Sketch):
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
-        beyond, waiting = passing.seconds(self.target, cores, within)
+        beyond, waiting = passing.seconds(self.target, within)
         once = beside(compute, beyond, self.target) + waiting
         return np.asarray(PHASES[self.shape] * self.target.cost.phase_seconds + once, np.float64)
 

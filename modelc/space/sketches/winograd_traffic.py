@@ -1,8 +1,8 @@
 """What passes between the caches while Winograd's products go on, for a population of points at once.
 
 Transformed tiles and products are much larger than the maps they are made of: a chunk of them either stays in a core's
-second-level cache, or is written to what lies beyond and read again there. Scratch is each thread's own, so what the
-last cache holds is that of all threads together.
+second-level cache, or is written to what lies beyond and read again there. Scratch is each thread's own, so what a last
+cache that cores share holds is that of all threads together.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Traffic:
     kernel: int  # once, from where a network left it
     again: Floats  # from beyond the second-level cache: the kernel for another chunk, tiles and products both ways
     demanded: Floats  # of these, tiles that no prefetch brings to the products
-    held: Floats  # what the last cache would have to hold for that
+    held: Floats  # what the last cache, or each core's own, would have to hold for that
 
-    def seconds(self, target: Target, cores: int, share: Floats) -> tuple[Floats, Floats]:
-        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest of
-        `cores` cores has that share of the products."""
+    def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
+        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest core
+        has that share of the products."""
         last, cost = target.caches[-1], target.cost
         rate = 1e9 * np.where(self.held <= last.bytes, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
         once = moving_seconds(int(self.kernel / cost.streamed_share), target.caches[2:], target)
@@ -66,6 +66,7 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     slices = prod(i.extent for i in roles.product.reduction) // roles.columns.ranges[roles.channel]
     window = tiles / samples * min(1.0, slices / depths)  # tiles that the products of one depth read
     near, beyond = _panels_again(roles, gemm, tilings)
+    threads = cores if roles.target.caches[-1].shared else 1  # that fill one last cache
     if shape is Shape.ROWS:
         scratch, some = tiles * part / samples, products * part / (samples * depths)
         far = scratch + some > near_by
@@ -73,12 +74,12 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         moved = tiles * far + 2 * products * (some > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * samples * depths
         again = zero + (kernel > room) * kernel * (chunks - 1)
-        held = cores * (scratch + some) + kernel
+        held = threads * (scratch + some) + kernel
     elif shape is Shape.PANELS:
         some = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
         moved, again = tiles * (tiles > room) + 2 * products * (some > room), zero
-        held = tiles + cores * some + kernel
+        held = tiles + threads * some + kernel
     else:
         read, moved, again = tiles * (tiles > room), tiles * (tiles > room) + 2 * products * (products > room), zero
         held = tiles + products + kernel
