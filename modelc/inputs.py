@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from modelc.choices import Choices, Shapes
 from modelc.config import Config, Inputs
 from modelc.errors import ModelError
-from modelc.frontend.steering import Given, Steered, looked_at, steerable, steered
+from modelc.frontend.steering import Given, Steered, steerable, steered
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
 from modelc.package.padding import Padding
@@ -54,12 +54,6 @@ class Flags:
         """What they come to for the model. Raises ModelError, InputError."""
         sizes = {name: (one,) if isinstance(one, int) else tuple(one) for name, one in self.dims.items()}
         return steered(model, self.shapes, sizes, self.constants, data)
-
-    def looked_at(self, model: Any) -> tuple[Arrays, Mapping[str, Any]]:
-        """For a look at a model that was read: the constants, and what is known of the other inputs' shapes, in the
-        first variant."""
-        sizes = {name: one if isinstance(one, int) else next(iter(one)) for name, one in self.dims.items()}
-        return looked_at(model.graph, next(iter(self.shapes), {}), sizes, self.constants)
 
 
 def divided(flags: Flags, models: Sequence[Path]) -> list[Flags]:

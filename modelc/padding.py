@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from modelc.config import Inputs
 from modelc.errors import ModelError
-from modelc.frontend.load import read_model
 from modelc.frontend.onnx import import_model
+from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import Dims, declared_shapes, dimension_names
 from modelc.ir.expr import DTYPES, INTEGERS
 from modelc.ir.graph import Graph, Value, sized
@@ -34,7 +34,7 @@ def padding_of(model: Path, graphs: Sequence[Graph], constants: Arrays, inputs: 
             "--pad-dim and --state: each variant keeps a state of its own, and how long inputs are would choose among "
             "them; give the model a buffer of fixed capacity and a position in it"
         )
-    declared = declared_shapes(read_model(model).graph)
+    declared = declared_shapes(read_outline(model).graph)
     along = _inputs(declared, graphs[0], inputs.pad_dims, constants)
     fills = tuple(_fill(graphs[0], along, name, value) for name, value in inputs.pad_values.items())
     padding = Padding(inputs.pad_dims, along, (), tuple(one for one in fills if one.bits))

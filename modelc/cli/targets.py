@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from modelc.cli.output import json_option, print_json, say, write
 from modelc.errors import TargetError, VerificationError
-from modelc.target import Target, list_targets, load_target, probe
+
+if TYPE_CHECKING:
+    from modelc.target import Target
 
 
 @click.group()
@@ -23,6 +24,8 @@ def targets() -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """Names the targets."""
+    from modelc.target import list_targets
+
     names = list_targets()
     if as_json:
         print_json(list(names))
@@ -36,6 +39,8 @@ def list_(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Prints a target's description."""
+    from modelc.target import load_target
+
     _print(load_target(name), as_json)
 
 
@@ -44,6 +49,8 @@ def show(name: str, as_json: bool) -> None:
 @json_option
 def key(name: str, as_json: bool) -> None:
     """Prints what a target (default: this machine) is called in databases and by the workers of a cluster."""
+    from modelc.target import load_target
+
     found = load_target(name).key
     if as_json:
         print_json({"key": found})
@@ -56,6 +63,8 @@ def key(name: str, as_json: bool) -> None:
 @json_option
 def probe_(output: Path | None, as_json: bool) -> None:
     """Measures this machine: peaks, caches, bandwidths."""
+    from modelc.target import probe
+
     found = probe(fresh=True)
     if output is not None:
         try:
@@ -90,6 +99,8 @@ def check(file: Path, as_json: bool) -> int:
 def _print(target: Target, as_json: bool) -> None:
     text = target.to_yaml()
     if as_json:
+        import yaml
+
         tree: dict[str, Any] = yaml.safe_load(text)
         print_json(tree)
     else:

@@ -44,6 +44,11 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         raise ModelError(f"{path} is empty; expected an ONNX file")
     if content.startswith(b"version https://git-lfs"):
         raise ModelError(f"{path} is a Git LFS pointer, not the model itself; fetch the model with `git lfs pull`")
+    return parse_model(path, content)
+
+
+def parse_model(path: Path, content: bytes) -> onnx.ModelProto:
+    """The model that the content of the file `path` says, or as much of it as is looked at. Raises ModelError."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelError
 from modelc.frontend.limits import check_shape
-from modelc.frontend.load import element_type, read_model
+from modelc.frontend.load import element_type
+from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import Dims, declared_shapes, fixed_shapes, free_inputs, partly_fixed
 from modelc.ir.expr import DTYPES, INTEGERS
 
@@ -47,7 +48,7 @@ def steered(
     makes a variant. If neither is given, free dimensions are those of `data`. Raises ModelError, InputError."""
     if not dims and not constants and (shapes or not data):
         return Steered(tuple(shapes) or ({},), {})
-    graph = read_model(path).graph
+    graph = read_outline(path).graph
     declared = declared_shapes(graph)
     given = _given(graph, constants or {})
     sets = list(shapes) or [_shapes_of(data or {}, declared) if not dims else {}]
@@ -64,7 +65,7 @@ def steered(
 
 def steerable(path: str | Path) -> tuple[set[str], set[str]]:
     """The names of a model's inputs, and of their free dimensions. Raises ModelError."""
-    declared = declared_shapes(read_model(path).graph)
+    declared = declared_shapes(read_outline(path).graph)
     return set(declared), {d for dims in declared.values() for d in dims or () if isinstance(d, str) and d}
 
 

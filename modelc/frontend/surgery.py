@@ -93,11 +93,16 @@ def quantizes(path: str | Path) -> bool:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    return (node for inner in _graphs(graph) for node in inner.node)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph, and those of branches and loops in it."""
+    yield graph
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+                yield from _graphs(attribute.g)
 
 
 def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
@@ -177,14 +182,15 @@ def _rounds_before(producers: Mapping[str, onnx.NodeProto], name: str, given: Ma
 
 def summary(model: onnx.ModelProto) -> dict[str, Any]:
     """Inputs and outputs (free dimensions by name), operator counts, how many numbers of which dtype it holds, and
-    versions, as JSON-like data."""
+    versions, as JSON-like data; with what branches and loops hold."""
     graph, counts, numbers = model.graph, Counter[str](), Counter[str]()
     constants = {t.name for t in graph.initializer}
-    for node in graph.node:
+    held = [t for g in _graphs(graph) for t in (*g.initializer, *(s.values for s in g.sparse_initializer))]
+    for node in _nodes(graph):
         counts[f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type] += 1
         for tensor in (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR):
             numbers[ELEMENT_TYPES.get(tensor.data_type, "unknown")] += prod(tensor.dims)
-    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+    for tensor in held:
         numbers[ELEMENT_TYPES.get(tensor.data_type, "unknown")] += prod(tensor.dims)
     return {
         "name": graph.name,
@@ -192,9 +198,9 @@ def summary(model: onnx.ModelProto) -> dict[str, Any]:
         "opsets": {s.domain or "ai.onnx": s.version for s in model.opset_import},
         "inputs": [_described(value) for value in graph.input if value.name not in constants],
         "outputs": [_described(value) for value in graph.output],
-        "nodes": len(graph.node),
+        "nodes": sum(counts.values()),
         "operators": dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
-        "parameters": sum(prod(t.dims) for t in graph.initializer),
+        "parameters": sum(prod(t.dims) for t in held),
         "dtypes": dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0]))),
     }
 

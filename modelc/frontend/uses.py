@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError
 from modelc.frontend.importing import Unsupported
-from modelc.frontend.load import ELEMENT_TYPES, read_model, tensor_array
+from modelc.frontend.load import ELEMENT_TYPES, tensor_array
+from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import declared_shapes
 from modelc.frontend.structure import node_names, reads
 
@@ -178,7 +179,7 @@ def _every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
 
 def read_uses(path: str | Path) -> Uses:
     """Raises ModelError if the file is no model."""
-    return Uses(read_model(path).graph, Path(path).parent)
+    return Uses(read_outline(path).graph, Path(path).parent)
 
 
 def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[str, tuple[Span, ...]]:

@@ -1,4 +1,6 @@
-"""Operations on whole numbers and conversions to them, in NumPy, defined for all operands.
+"""Operations that NumPy lacks: on whole numbers and conversions to them, defined for all operands, and two of floats.
+
+SciPy is imported when one of these is first computed: that takes longer than all that a look at a model needs.
 
 Sums and products wrap (modulo 2**bits). A division by zero gives 0, and its rest is 0. Amounts of shifts are taken as
 unsigned: a shift by the width or more leaves 0, or the sign of what is shifted right.
@@ -59,6 +61,20 @@ def _amount(a: Any, b: Any) -> tuple[Array, Array]:
     b, bits = np.asarray(b), np.asarray(a).dtype.itemsize * 8
     inside = (b >= 0) & (b < bits)
     return inside, np.where(inside, b, np.asarray(bits - 1, b.dtype))
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    from scipy import special
+
+    return special.erf(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)), without overflow."""
+    from scipy import special
+
+    return special.expit(x)
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:

@@ -21,9 +21,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from scipy import special
 
-from modelc.ir.arithmetic import converted, power, shifted_left, shifted_right, truncated_quotient
+from modelc.ir.arithmetic import converted, erf, power, shifted_left, shifted_right, sigmoid, truncated_quotient
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -213,9 +212,9 @@ OPERATIONS: dict[str, Operation] = {
     "sqrt": Operation(1, np.sqrt),
     "exp": Operation(1, np.exp),
     "log": Operation(1, np.log),
-    "erf": Operation(1, special.erf),
+    "erf": Operation(1, erf),
     "tanh": Operation(1, np.tanh),
-    "sigmoid": Operation(1, special.expit),
+    "sigmoid": Operation(1, sigmoid),
     "softplus": Operation(1, lambda x: np.logaddexp(x, x.dtype.type(0))),
     "sin": Operation(1, np.sin),
     "cos": Operation(1, np.cos),
