@@ -1,10 +1,12 @@
-"""The outcome of tuning: packages of what was found, timed as wholes by turns with what there is without, of which the
-fastest is written."""
+"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed as wholes by turns
+with what there is without, of which the fastest is written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from modelc import __version__
 from modelc.alternatives import Alternative
@@ -14,11 +16,13 @@ from modelc.database.record import NO_CONSTANTS, constants_in
 from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
 from modelc.errors import VerificationError
+from modelc.finals import finalists, finals, packages_of
 from modelc.ir.candidate import Candidate
 from modelc.networks import Network
 from modelc.package import FixedInput
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
+from modelc.plan.program import Compiled
 from modelc.search.tune import Subject
 from modelc.verify import Report
 from modelc.wholes import Times, compared
@@ -71,8 +75,8 @@ def made(
     """Writes the package of what was found for the Tasks of an alternative of a network; where it can be `timed` here
     as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
     else the fastest of these. With a database, what was found is what compile takes of it."""
-    base = _found(network, network.base, subjects, database, threads)
-    other = _found(network, alternative, subjects, database, threads) if alternative.says else None
+    base = _found(network, network.base, subjects, database, threads, timed)
+    other = _found(network, alternative, subjects, database, threads, timed) if alternative.says else None
     ways = [one for one in (other, base) if one is not None and one.tuned]
     times, notes = Times(), list[str]()
     if timed:
@@ -83,10 +87,11 @@ def made(
             specs["tuned"] = other.spec
         times = compared(network.run, specs, threads)
         loops_ms = times.loops_ms if other else times.tuned_ms
-        if base.recorded is not None and base.changed:
+        if base.recorded is not None:
             cold, policy = network.programs.parameter_bytes, network.run.config.policy
-            choice = base.recorded.choice(base.recorded.candidates, network.base.occurrences, policy, cold)
-            base.recorded.settle(choice, 1e-3 * times.untuned_ms, 1e-3 * loops_ms)
+            name = base.recorded.network(network.base.occurrences, policy, cold)
+            seconds = 1e-3 * times.untuned_ms, 1e-3 * (loops_ms or times.untuned_ms)
+            base.recorded.settle(name, base.changed, *seconds)
         if other is not None and loops_ms and loops_ms <= times.tuned_ms:
             notes.append(
                 f"other layouts and cuts are not taken ({alternative.says}): with them it took {times.tuned_ms:.3f} "
@@ -126,19 +131,54 @@ def _found(
     subjects: Sequence[Subject],
     database: Database | None,
     threads: int,
+    timed: bool,
 ) -> _Found:
+    """What is taken for an alternative: where its kernels are `timed` here, what wins the finals; else what is known to
+    be faster by itself."""
     run = network.run
     places = {key: network.place_of(task) for key, task in alternative.tasks.items()}
-    own = (s for s in subjects if places.get(s.task.hash) == _place_of(network, s))
-    changed = {s.task.hash: s.best for s in own if s.best is not s.untuned}
+    own = {s.task.hash: s for s in subjects if places.get(s.task.hash) == _place_of(network, s)}
+    changed = {key: s.best for key, s in own.items() if s.best is not s.untuned}
+    contenders = {key: finalists(s.compared, s.untuned) for key, s in own.items()}
     recorded = None
     if database is not None:
         recorded = Recorded(database, run.target, threads)
-        cold = network.programs.parameter_bytes
-        found = recorded.look(alternative.tasks, run.config.policy, cold)
+        cold, policy = network.programs.parameter_bytes, run.config.policy
+        found = recorded.look(alternative.tasks, policy, cold)
         changed = {key: one for key, one in found.items() if one.key != alternative.untuned[key].key}
+        for key, task in alternative.tasks.items():
+            measured = recorded.measured(task, alternative.untuned[key], policy, cold)
+            contenders[key] = finalists(measured, alternative.untuned[key])
+    if timed:
+        return _final(network, alternative, contenders, threads, recorded)
     locked = _locked(network, alternative, changed) if changed or alternative.says else run
     return _Found(alternative, changed, locked, recorded)
+
+
+def _final(
+    network: Network,
+    alternative: Alternative,
+    contenders: Mapping[str, Sequence[Candidate]],
+    threads: int,
+    recorded: Recorded | None,
+) -> _Found:
+    """What wins the finals of an alternative."""
+    untuned = _locked(network, alternative, {}) if alternative.says else network.run
+    most = min(packages_of(alternative.programs.parameter_bytes), max(map(len, contenders.values()), default=0))
+    ranks = [{key: some[k] for key, some in contenders.items() if len(some) > k} for k in range(most)]
+    if not ranks:
+        return _Found(alternative, {}, untuned, recorded)
+    runs = [untuned, *(_locked(network, alternative, one) for one in ranks)]
+    programs = alternative.programs
+    compiled = [run.kernels(programs.rounded) for run in runs]
+    specs = [run.spec(programs, one) for run, one in zip(runs, compiled, strict=True)]
+    task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
+    say = partial(network.run.stages.progress, "finals")
+    entered = {key: len(some[:most]) for key, some in contenders.items()}
+    won = {key: k for key, k in finals(network.run, specs, task_of, entered, threads, say).items() if k}
+    changed = {key: ranks[k - 1][key] for key, k in won.items()}
+    locked = _locked(network, alternative, changed, {key: compiled[k][key] for key, k in won.items()})
+    return _Found(alternative, changed, locked if changed else untuned, recorded)
 
 
 def _place_of(network: Network, subject: Subject) -> str:
@@ -146,12 +186,17 @@ def _place_of(network: Network, subject: Subject) -> str:
     return constants_in(network.run.target, subject.cold_bytes) if subject.task.constants else NO_CONSTANTS
 
 
-def _locked(network: Network, alternative: Alternative, changed: Mapping[str, Candidate]) -> Run:
-    """The compilation of an alternative with other Candidates; what has not changed is built."""
+def _locked(
+    network: Network,
+    alternative: Alternative,
+    changed: Mapping[str, Candidate],
+    done: Mapping[str, Compiled] = MappingProxyType({}),
+) -> Run:
+    """The compilation of an alternative with other Candidates; what has not changed is built, and what is `done`."""
     run, programs = network.run, alternative.programs
     tasks = {**alternative.untuned, **changed}
     constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
     made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
     choices = Choices(*made_for, tasks, alternative.occurrences, programs.kept, programs.layouts)
-    kept = {key: one for key, one in run.done.items() if key not in changed}
+    kept = {key: one for key, one in run.done.items() if key not in changed} | dict(done)
     return replace(run, locked=choices, tasks=tasks, done=kept)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_package_model import spec_of
 
+from modelc import finals, wholes
 from modelc.package import write_package
 from modelc.scratch import user_cache
 
@@ -48,3 +49,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(package: Path, tmp_path: Path) -> Path:
     """A copy of it, to be changed."""
     return Path(shutil.copytree(package, tmp_path / "copy.modelc"))
+
+
+@pytest.fixture
+def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages are timed for a moment alone: what is tested is not who is faster."""
+    monkeypatch.setattr(wholes, "SECONDS", 0.05)
+    monkeypatch.setattr(finals, "SECONDS", 0.02)
+    monkeypatch.setattr(finals, "ROUNDS", 1)
+
+
+@pytest.fixture
+def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is not the untuned Candidate is taken, so that there is something to build and to compare."""
+    monkeypatch.setattr(finals, "LEVEL", 1e9)
+    monkeypatch.setattr(finals, "winner", lambda times: min(1, len(times) - 1))

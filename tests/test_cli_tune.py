@@ -22,7 +22,7 @@ from onnx import helper
 from test_signals import modelc as modelc_in
 
 import modelc
-from modelc import tuning, wholes
+from modelc import tuning
 from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
 from modelc.config import load_config
@@ -35,7 +35,6 @@ from modelc.package import emulator, find_toolchain
 from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.search.population import Space
-from modelc.search.tune import Subject
 from modelc.target import load_target
 
 
@@ -92,15 +91,8 @@ def contents(package: Path) -> dict[str, bytes]:
     return found
 
 
-def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys) -> None:
-
-    def other(self: Subject) -> Candidate:
-        """Whatever is not the untuned Candidate, so that there is something to build and to compare."""
-        return next((c for c, m in self.measured if m.ok and c is not self.untuned), self.untuned)
-
-    monkeypatch.setattr(Subject, "best", property(other))
+def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys, first_finalist_wins) -> None:
     monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
-    monkeypatch.setattr(wholes, "SECONDS", 0.1)
     path = network(tmp_path)
     said = ["--explorer", "random", "--no-database", "--json", "-o", str(tmp_path / "t.modelc")]
     with pytest.raises(SystemExit) as stop:
@@ -257,9 +249,10 @@ def test_compile_takes_what_was_measured_and_rebuilds_from_its_choices(tmp_path:
         shutil.rmtree(tmp_path / "n.modelc")
 
 
-def test_what_brings_nothing_for_the_whole_is_not_taken(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_what_brings_nothing_for_the_whole_is_not_taken(
+    tmp_path: Path, monkeypatch, capsys, first_finalist_wins
+) -> None:
     key, untuned, other = known_to_be_faster(tmp_path)
-    monkeypatch.setattr(wholes, "SECONDS", 0.05)
     common = [str(tmp_path / "m.onnx"), "--database", str(tmp_path / "d"), "--json"]
 
     def ran(verb: str, name: str, *more: str) -> dict[str, object]:
@@ -285,6 +278,7 @@ def test_what_brings_nothing_for_the_whole_is_not_taken(tmp_path: Path, monkeypa
         assert taken("t.modelc") == taken("c.modelc") == expected.key != (untuned if gained else other).key
         with Database(tmp_path / "d", write=False) as opened:
             (one,) = opened.wholes()
+        assert one.taken == {key: other.key}
         assert one.tuned_seconds == found["tuned_ms"] / 1e3 and one.untuned_seconds == found["untuned_ms"] / 1e3
         for name in ("t.modelc", "c.modelc"):
             shutil.rmtree(tmp_path / name)

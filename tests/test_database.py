@@ -56,7 +56,8 @@ def made(count: int = 8) -> tuple[Record, ...]:
     )
 
 
-WHOLE = Whole("a" * 64, CONDITIONS.target, CONDITIONS.version, 2e-3, 1e-3, time.time())
+TAKEN = {TASK.hash: made()[1].key}
+WHOLE = Whole("a" * 64, CONDITIONS.target, CONDITIONS.version, TAKEN, 2e-3, 1e-3, time.time())
 
 
 def filled(path: Path) -> Path:
@@ -93,7 +94,7 @@ def test_the_latest_time_of_a_whole_counts(tmp_path: Path) -> None:
     with Database(filled(tmp_path / "d")) as database:
         assert list(database.wholes()) == [WHOLE] and WHOLE.gained and not list(database.wholes("b" * 64))
         database.settle(later, earlier)
-        assert list(database.wholes(WHOLE.choice)) == [later] and not later.gained
+        assert list(database.wholes(WHOLE.network)) == [later] and not later.gained
         database.prune(failed=True)
         assert list(database.wholes()) == [later]
         database.prune(before=later.measured_at + 1)
@@ -286,7 +287,7 @@ HOSTILE = {
     "folder": (Path.mkdir, "it is no file"),
     "fifo": (os.mkfifo, "it is no file"),
     "another program's": (lambda path: run(path, "CREATE TABLE t (x)"), "another program's"),
-    "a later schema": (altered("PRAGMA user_version=3"), "has schema 3"),
+    "a later schema": (altered("PRAGMA user_version=4"), "has schema 4"),
     "trigger": (altered("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM tasks; END"), "its tables are"),
     "view": (altered("ALTER TABLE tasks RENAME TO t", "CREATE VIEW tasks AS SELECT * FROM t"), "its tables are"),
     "damaged": (damaged, "damaged"),
@@ -301,6 +302,7 @@ HOSTILE = {
     "endless": (altered("UPDATE records SET seconds = 9e999"), "seconds of a measurement is inf"),
     "words": (altered("UPDATE records SET threads = 'two'", "UPDATE records SET threads = 1, noise = 'x'"), "noise"),
     "a whole": (altered("UPDATE wholes SET tuned_seconds = 'x'"), "a whole of the database"),
+    "a whole of nothing": (altered("UPDATE wholes SET taken = '[]'"), "taken is no mapping"),
     "no outcome": (altered("UPDATE records SET outcome = 'fine'"), "outcomes"),
 }
 
@@ -327,7 +329,7 @@ def test_the_users_own_is_renamed_where_it_is_damaged(tmp_path: Path, monkeypatc
         default_place().parent.mkdir(exist_ok=True)
         default_place().write_text(f"{number}")
         database, note = database_for(True, write=True)
-        aside = default_place().with_name(f"records-2.sqlite.damaged-{number}")
+        aside = default_place().with_name(f"records-3.sqlite.damaged-{number}")
         assert aside.name in note and aside.read_text() == f"{number}"
         with database:
             assert not list(database.records())

@@ -52,6 +52,7 @@ ROOMS = (  # from the top
     "wholes",
     "alternatives",
     "networks",
+    "finals",
     "outcome",
     "session",
     "tuning",

@@ -17,7 +17,6 @@ import test_cli_tune
 from test_measure import CONV, QUICK, TASKS, several
 from three_ways import host_target, started, task_of
 
-from modelc import wholes
 from modelc.cli import main
 from modelc.database import Database
 from modelc.errors import ConfigError, ModelcError, ToolchainError, Unmeasurable
@@ -273,10 +272,9 @@ def test_how_boards_are_named(text: str, fine: Board | None) -> None:
             Board.parse(text)
 
 
-def test_tune_on_a_board_goes_on_where_it_vanished(here: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_tune_on_a_board_goes_on_where_it_vanished(here: Path, tmp_path: Path, monkeypatch, capsys, in_brief) -> None:
     monkeypatch.setattr(ssh, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(ssh, "WAITED", 0.1)
-    monkeypatch.setattr(wholes, "SECONDS", 0.1)
     path, database = test_cli_tune.network(tmp_path, (200, 336)), tmp_path / "d"
     said = ["--target", "native", "--runner", "ssh://board", "--explorer", "random", "--database", str(database)]
 

@@ -11,7 +11,6 @@ import pytest
 import test_pipeline_model as small
 from onnx import helper
 
-from modelc import wholes
 from modelc.choices import read_choices_file
 from modelc.cli import main
 from modelc.database import Database
@@ -58,8 +57,7 @@ def tune(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[st
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_models_that_share_a_task_tune_it_once(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(wholes, "SECONDS", 0.05)
+def test_models_that_share_a_task_tune_it_once(tmp_path: Path, capsys, in_brief) -> None:
     models, out, own = networks(tmp_path), tmp_path / "out", tmp_path / "own.py"
     more = "--dim", "rows=17", "--database", tmp_path / "d", "-o", out, "--objective", f"{own}:worst"
     *rounds, a, b = tune(capsys, *models, "--budget", 20, *more)
@@ -81,8 +79,7 @@ def test_models_that_share_a_task_tune_it_once(tmp_path: Path, monkeypatch, caps
     assert all(one["verification"]["passed"] and one["ort_ms"] > 0 for one in (a, b))
 
 
-def test_a_goal_that_is_met_needs_no_measurement(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(wholes, "SECONDS", 0.05)
+def test_a_goal_that_is_met_needs_no_measurement(tmp_path: Path, capsys, in_brief) -> None:
     models, more = networks(tmp_path), ("--no-database", "-o", tmp_path / "a.modelc")
     (found,) = tune(capsys, models[0], "--objective", "targets", "--goal", 1e6, *more)
     assert (found["ended"], found["measurements"], found["tuned"]) == ("nothing left", 0, False)

@@ -1,9 +1,9 @@
 """Records as JSON lines, out and in. What comes in is not trusted: every line is checked, and all are taken or none.
 
-{"modelc_records": 2}
+{"modelc_records": 3}
 {"task": "60df04c10275ed4d", "text": "task task(b0, b1) -> ..."}        before the first record of that Task
 {"record": {"task": "60df04c10275ed4d", "target": ..., "candidate": {...}, "measurement": {...}, ...}}
-{"whole": {"choice": ..., "untuned_seconds": ..., "tuned_seconds": ..., ...}}
+{"whole": {"network": ..., "taken": {...}, "untuned_seconds": ..., "tuned_seconds": ..., ...}}
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modelc.database.store import Database, checked_task
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 
-FORMAT = 2
+FORMAT = 3
 LONGEST_LINE = 4 * LONGEST  # bytes
 
 

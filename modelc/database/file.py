@@ -18,7 +18,7 @@ from urllib.parse import quote
 from modelc.errors import DatabaseError
 from modelc.scratch import beside
 
-SCHEMA = 2
+SCHEMA = 3
 APPLICATION = 0x6D6F6463  # in the file's header: "modc"
 PATIENCE = 20.0  # seconds that another process may hold the lock
 LARGEST = 16 << 30  # bytes
@@ -35,8 +35,8 @@ STATEMENTS = (
  UNIQUE (task, target, version, threads, constants, policy, key, measured_at))""",
     "CREATE INDEX records_of ON records (target, version)",
     """CREATE TABLE wholes (
- choice TEXT PRIMARY KEY, target TEXT NOT NULL, version TEXT NOT NULL, untuned_seconds REAL NOT NULL,
- tuned_seconds REAL NOT NULL, measured_at REAL NOT NULL)""",
+ network TEXT PRIMARY KEY, target TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL,
+ untuned_seconds REAL NOT NULL, tuned_seconds REAL NOT NULL, measured_at REAL NOT NULL)""",
 )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modelc.database.compare import fastest
+from modelc.database.compare import comparable, fastest
 from modelc.database.record import Conditions, constants_in
 from modelc.database.store import Database
 from modelc.database.version import code_version
-from modelc.database.whole import Whole, choice_of
+from modelc.database.whole import Whole, network_of
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
+from modelc.measure.measurement import Measurement
 from modelc.policy import Policy
 from modelc.target import Target
 
@@ -32,7 +33,7 @@ class Recorded:
     def candidate(self, task: Task, policy: Policy, cold_bytes: int) -> Candidate | None:
         """The fastest that `policy` allows for a Task in a network whose parameters take `cold_bytes`, if it is known
         to be faster than what construction gave. Raises DatabaseError."""
-        conditions = Conditions.of(task, self.target, code_version(self.target), self.threads, cold_bytes, policy)
+        conditions = self._conditions(task, policy, cold_bytes)
         self.others[task.hash] = self.database.others(task.hash, conditions)
         best = fastest(list(self.database.records(task.hash, conditions)))
         if best is None:
@@ -46,32 +47,51 @@ class Recorded:
         found = {key: self.candidate(task, policy, cold_bytes) for key, task in tasks.items()}
         return {key: one for key, one in found.items() if one is not None}
 
+    def measured(
+        self, task: Task, untuned: Candidate, policy: Policy, cold_bytes: int
+    ) -> list[tuple[Candidate, Measurement]]:
+        """What is known of a Task's Candidates, as if by turns with the `untuned` one."""
+        conditions = self._conditions(task, policy, cold_bytes)
+        known = comparable(list(self.database.records(task.hash, conditions)), untuned.key)
+        return [(self.database.candidate(record), measurement) for record, measurement in known.values()]
+
     def take(self, tasks: Mapping[str, Task], occurrences: Mapping[str, int], policy: Policy, cold_bytes: int) -> None:
-        """Looks at the Tasks of a network. Where all that was found for them is known to bring nothing for the whole,
-        none of it is taken."""
+        """Looks at the Tasks of a network. Of one that was tuned to the end, what it took then is taken; of another,
+        what is fastest for each Task by itself."""
         found = self.look(tasks, policy, cold_bytes)
-        choice = self.choice(found, occurrences, policy, cold_bytes)
-        known = next(self.database.wholes(choice), None) if found else None
-        if known is not None and not known.gained:
-            for key in found:
-                del self.candidates[key]
+        network = self.network(occurrences, policy, cold_bytes)
+        known = next(self.database.wholes(network), None)
+        if known is None:
+            return
+        self.candidates.clear()
+        if known.gained:
+            for key in known.taken.keys() & tasks.keys():
+                self._take(key, known.taken[key], self._conditions(tasks[key], policy, cold_bytes))
+        elif found:
             self.note = (
                 f"what was measured to be faster for {len(found)} tasks is not taken: together they took "
                 f"{1e3 * known.tuned_seconds:.3f} ms, and {1e3 * known.untuned_seconds:.3f} ms without, by turns"
             )
 
-    def choice(
-        self, found: Mapping[str, Candidate], occurrences: Mapping[str, int], policy: Policy, cold_bytes: int
-    ) -> str:
-        """By which a Whole is known that is made of what was `found`."""
-        keys = {key: candidate.key for key, candidate in found.items()}
-        where = constants_in(self.target, cold_bytes)
-        version = code_version(self.target)
-        return choice_of(occurrences, keys, self.target.key, version, self.threads, where, policy)
+    def _take(self, task: str, key: str, conditions: Conditions) -> None:
+        """The Candidate of that key, where a record of it is still there."""
+        record = next((one for one in self.database.records(task, conditions) if one.key == key), None)
+        if record is not None:
+            self.candidates[task] = self.database.candidate(record)
 
-    def settle(self, choice: str, untuned_seconds: float, tuned_seconds: float) -> Whole:
-        """Writes down what a whole took beside the one without."""
-        version = code_version(self.target)
-        whole = Whole.of(choice, self.target.key, version, untuned_seconds, tuned_seconds)
+    def _conditions(self, task: Task, policy: Policy, cold_bytes: int) -> Conditions:
+        return Conditions.of(task, self.target, code_version(self.target), self.threads, cold_bytes, policy)
+
+    def network(self, occurrences: Mapping[str, int], policy: Policy, cold_bytes: int) -> str:
+        """By which a Whole is known."""
+        where, version = constants_in(self.target, cold_bytes), code_version(self.target)
+        return network_of(occurrences, self.target.key, version, self.threads, where, policy)
+
+    def settle(
+        self, network: str, taken: Mapping[str, Candidate], untuned_seconds: float, tuned_seconds: float
+    ) -> Whole:
+        """Writes down what a network took, and its time beside the one without."""
+        keys, version = {key: one.key for key, one in taken.items()}, code_version(self.target)
+        whole = Whole.of(network, self.target.key, version, keys, untuned_seconds, tuned_seconds)
         self.database.settle(whole)
         return whole

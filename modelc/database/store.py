@@ -27,10 +27,11 @@ COLUMNS = ("task", *CONDITIONS, "candidate", "key", "untuned", "sketch", "knobs"
 _INSERT = f"INSERT OR IGNORE INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _SELECT = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "candidate" else name for name in COLUMNS)
 WHOLE = tuple(one.name for one in fields(Whole))
+_WHOLES = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "taken" else name for name in WHOLE)
 _LATER = ", ".join(f"{name} = excluded.{name}" for name in WHOLE)
 _SETTLE = (
     f"INSERT INTO wholes ({', '.join(WHOLE)}) VALUES ({', '.join('?' * len(WHOLE))}) "
-    f"ON CONFLICT (choice) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at"
+    f"ON CONFLICT (network) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at"
 )
 
 
@@ -84,14 +85,13 @@ class Database:
         return self._connection.total_changes - before
 
     def settle(self, *found: Whole) -> None:
-        """Adds what wholes took; the latest time of each counts."""
+        """Adds what networks have taken; the latest of each counts."""
         with self.changing():
             self.put_wholes(found)
 
     def put_wholes(self, found: Sequence[Whole]) -> None:
         """The same within changing()."""
-        rows = ([getattr(one, name) for name in WHOLE] for one in found)
-        self._connection.executemany(_SETTLE, rows)
+        self._connection.executemany(_SETTLE, map(_whole_row, found))
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -164,16 +164,19 @@ class Database:
                 yield str(key)
 
     def wholes(
-        self, choice: str | None = None, target: str | None = None, version: str | None = None
+        self, network: str | None = None, target: str | None = None, version: str | None = None
     ) -> Iterator[Whole]:
-        """Of one choice_of(), of a target, of a version."""
-        where = {"choice": choice, "target": target, "version": version}
+        """Of one network_of(), of a target, of a version."""
+        where = {"network": network, "target": target, "version": version}
         clause, values = _where({name: value for name, value in where.items() if value is not None})
         with explaining(self.path):
-            rows = self._connection.execute(f"SELECT {', '.join(WHOLE)} FROM wholes{clause} ORDER BY choice", values)
+            rows = self._connection.execute(f"SELECT {_WHOLES} FROM wholes{clause} ORDER BY network", values)
             for row in rows:
                 try:
-                    yield Whole.from_json(dict(zip(WHOLE, row, strict=True)))
+                    data = dict(zip(WHOLE, row, strict=True))
+                    if not isinstance(data["taken"], str) or len(data["taken"]) > LONGEST:
+                        raise ValueError(f"its taken is no text of at most {LONGEST} characters")
+                    yield Whole.from_json(data | {"taken": parsed(data["taken"])})
                 except ValueError as wrong:
                     raise Damaged(f"a whole of the database {self.path} is none: {str(wrong)[:300]}; {SAY}") from None
 
@@ -277,6 +280,11 @@ def _row(record: Record) -> tuple[object, ...]:
     knobs = json.dumps(dict(record.knobs), separators=(",", ":"))
     point = record.untuned, record.sketch, knobs
     return (record.task, *conditions, record.text, record.key, *point, *measurement, record.measured_at)
+
+
+def _whole_row(whole: Whole) -> list[object]:
+    data = whole.to_json()
+    return [json.dumps(data[name], separators=(",", ":")) if name == "taken" else data[name] for name in WHOLE]
 
 
 def _where(given: Mapping[str, object]) -> tuple[str, list[object]]:

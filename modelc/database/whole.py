@@ -1,5 +1,5 @@
-"""A Whole: a network with the Candidates that measuring found for its Tasks, timed beside the one without. What each
-Task gains by itself need not be gained together: its neighbours leave other things in the caches."""
+"""A Whole: a network with the Candidates that tuning took for its Tasks, timed beside the one without. What a Task
+gains by itself need not be gained among others: its neighbours leave other things in the caches."""
 
 from __future__ import annotations
 
@@ -12,28 +12,37 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from modelc.database.record import LONGEST_WORD
+from modelc.database.record import HASH, KEY, LONGEST_WORD
 from modelc.policy import Policy
 
 LEAST_GAIN = 0.01  # of the median time, below which a whole has not become faster
-CHOICE = re.compile("[0-9a-f]{64}")
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Whole:
-    """`choice` is choice_of() what was taken; seconds are medians of runs by turns."""
+    """`network` is network_of() it; `taken` says by the Task's hash which Candidate each Task has that is not the
+    untuned one, by its key; seconds are medians of runs by turns."""
 
-    choice: str
+    network: str
     target: str
     version: str
+    taken: Mapping[str, str]
     untuned_seconds: float
     tuned_seconds: float
     measured_at: float
 
     @staticmethod
-    def of(choice: str, target: str, version: str, untuned_seconds: float, tuned_seconds: float) -> Whole:
+    def of(
+        network: str,
+        target: str,
+        version: str,
+        taken: Mapping[str, str],
+        untuned_seconds: float,
+        tuned_seconds: float,
+    ) -> Whole:
         """What was timed now."""
-        return Whole(choice, target, version, untuned_seconds, tuned_seconds, time.time())
+        return Whole(network, target, version, dict(taken), untuned_seconds, tuned_seconds, time.time())
 
     @property
     def gained(self) -> bool:
@@ -48,11 +57,15 @@ class Whole:
         names = [one.name for one in fields(Whole)]
         if not isinstance(data, dict) or set(data) != set(names):
             raise ValueError(f"a whole has {', '.join(names)}")
-        if not isinstance(data["choice"], str) or not CHOICE.fullmatch(data["choice"]):
-            raise ValueError(f"choice is {str(data['choice'])[:80]!r}; expected {CHOICE.pattern}")
+        if not isinstance(data["network"], str) or not DIGEST.fullmatch(data["network"]):
+            raise ValueError(f"network is {str(data['network'])[:80]!r}; expected {DIGEST.pattern}")
         for name in ("target", "version"):
             if not isinstance(data[name], str) or len(data[name]) > LONGEST_WORD:
                 raise ValueError(f"{name} is no text of at most {LONGEST_WORD} characters")
+        if not isinstance(taken := data["taken"], dict) or not all(
+            isinstance(key, str) and HASH.fullmatch(task) and KEY.fullmatch(key) for task, key in taken.items()
+        ):
+            raise ValueError(f"taken is no mapping from {HASH.pattern} to {KEY.pattern}")
         for name in ("untuned_seconds", "tuned_seconds", "measured_at"):
             number = data[name]
             if type(number) not in (int, float) or not 0 < number < math.inf:
@@ -65,18 +78,11 @@ def gains(untuned_seconds: float, tuned_seconds: float) -> bool:
     return tuned_seconds < (1 - LEAST_GAIN) * untuned_seconds
 
 
-def choice_of(
-    occurrences: Mapping[str, int],
-    taken: Mapping[str, str],
-    target: str,
-    version: str,
-    threads: int,
-    constants: str,
-    policy: Policy,
+def network_of(
+    occurrences: Mapping[str, int], target: str, version: str, threads: int, constants: str, policy: Policy
 ) -> str:
-    """A digest of a network's Tasks and how often each occurs, of the keys of the Candidates `taken` in place of the
-    untuned ones, and of the conditions under which it runs."""
-    tasks = [(key, occurrences[key], taken.get(key, "")) for key in sorted(occurrences)]
-    allowed = sorted(asdict(policy).items())
-    text = json.dumps([tasks, target, version, threads, constants, allowed])
+    """A digest of a network's Tasks, how often each occurs, and the conditions under which it runs."""
+    text = json.dumps(
+        [sorted(occurrences.items()), target, version, threads, constants, sorted(asdict(policy).items())]
+    )
     return hashlib.sha256(text.encode()).hexdigest()

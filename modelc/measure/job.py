@@ -176,3 +176,8 @@ class Answer:
     noise: float
     repeats: int
     output: bytes
+
+    @property
+    def relative(self) -> float:
+        """The time over the reference's, of a job that has one."""
+        return self.seconds / self.reference_seconds

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from modelc.measure.data import (
 )
 from modelc.measure.job import Part, Region
 
+RECENT, KNOWN = 15, 3  # times of the reference that are remembered; fewer than that say nothing
+DISTURBED = 1.15  # times their median
 POISON = 0xA5  # of bytes that belong to no element
 
 
@@ -47,6 +51,12 @@ class Subject:
     reference_key: str = ""  # of that Candidate
     reference_seconds: float = 0.0  # of late
     best: float = math.inf  # over the reference's seconds
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # seconds of the reference
+
+    def disturbed(self, reference_seconds: float) -> bool:
+        """Whether the reference took much longer than it does: then something else kept the machine busy, by which
+        kernels suffer unequally."""
+        return len(self.recent) >= KNOWN and reference_seconds > DISTURBED * median(self.recent)
 
     @cached_property
     def alike(self) -> list[list[str]]:

@@ -208,12 +208,16 @@ class Model:
         self.profile_start()
         for _ in range(repeat):
             self.run(inputs)
-        self._call("modelc_profile_stop")
+        self.profile_stop()
         return self.profile_read(index)
 
     def profile_start(self) -> None:
         """From now on runs accumulate what each step takes, from zero on."""
         self._call("modelc_profile_start")
+
+    def profile_stop(self) -> None:
+        """Runs accumulate nothing any more; what they have can be read."""
+        self._call("modelc_profile_stop")
 
     def profile_read(self, variant: int) -> list[StepProfile]:
         """What each of the variant's steps has taken since profile_start, in order."""

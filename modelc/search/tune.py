@@ -79,18 +79,23 @@ class Subject:
         return own if own is not None and (own.ok or before is None) else before
 
     @property
-    def fastest(self) -> tuple[Candidate, Measurement] | None:
-        """The fastest Candidate, on the scale of what is known of the untuned one."""
+    def compared(self) -> list[tuple[Candidate, Measurement]]:
+        """The Candidates that work, on the scale of what is known of the untuned one."""
         known = self.known
         if known is None or not known.ok:
-            good = self.measured
+            found = self.measured
         elif any(m is known for _, m in self.earlier):  # in this session it is not measured, or failed
-            good = list(self.earlier)
+            found = list(self.earlier)
         else:
             unit, reference = known.seconds, known.reference_seconds
             scaled = ((c, replace(m, seconds=m.relative * unit, reference_seconds=reference)) for c, m in self.earlier)
-            good = [*self.measured, *scaled]
-        return min((one for one in good if one[1].ok), key=lambda one: one[1].relative, default=None)
+            found = [*self.measured, *scaled]
+        return [one for one in found if one[1].ok]
+
+    @property
+    def fastest(self) -> tuple[Candidate, Measurement] | None:
+        """The fastest of them."""
+        return min(self.compared, key=lambda one: one[1].relative, default=None)
 
     @property
     def best(self) -> Candidate:

@@ -67,6 +67,12 @@ class Engine:
         times: list[float] = self._ask("time", seconds=seconds)["ms"]
         return times
 
+    def steps(self, seconds: float, variant: int) -> list[float]:
+        """Milliseconds that each step of a package takes in a run on the inputs of the last `run`, which fit a
+        variant."""
+        times: list[float] = self._ask("steps", seconds=seconds, variant=variant)["ms"]
+        return times
+
     def count(self) -> None:
         """From now on, `calls` says how often each step of a package was called."""
         self._ask("count")

@@ -5,6 +5,7 @@
     {"count": {}}                         from now on steps of a package are counted; {}
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
     {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
+    {"steps": {"seconds": 0.5, "variant": 0}}   runs; medians of what each step of a package took; {"ms": [0.3, ...]}
 
 A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
 package that is wrong can crash, and because engines that are compared must not share threads and caches of allocations.
@@ -128,6 +129,19 @@ def timed(run: Run, inputs: Arrays, seconds: float) -> list[float]:
     return times
 
 
+def steps_timed(package: runtime.Model, inputs: Arrays, seconds: float, variant: int) -> list[float]:
+    """Milliseconds that each step takes in a run, all its calls together: medians of runs until `seconds` are over."""
+    package.profile_start()
+    runs = [[step.seconds for step in package.profile_read(variant)]]
+    end = time.perf_counter() + seconds
+    while len(runs) < 2 or time.perf_counter() < end:
+        package.run(inputs)
+        runs.append([step.seconds for step in package.profile_read(variant)])
+    package.profile_stop()
+    found: list[float] = np.median(np.diff(np.array(runs), axis=0), axis=0).tolist()
+    return [1e3 * one for one in found]
+
+
 def end_with_parent() -> None:
     """A thread that waits until the parent has ended or closed its end of the pipe, and then ends this process without
     asking the engines' threads, which may be in the middle of a run that never ends."""
@@ -162,6 +176,9 @@ def serve() -> None:
                 write_arrays(given["outputs"], opened.run(inputs))
             elif command == "time":
                 answer["ms"] = timed(opened.run, inputs, given["seconds"])
+            elif command == "steps":
+                assert opened.package is not None
+                answer["ms"] = steps_timed(opened.package, inputs, given["seconds"], given["variant"])
             elif command == "count":
                 assert opened.package is not None
                 opened.package.profile_start()

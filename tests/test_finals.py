@@ -1,0 +1,99 @@
+"""The finals of tuning: who is surely faster among others, and which measurements are done again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli_tune import network
+from test_measure import CONV, QUICK, several
+from three_ways import host_target, started
+
+import modelc
+from modelc import finals
+from modelc.choices import read_choices_file
+from modelc.database import whole
+from modelc.measure import Measurement, Measurer
+from modelc.measure.job import Answer, Job
+from modelc.policy import Policy
+from modelc.search.population import Space
+
+RNG = np.random.default_rng(3)
+
+
+def times(ratios: Sequence[float], noise: float, drift: float = 0.0) -> np.ndarray:
+    """Of Candidates so much slower than the first, in 12 turns of a machine that becomes slower."""
+    turns = 1 + drift * np.linspace(0, 1, 12)
+    return np.array(ratios)[:, None] * turns * (1 + noise * RNG.standard_normal((len(ratios), 12)))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "noise", "drift", "wanted"),
+    [
+        ([1, 0.9, 0.95], 0.005, 0.0, 1),
+        ([1, 1.1, 0.9], 0.005, 1.0, 2),
+        ([1, 0.995], 0.0001, 0.0, 0),  # too little to be a gain
+        ([1, 0.97], 0.3, 0.0, 0),  # too little to be known
+        ([1], 0.1, 0.0, 0),
+        ([0, 0, 0], 0.0, 0.0, 0),  # control flow never came to it
+    ],
+)
+def test_the_winner_is_surely_the_fastest(ratios: list[float], noise: float, drift: float, wanted: int) -> None:
+    assert finals.winner(times(ratios, noise, drift)) == wanted
+
+
+def test_who_enters() -> None:
+    space = Space(CONV, host_target(), Policy(), 1)
+    points = (space.individual(row).candidate for row in space.random(64, RNG))
+    candidates = list({one.key: one for one in points}.values())[:9]
+    good = Measurement("ok", "", 1e-3, 0.001, 9, 1e-3)
+    relative = [1.0, 0.7, 1.015, 1.5, 0.9, 0.8, 0.6, 0.95, 0.97]
+    measured = [(c, replace(good, seconds=1e-3 * r)) for c, r in zip(candidates, relative, strict=True)]
+    measured[6] = candidates[6], replace(measured[6][1], outcome="wrong")
+    found = finals.finalists(measured, candidates[0])
+    assert [candidates.index(one) for one in found] == [1, 5, 4, 7, 8, 2]
+    assert [candidates.index(one) for one in finals.finalists(measured, candidates[0], 2)] == [1, 5]
+    assert finals.packages_of(1 << 20) == finals.FINALISTS and finals.packages_of(1 << 40) == 1
+
+
+def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_brief: None) -> None:
+    """The second finalist of every Task that has two: by the numbers of packages, through the package that is made."""
+    seen: list[np.ndarray] = []
+
+    def second(found: np.ndarray) -> int:
+        seen.append(found)
+        return 2 if len(found) > 2 else 0
+
+    monkeypatch.setattr(finals, "LEVEL", 1e9)
+    monkeypatch.setattr(finals, "winner", second)
+    monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
+    found = modelc.tune(network(tmp_path), output=tmp_path / "t.modelc", budget="6", explorer="random", database=False)
+    (one,) = found
+    assert one.tuned and len(seen) == one.changed == 1
+    assert seen[0].shape == (6, finals.SLICES) and (seen[0] > 0).all(), "the untuned one and five others"
+    best = min((m.relative, c.key) for s in one.search.subjects for c, m in s.compared if c is not s.untuned)
+    (taken,) = read_choices_file(tmp_path / "t.modelc").tasks.values()
+    keys = {c.key for s in one.search.subjects for c, _ in s.compared}
+    assert taken.key in keys and taken.key != best[1], json.dumps(sorted(keys))
+
+
+def test_a_busy_machine_and_a_lucky_time_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference takes 1 ms, but for twice while something else runs; and a best time has to come twice."""
+    given = [(1.0, 1.0)] * 4 + [(0.3, 1.5), (0.2, 1.4), (0.9, 1.0)] + [(0.5, 1.0), (0.8, 1.0)] + [(0.85, 1.0)]
+    with Measurer(host_target(), builders=1, effort=QUICK) as measurer:
+        subject, runner = measurer.subject(CONV), measurer.bench._start_runner()
+        first = measurer.measure(subject, [started(CONV, host_target())])[0]
+        assert first.ok
+        real = runner.run
+
+        def run(name: str, job: Job) -> Answer:
+            relative, reference = given.pop(0)
+            return replace(real(name, job), seconds=1e-3 * relative * reference, reference_seconds=1e-3 * reference)
+
+        monkeypatch.setattr(runner, "run", run)
+        found = measurer.measure(subject, several(6))
+    assert [round(one.relative, 3) for one in found if one.ok] == [1.0, 1.0, 1.0, 1.0, 0.9, 0.85] and not given
