@@ -582,19 +582,6 @@ def test_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     assert place in str(error.value)
 
 
-def test_a_branch_that_takes_or_gives_it_is_refused(tmp_path: Path) -> None:
-    def branch(op: str, x: str, name: str) -> onnx.GraphProto:
-        out = helper.make_tensor_value_info(name, I, None)
-        return helper.make_graph([N(op, [x], [name])], name, [], [out])
-
-    for op, x in (("Identity", "nz"), ("NonZero", "x")):
-        both = {"then_branch": branch(op, x, "a"), "else_branch": branch(op, x, "b")}
-        test = [N("ReduceMax", ["s"], ["top"], keepdims=0), N("Greater", ["top", "half"], ["go"])]
-        case = rows([*test, N("If", ["go"], ["y"], **both)], "y")
-        with pytest.raises(ModelError, match=r"node 'If_\d+' \(If\): dimension 1 of"):
-            import_model(saved(case, tmp_path / "m.onnx"))
-
-
 def test_an_index_of_a_row_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
     case = rows([N("Gather", ["r", "at"], ["y"], axis=0)], "y", at=ints(3))
     modelc.compile(saved(case, tmp_path / "m.onnx"), output=tmp_path / "p", database=False, verify=False)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.sizes import refuse
 from modelc.ir.graph import Graph, Node
 
 BRANCHES = ("then_branch", "else_branch")
@@ -39,8 +38,6 @@ def emit_control(
     outputs: Sequence[str] | None = None,
 ) -> None:
     """Adds the Node; what its bodies capture, all of them together, follows `inputs`."""
-    for result in (x for body in bodies for x in body.results if b.sizes.of(x)):
-        raise refuse(node, result, min(b.sizes.of(result)), f"what a run decides about ({op}) gives it")
     shared = list(dict.fromkeys(x for body in bodies for x in body.captured(b)))
     graphs = []
     for k, body in enumerate(bodies, 1 - int((attrs or {}).get("only", 1))):

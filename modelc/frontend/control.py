@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from modelc.errors import ModelError, NotKnown
-from modelc.frontend.bodies import BRANCHES, Body, emit_control
+from modelc.frontend.bodies import BRANCHES, Body
 from modelc.frontend.build import OnnxNode
 from modelc.frontend.importing import Importing, Scope
+from modelc.frontend.merged import emit_if
 from modelc.frontend.structure import captured, ordered
 from modelc.ir.graph import Value
 
@@ -48,7 +49,7 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
             importer.missing |= set(node.outputs)
             return
         importer.notes.append(f"a run that takes it ends with an error: {refusal}")
-        emit_control(importer.builder, node, "If", (condition,), (one,), {"only": 1 - (k == 0), "refusal": refusal})
+        emit_if(b, node, (one,), {"only": 1 - (k == 0), "refusal": refusal})
         return
     then, other = bodies
     if then is None or other is None:
@@ -56,12 +57,12 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
         return
     for output, *both in zip(node.outputs, then.results, other.results, strict=True):
         kinds = [f"{b.value(x).dtype}{list(b.shape(x))}" for x in both]
-        if kinds[0] != kinds[1]:
+        if b.value(both[0]).dtype != b.value(both[1]).dtype or len(b.shape(both[0])) != len(b.shape(both[1])):
             raise node.fail(
-                f"expected branches that give {output!r} the same dtype and shape, found {' and '.join(kinds)}; its "
-                f"condition {condition!r} is known only at run time{b.advice(condition)}"
+                f"expected branches that give {output!r} the same dtype and as many dimensions, found "
+                f"{' and '.join(kinds)}; its condition {condition!r} is known only at run time{b.advice(condition)}"
             )
-    emit_control(importer.builder, node, "If", (condition,), (then, other))
+    emit_if(b, node, (then, other))
 
 
 def body_of(

@@ -41,11 +41,13 @@ def _found(
 
 def _true_places(b: Builder, n: OnnxNode, x: str, output: str) -> str:
     """Where `x` is true, or not zero: [dimensions, places]."""
-    if b.value(x).dtype != "bool":
-        x = b.emit(n, "Cast", (x,), {"to": "bool"})
-    x = masked(b, n, x, range(len(b.shape(x))), False)
-    part = type(n)(n.op, "", n.version, n.name, (x,), (output,), {}, n.source)
-    return _found(b, part, "NonZero", (x,), (1,), {})
+    key = ("true", b.sizes.copies.get(x, x), *sorted(b.sizes.of(x).items()))
+    if key not in b.sizes.made:
+        true = x if b.value(x).dtype == "bool" else b.emit(n, "Cast", (x,), {"to": "bool"})
+        b.sizes.made[key] = (masked(b, n, true, range(len(b.shape(x))), False),)
+    (true,) = b.sizes.made[key]
+    part = type(n)(n.op, "", n.version, n.name, (true,), (output,), {}, n.source)
+    return _found(b, part, "NonZero", (true,), (1,), {})
 
 
 def non_zero(b: Builder, n: OnnxNode) -> None:

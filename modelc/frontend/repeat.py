@@ -13,8 +13,10 @@ import onnx
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.bodies import Body, emit_control
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.carried import Carried, carried, handed_counts
 from modelc.frontend.control import body_of
 from modelc.frontend.importing import Importing, Scope
+from modelc.frontend.sizes import refuse
 from modelc.ir.control import NO_LIMIT
 from modelc.ir.graph import Value
 from modelc.ops.found import ROOM
@@ -51,19 +53,20 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
     yes = b.constant(np.asarray(True), f"{node.name}/condition")
     number = Value(b.fresh(f"{node.name}/number"), "int64", ())
     formals = [i.name for i in graph.input]
-    given = {formals[0]: number}
     kept = _kept(graph, formals[2:], [o.name for o in graph.output][1 : 1 + len(states)])
     known = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
-    for k, x in enumerate(states):
-        if k not in kept and x in importer.sequences:
-            return f"{why}, and it carries a sequence of tensors, whose length has to be known when compiling"
-        if k not in kept:
-            given[formals[2 + k]] = _like(b, node, x, b.shape(x))
-    body = _imported(importer, node, graph, outer, given, known, why)
-    if body is None:
-        return ""
-    carried = [x for k, x in enumerate(states) if k not in kept]
-    results = [x for k, x in enumerate(body.results[1 : 1 + len(states)]) if k not in kept]
+    if any(k not in kept and x in importer.sequences for k, x in enumerate(states)):
+        return f"{why}, and it carries a sequence of tensors, whose length has to be known when compiling"
+    moved = [k for k in range(len(states)) if k not in kept]
+
+    def imported(given: Sequence[Value]) -> Body | None:
+        named = {formals[0]: number} | {formals[2 + k]: x for k, x in zip(moved, given, strict=True)}
+        return _imported(importer, node, graph, outer, named, known, why)
+
+    form = carried(b, node, [states[k] for k in moved], imported, lambda body: [body.results[1 + k] for k in moved])
+    if not isinstance(form, Carried):
+        return f"{why}, and {form}" if form else ""
+    body = form.body
     goes_on = b.data(body.found[0])
     asks = [body.results[0]] if goes_on is None else []
     if goes_on is not None and not goes_on.reshape(-1)[0]:
@@ -79,21 +82,32 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
         return f"{why}, so the length of {', '.join(map(repr, wanted))} is not known when compiling{advice}"
     if not wanted:
         handed = []
-    made = Body(body.nodes, body.given, (*asks, *results, *handed), body.found)
+    made = Body(body.nodes, (number.name, *form.given), (*asks, *form.results, *handed), body.found)
     outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
-    ends = [outputs[k] for k in range(len(states)) if k not in kept] + outputs[len(states) :]
+    begins, ends = list(form.states), [*(outputs[k] for k in moved), *form.counts, *outputs[len(states) :]]
     if counts:
-        carried, made, ends = _counted(b, node, number.name, carried, made, ends, len(asks))
-    problem = _emit(importer, node, runs, carried, (), made, ends, bool(asks), why)
-    if counts and problem is None:
-        b.sizes.bounds[ends[len(carried) - 1]] = runs.limit
+        begins, made, ends = _counted(b, node, number.name, begins, made, ends, len(asks))
+    _emit(b, node, runs, begins, (), made, ends, bool(asks))
+    _give(b, [outputs[k] for k in moved], form)
+    for name, result in zip(outputs[len(states) :], handed, strict=True):
+        if name:
+            b.sizes.give(name, handed_counts(b, node, made, made.given, result))
+    if counts:
+        made_so_many = ends[len(begins) - 1]
+        b.sizes.bounds[made_so_many] = runs.limit
         for name in wanted:
-            b.sizes.give(name, {0: ends[len(carried) - 1]})
-    for k in kept if problem is None else ():
+            b.sizes.give(name, {**b.sizes.of(name), 0: made_so_many})
+    for k in kept:
         if outputs[k]:
             through = OnnxNode("Identity", "", 1, f"{node.name}/{outputs[k]}", (), (outputs[k],), {}, node.source)
             importer.hand(through, outputs[k], states[k])
-    return problem
+    return None
+
+
+def _give(b: Builder, outputs: Sequence[str], form: Carried) -> None:
+    for output, sizes in zip(outputs, form.sizes, strict=True):
+        if output:
+            b.sizes.give(output, sizes)
 
 
 def _most(b: Builder, runs: Runs) -> int:
@@ -139,24 +153,36 @@ def repeated_scan(
     backwards; `handed_out` says the same of its results, whose ranks it is told."""
     b, formals = importer.builder, [i.name for i in graph.input]
     states = list(node.inputs[: len(node.inputs) - len(parts)])
+    for x, axis, _ in parts:
+        if axis in b.sizes.of(x):
+            raise refuse(node, x, axis, "a Scan goes along it")
     along = [_along(b, node, *part) for part in parts]
-    values = [_like(b, node, x, b.shape(x)) for x in states] + [_like(b, node, x, b.shape(x)[1:]) for x in along]
-    body = _imported(importer, node, graph, outer, dict(zip(formals, values, strict=True)), {}, why)
-    if body is None:
-        return ""
     number = Value(b.fresh(f"{node.name}/number"), "int64", ())
-    b.values[number.name] = number
-    body = Body(body.nodes, (number.name, *body.given), body.results, body.found)
-    outputs = list(node.outputs) + [""] * (len(body.results) - len(node.outputs))
-    axes = handed_out([len(b.shape(x)) + 1 for x in body.results[len(states) :]])
-    ends = outputs[: len(states)]
+    elements = [Value(b.fresh(f"{node.name}/{x}"), b.value(x).dtype, b.shape(x)[1:]) for x in along]
+    b.values |= {x.name: x for x in (number, *elements)}
+    for x, element in zip(along, elements, strict=True):
+        b.sizes.give(element.name, {axis - 1: c for axis, c in b.sizes.of(x).items()})
+
+    def imported(given: Sequence[Value]) -> Body | None:
+        named = dict(zip(formals, (*given, *elements), strict=True))
+        return _imported(importer, node, graph, outer, named, {}, why)
+
+    form = carried(b, node, states, imported, lambda body: body.results[: len(states)])
+    if not isinstance(form, Carried):
+        return f"{why}, and {form}" if form else ""
+    body, handed = form.body, form.body.results[len(states) :]
+    given = (number.name, *form.given, *(x.name for x in elements))
+    body = Body(body.nodes, given, (*form.results, *handed), body.found)
+    outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
+    axes = handed_out([len(b.shape(x)) + 1 for x in handed])
     stacked = [b.fresh(f"{name}_stacked") if name else "" for name in outputs[len(states) :]]
     runs = Runs(b.shape(along[0])[0])
-    problem = _emit(importer, node, runs, states, along, body, [*ends, *stacked], False, why)
-    if problem is not None:
-        return problem
-    for name, whole, (axis, back) in zip(outputs[len(states) :], stacked, axes, strict=True):
+    ends = [*outputs[: len(states)], *form.counts, *stacked]
+    _emit(b, node, runs, form.states, along, body, ends, False)
+    _give(b, outputs[: len(states)], form)
+    for name, whole, result, (axis, back) in zip(outputs[len(states) :], stacked, handed, axes, strict=True):
         if name:
+            b.sizes.give(whole, handed_counts(b, node, body, given, result))
             through = OnnxNode("Identity", "", 1, f"{node.name}/{name}", (), (name,), {}, node.source)
             b.bind(through, name, _moved_to(b, node, whole, axis, back))
     return None
@@ -180,7 +206,7 @@ def _imported(
 
 
 def _emit(
-    importer: Importing,
+    b: Builder,
     node: OnnxNode,
     runs: Runs,
     states: Sequence[str],
@@ -188,15 +214,9 @@ def _emit(
     body: Body,
     outputs: Sequence[str],
     asks: bool,
-    why: str,
-) -> str | None:
-    b = importer.builder
-    for x, result in zip(states, body.results[int(asks) :], strict=False):
-        one, two = (f"{b.value(n).dtype}{list(b.shape(n))}" for n in (x, result))
-        if one != two:
-            return f"{why}, and its body takes {one} and gives {two}: what it carries has to keep its shape"
+) -> None:
     if not any(outputs):
-        return None
+        return
     attrs = {
         "counted": int(bool(runs.count)),
         "asked": int(bool(runs.condition)),
@@ -206,13 +226,7 @@ def _emit(
         "limit": runs.limit,
     }
     steering = [x for x in (runs.count, runs.condition) if x]
-    emit_control(importer.builder, node, "Loop", (*steering, *states, *parts), (body,), attrs, outputs)
-    return None
-
-
-def _like(b: Builder, node: OnnxNode, x: str, shape: tuple[int, ...]) -> Value:
-    """What a body is given of `x`: its data is not known."""
-    return Value(b.fresh(f"{node.name}/{x}"), b.value(x).dtype, shape)
+    emit_control(b, node, "Loop", (*steering, *states, *parts), (body,), attrs, outputs)
 
 
 def _kept(graph: onnx.GraphProto, given: Sequence[str], results: Sequence[str]) -> set[int]:
