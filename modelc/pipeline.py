@@ -57,6 +57,7 @@ from modelc.precision import Added, each_rounded, errors_added, narrowing, ways
 from modelc.programs import Partitioning, Programs
 from modelc.result import CompileResult
 from modelc.scratch import TemporaryFolder
+from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
@@ -193,6 +194,7 @@ class Run:
     graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
     parameter_bytes: int = 0  # of the largest of the programs, since partition
     found: Schedules | None = None  # what was found of Tasks, under the policy that it names
+    agreement: Agreement = field(default_factory=Agreement)  # of what was scheduled last
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
@@ -227,6 +229,7 @@ class Run:
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
+            agreement=self.agreement,
             notes=(*spec.notes, *self.notes, *([self.recorded.note] if self.recorded and self.recorded.note else [])),
             report=report,
         )
@@ -279,7 +282,7 @@ class Run:
     def added(self, programs: Programs) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
         wide, every = programs.wide, each_rounded(programs.wide)
-        self.kernels([*wide, *(one for some in every for one in some.values())])
+        self.kernels([*wide, *(one for some in every for one in some.values())], together=False)
 
         def package(program: Program, path: Path) -> Package:
             return write_package(self.spec(programs.only(program), self.kernels([program])), path)
@@ -333,8 +336,9 @@ class Run:
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
 
-    def kernels(self, programs: Sequence[Program]) -> dict[str, Compiled]:
-        """schedule, codegen: every distinct Task once, by its hash."""
+    def kernels(self, programs: Sequence[Program], together: bool = True) -> dict[str, Compiled]:
+        """schedule, codegen: every distinct Task once, by its hash. `together`: the Programs make one package, in which
+        constants are stored once where that costs next to nothing."""
         every: dict[str, Task] = {}
         for program in programs:
             for bound in program.kernels:
@@ -344,6 +348,9 @@ class Run:
             self.recorded.take(canonical, occurrences(programs), self.config.policy, self.parameter_bytes)
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
+            if together and tasks.keys() - (given := self.given).keys():
+                self.agreement = agreed(programs, self.schedules, given)
+                self.schedules.prefer(self.agreement.schedules)
             scheduled = {}
             for key, task in tasks.items():
                 with blaming(place_of(task)):
@@ -356,6 +363,12 @@ class Run:
                 dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
         self.done |= {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
         return {key: self.done[key] for key in every}
+
+    @property
+    def given(self) -> Mapping[str, Candidate]:
+        """What is not open any more, by the Task's hash: what is compiled, was chosen before, or a database says."""
+        recorded = self.recorded.candidates if self.recorded is not None else {}
+        return {**recorded, **self.tasks, **{key: one.candidate for key, one in self.done.items()}}
 
     def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
         """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""

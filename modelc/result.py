@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelc.space.agreement import Agreement
 from modelc.verify import Report
 
 
@@ -16,7 +17,8 @@ class CompileResult:
     distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
     were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
     kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
-    construction; `other_records` of their Tasks were made under other conditions, and left alone."""
+    construction; `other_records` of their Tasks were made under other conditions, and left alone. `agreement` says how
+    many constants are stored once for kernels that would have wanted them otherwise."""
 
     path: Path | None
     target: str
@@ -32,6 +34,7 @@ class CompileResult:
     measured: int = 0
     database: Path | None = None
     other_records: int = 0
+    agreement: Agreement = field(default_factory=Agreement)
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -53,6 +56,7 @@ class CompileResult:
             "constructed_tasks": self.kernels - self.chosen - self.measured,
             "database": None if self.database is None else str(self.database),
             "other_records": self.other_records,
+            "agreement": self.agreement.to_json(),
             "notes": list(self.notes),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }

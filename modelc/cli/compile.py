@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from modelc.cli.output import (
     say,
     size,
 )
+
+if TYPE_CHECKING:
+    from modelc.space.agreement import Agreement
 
 PRECISIONS = ("f32", "bf16", "auto")
 
@@ -119,10 +123,21 @@ def compile_(
                 f"{others} ({result.database})"
             )
         say(f"  arena         {size(result.arena_bytes)}")
-        say(f"  parameters    {size(result.params_bytes)}")
+        say(f"  parameters    {size(result.params_bytes)}{_sharing(result.agreement)}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         for note in (*result.notes, *(result.report.notes if result.report else ())):
             say(f"  note          {note}")
     return 0 if result.report is None or result.report.passed else 1
+
+
+def _sharing(found: Agreement) -> str:
+    """What kernels that read the same constants agreed on."""
+    said = ""
+    if found.constants:
+        said += f"; {found.constants} constants in one form for all kernels, {size(found.saved_bytes)} less"
+        said += f" (at most {max(found.slower):.2%} slower by estimate)"
+    if found.several_bytes:
+        said += f"; {size(found.several_bytes)} beside another form of the same, which other kernels are faster with"
+    return said

@@ -4,7 +4,7 @@ first that its Nest's verifier accepts is taken. Where users' rules propose othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from modelc.errors import InvalidIR
@@ -23,6 +23,7 @@ from modelc.space.sketches.phases import separate
 from modelc.target import Target
 
 DEFAULT = Policy()
+MANY = 1 << 12  # of what is constructed, for who looks for one of a kind
 KEPT = 3  # of what is constructed in one Sketch: the second is for when the first is rejected
 OPTIMISM = 0.9  # of the seconds of what closed forms take: construction seldom comes below
 
@@ -69,6 +70,7 @@ class Schedules:
         self.target, self.policy = target, policy
         self._first: dict[str, float] = {}  # by the Task's hash, as all that follow
         self._ranked: dict[str, tuple[Constructed, ...]] = {}
+        self._preferred: dict[str, Constructed] = {}
 
     def optimistic(self, task: Task) -> float:
         """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,
@@ -86,7 +88,24 @@ class Schedules:
 
     def chosen(self, task: Task) -> Chosen:
         """chosen() of the canonical `task`."""
-        return _first_accepted(task.canonical(), self.target, self.ranked(task))
+        first = self._preferred.get(task.hash)
+        return _first_accepted(task.canonical(), self.target, (*([first] if first else []), *self.ranked(task)))
+
+    def near(self, task: Task, share: float) -> Iterator[Constructed]:
+        """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
+        of that, the best first."""
+        best, canonical = self.ranked(task)[0], task.canonical()
+        every = [constructed(s, self.target.cores, MANY) for s in sketches(canonical, self.target, self.policy)]
+        yield best
+        for one in sorted((one for points in every for one in points), key=lambda one: one.seconds):
+            if one.seconds > (1 + share) * best.seconds:
+                return
+            yield one
+
+    def prefer(self, found: Mapping[str, Constructed]) -> None:
+        """Makes chosen() try these Candidates first, by the Tasks' hashes; what a Task is estimated to take is as
+        before."""
+        self._preferred = dict(found)
 
     def ranked(self, task: Task) -> tuple[Constructed, ...]:
         """ranked() of the canonical `task`."""

@@ -1,11 +1,12 @@
-"""What a Block computes, counted in operations."""
+"""What a Block computes, counted in operations, and what a Task reaches of its buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
-from modelc.ir.block import Block
-from modelc.ir.expr import Expr, Load, Op, children, dtype_of
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of, variables
 
 _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 
@@ -33,3 +34,18 @@ def executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
             if operation.name == "mul" and block.reduction:
                 return dtype_of(operation, dtypes)
     return dtype_of(block.body[0], dtypes)
+
+
+def reached_bytes(task: Task, name: str) -> int:
+    """At the least, of a buffer: every element that is addressed crosses the boundary once."""
+    buffer = task.buffer(name)
+    blocks = [block for block in task.blocks if isinstance(block, Block)]
+    accesses = ((block, load) for block in blocks for load in (*block.writes, *block.reads) if load.buffer == name)
+    elements = sum(_places(block, load) for block, load in accesses)
+    return min(prod(buffer.shape), elements) * DTYPES[buffer.dtype].itemsize
+
+
+def _places(block: Block, load: Load) -> int:
+    """Elements that an access can reach, one for each point of the iterators in its indices."""
+    used = {name for index in load.indices for name in variables(index)}
+    return prod(extent for name, extent in block.ranges.items() if name in used)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DTYPES, Load, variables
-from modelc.space.analysis.work import block_flops
+from modelc.ir.expr import DTYPES
+from modelc.space.analysis.work import block_flops, reached_bytes
 from modelc.target import Target
 
 ALIKE = {"uint8": "int8"}  # dtypes that are multiplied by the same units as another
@@ -25,7 +24,7 @@ def _seconds(task: Task, target: Target, cores: int, cold_bytes: int) -> float:
     if len(blocks) < len(task.blocks):
         return 0.0
     compute = sum(block_flops(b) / (1e9 * cores * _peak(task, b, target)) for b in blocks)
-    moved = {name: _bytes(task, blocks, name) for name in (*task.inputs, *task.outputs)}
+    moved = {name: reached_bytes(task, name) for name in (*task.inputs, *task.outputs)}
     constants = sum(size for name, size in moved.items() if name in task.constants)
     boundary = sum(moved.values()) - constants
     return max(
@@ -42,20 +41,6 @@ def _peak(task: Task, block: Block, target: Target) -> float:
         return target.peak[min(read)]
     wide = all(DTYPES[dtype].itemsize >= 4 for dtype in read)
     return target.peak["float32"] if wide else max(target.peak.values())
-
-
-def _bytes(task: Task, blocks: Iterable[Block], name: str) -> int:
-    """At the least, of a buffer: every element that is addressed crosses the boundary once."""
-    buffer = task.buffer(name)
-    accesses = ((block, load) for block in blocks for load in (*block.writes, *block.reads) if load.buffer == name)
-    elements = sum(_places(block, load) for block, load in accesses)
-    return min(prod(buffer.shape), elements) * DTYPES[buffer.dtype].itemsize
-
-
-def _places(block: Block, load: Load) -> int:
-    """Elements that an access can reach, one for each point of the iterators in its indices."""
-    used = {name for index in load.indices for name in variables(index)}
-    return prod(extent for name, extent in block.ranges.items() if name in used)
 
 
 def _bandwidth(target: Target, size: int, cores: int) -> float:

@@ -20,6 +20,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Op
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, loop_of, span
+from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import moving_seconds, overlapped
 from modelc.space.cost.step import step_cycles
@@ -51,7 +52,7 @@ def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target)
     memory = moving_seconds(moved, target.caches[-1:], target)
     compute = cycles / hertz
     phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at == "root" for b in task.blocks)
-    constants = sum(task.buffer(b).bytes for b in task.constants)
+    constants = sum(reached_bytes(task, b) for b in task.constants)
     busy = np.maximum(compute, memory) + target.cost.beside_share * np.minimum(compute, memory)
     return np.asarray(target.cost.phase_seconds * phases + overlapped(busy, constants, target), np.float64)
 
