@@ -2,10 +2,11 @@
 
     S = Q K       a contraction and its maps (scale, mask)
     P = f(S)      reductions over one iterator of S, and maps: softmax
-    Y = P V       a contraction that reduces over that iterator (without it: Ansor's TBS)
+    Y = P V       a contraction that reduces over that iterator (without it: Ansor's TBS), and its maps
+    R = sum(P)    reductions of rows of P that Y's maps read: what a zero point of V is multiplied with
 
-Told by structure: S is read by P's Pieces alone, and P by Y's alone. The Task computes a tile of whole rows of S at a
-time, so S and P never go through memory; rows that are too long for the cache are left to Tasks of their own.
+Told by structure: S is read by P's Pieces alone, and P by Y's and R's alone. The Task computes a tile of whole rows of
+S at a time, so S and P never go through memory; rows that are too long for the cache are left to Tasks of their own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ def fuse_attention(groups: Groups, cache_bytes: int) -> None:
         rows = _Rows.of(groups, g)
         if rows is None or (scores := _scores(groups, g, rows, cache_bytes)) is None:
             continue
-        values = _values(groups, g, rows)
-        groups.merge([scores, g, *([values] if values is not None else [])])
+        groups.merge([scores, g, *_values(groups, g, rows)])
 
 
 class _Rows:
@@ -62,14 +62,14 @@ class _Rows:
             return None
         return _Rows(leaving[0], shape, dims.pop(), blocks)
 
-    def takes(self, name: str) -> bool:
-        """Whether every Block reads `name` row by row: plainly, the reduced dimension in its place."""
+    def takes(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether every Block reads `name`, of that shape, row by row: plainly, the reduced dimension in its place."""
         for b in self.blocks:
             reduced = {i.name for i in b.reduction}
             for read in b.reads:
                 if read.buffer != name:
                     continue
-                if not _plain(read, b, self.shape) or reduced - {str(read.indices[self.dim])}:
+                if not _plain(read, b, shape) or reduced - {str(read.indices[self.dim])}:
                     return False
                 if not reduced and (_row(read, self.dim) != _row(b.writes[0], self.dim)):
                     return False
@@ -110,7 +110,7 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None
         block = None if other == g else _contraction(groups, other)
         if block is None or groups.leaving(groups.members[other]) != [name]:
             continue
-        if groups.readers[name] - members - set(groups.members[other]) or not rows.takes(name):
+        if groups.readers[name] - members - set(groups.members[other]) or not rows.takes(name, rows.shape):
             continue
         key = block.writes[0].indices[rows.dim]
         beside = [r for r in block.reads if not variables(r) & variables(key)]
@@ -118,7 +118,7 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None
         queries = [i for i in block.spatial if not any(i.name in variables(r) for r in keyed)]
         sample = [i.extent for i in block.iters if any(i.name in variables(r) for r in keyed)]
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
-        keys = prod(sample) // prod(batch) * DTYPES["float32"].itemsize
+        keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
         if keys > KEYS_SHARE * cache_bytes:
             continue
         fits = 2 * TILE_ROWS * rows.shape[rows.dim] * DTYPES["float32"].itemsize <= cache_bytes
@@ -128,25 +128,49 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None
     return None
 
 
-def _values(groups: Groups, g: int, rows: _Rows) -> int | None:
-    """The group of the contraction that alone reads the rows, and reduces over what they are long in."""
+def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
+    """The groups of the contraction that reads the rows, and reduces over what they are long in, and of the reductions
+    of rows that its maps read: all that reads the rows; none of them if anything else does."""
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
+    if rows.result in groups.work.kept:
+        return []
     found = {groups.group[k] for k in readers}
-    if len(found) != 1 or rows.result in groups.work.kept:
-        return None
-    other = found.pop()
-    block = _contraction(groups, other)
-    reading = [b for k in readers for b in groups.pieces[k].blocks if isinstance(b, Block)]
-    reading = [b for b in reading if rows.result in {r.buffer for r in b.reads}]
+    contracting = [other for other in found if _weighed(groups, other, rows)]
+    sums = [other for other in found if other not in contracting]
+    if len(contracting) != 1 or not all(_summed(groups, other, rows, contracting[0]) for other in sums):
+        return []
+    return [*sums, *contracting]
+
+
+def _weighed(groups: Groups, g: int, rows: _Rows) -> bool:
+    """Whether the group is a contraction of the rows, over what they are long in, and its maps."""
+    block = _contraction(groups, g)
+    reading = _reading(groups, g, rows.result)
     if block is None or reading != [block] or len(block.reduction) != 1:
-        return None
+        return False
     reads = [r for r in block.reads if r.buffer == rows.result]
     if len(reads) != 1 or not _plain(reads[0], block, rows.shape):
-        return None
+        return False
     (over,) = block.reduction
     width = [i for i in block.spatial if i.name not in variables(reads[0])]
-    wide = prod(i.extent for i in width) >= LEAST_ROWS
-    return other if wide and reads[0].indices[rows.dim] == Var(over.name) else None
+    return prod(i.extent for i in width) >= LEAST_ROWS and reads[0].indices[rows.dim] == Var(over.name)
+
+
+def _summed(groups: Groups, g: int, rows: _Rows, values: int) -> bool:
+    """Whether the group makes one number of each row, for `values` alone, and of nothing else."""
+    own = _Rows.of(groups, g)
+    if own is None or own.dim != rows.dim or not own.takes(rows.result, rows.shape):
+        return False
+    members = set(groups.members[g])
+    read = {x for k in members for x in groups.pieces[k].reads if groups.writer.get(x) not in members}
+    outside = {groups.group[k] for k in groups.readers[own.result] - members}
+    return read == {rows.result} and outside == {values} and own.result not in groups.work.kept
+
+
+def _reading(groups: Groups, g: int, name: str) -> list[Block]:
+    """The Blocks of the group that read `name`."""
+    blocks = [b for k in groups.members[g] for b in groups.pieces[k].blocks if isinstance(b, Block)]
+    return [b for b in blocks if name in {r.buffer for r in b.reads}]
 
 
 __all__ = ["fuse_attention"]

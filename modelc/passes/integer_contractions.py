@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.graph import Graph, Node
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from modelc.passes.integer_products import product
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     BYTES,
@@ -43,6 +44,7 @@ from modelc.passes.quantized import (
     padded,
     refusal,
     restored,
+    stored,
     stored_as,
     whole_refusal,
 )
@@ -115,6 +117,8 @@ class Integers:
             return None
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
+        if e.data(w.whole) is None:
+            return product(e, x, w, self.units)
         weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
@@ -235,13 +239,6 @@ class Integers:
         scale = e.constant(factor.reshape(-1, *spatial), f"{node.inputs[3]}_scale", "float32")
         real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), scale))
         return e.add("QuantizeLinear", (real, e.constant(np.float32(1), "one", "float32"), node.inputs[7]))
-
-
-def stored(e: Editor, x: str, to: str) -> str:
-    """Bytes as the other kind."""
-    wide = e.add("Cast", (x,), {"to": "int32"})
-    moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
-    return e.add("Cast", (moved,), {"to": to})
 
 
 def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:

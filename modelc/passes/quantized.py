@@ -24,6 +24,7 @@ LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
+LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOST_PADDING = 1.5  # times the channels that are summed
 
 
@@ -88,6 +89,13 @@ def shifted(data: Array, to: str) -> Array:
     """Whole numbers of one kind of byte as the other that stands for the same."""
     moved = data.astype(np.int16) + (SHIFT if to == "uint8" else -SHIFT)
     return moved.astype(DTYPES[to])
+
+
+def stored(e: Editor, x: str, to: str) -> str:
+    """Bytes as the other kind."""
+    wide = e.add("Cast", (x,), {"to": "int32"})
+    moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
+    return e.add("Cast", (moved,), {"to": to})
 
 
 # --- quantized operands -------------------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
-        return "both operands are computed, and instructions for bytes need one that is stored in their order"
+        return product_refusal(e, node, x, w, units)
     weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
         return "weights less their zero points are no int8, by channels in groups"
@@ -190,14 +198,30 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     return None
 
 
+def product_refusal(e: Editor, node: Node, x: Operand, w: Operand, units: Sequence[Multiplied]) -> str | None:
+    """Why a product of two computed operands is not one of whole numbers; None where it can be."""
+    if node.op != "MatMul":
+        return "both operands are computed, and it is no MatMul"
+    if w.axis is not None or w.zero.size > 1 or e.value(w.whole).dtype not in BYTES:
+        return "activations are not bytes with one scale"
+    rows, columns = e.shape(x.whole), e.shape(w.whole)
+    if min(len(rows), len(columns)) < 2 or rows[-2] < LEAST_ROWS:
+        return f"fewer than {LEAST_ROWS} rows do not pay for storing computed columns in an instruction's order"
+    if columns[-1] < LEAST_CHANNELS:
+        return f"an output of fewer than {LEAST_CHANNELS} channels does not fill vectors"
+    if padded(rows[-1], depth_of(e.value(x.whole).dtype, units)) != rows[-1]:
+        return f"{rows[-1]} computed channels are summed, no multiple of what an instruction takes"
+    return "sums do not fit in int32" if 4 * rows[-1] * LARGEST_BYTE * SHIFT > LARGEST_SUM else None
+
+
 def whole_refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     """Why a contraction of whole numbers is not one that an instruction multiplies; None where it can be."""
     a, w = node.inputs[0], node.inputs[3 if node.op.startswith("QLinear") else 1]
     if not units:
         return "the target has no instruction that multiplies bytes and adds to int32"
-    if e.data(w) is None:
-        return "both operands are computed, and instructions for bytes need one that is stored in their order"
     taken = [u.activations for u in units]
+    if e.data(w) is None and (len(node.inputs) > 2 or node.op != "MatMulInteger"):
+        return "both operands are computed, with zero points"
     if node.op.startswith("QLinear") or e.value(w).dtype != WEIGHTS or e.value(a).dtype not in taken:
         return "weights less their zero points are no int8, or what is summed is too little or not by one scale"
     return None

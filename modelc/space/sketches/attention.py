@@ -31,9 +31,10 @@ from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
-from modelc.space.sketches.attention_units import Unit, pack_schedule
+from modelc.space.sketches.attention_units import Unit
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.packing import pack_schedule
 from modelc.space.sketches.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
@@ -53,7 +54,7 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
         own = [*stages]
         ready, units = prepared(task, target, own, allowed)
         roles = roles_of(ready)
-        if roles is not None and all(roles.rows_of(n) in unit.inner for n, unit in units.items()):
+        if roles is not None and all(u.row == 1 or roles.rows_of(n) in u.inner for n, u in units.items()):
             found.append(
                 Attention(roles, target, tuple(own), units, 1 + target.cost.attention_doubt_share if found else 1.0)
             )
@@ -275,7 +276,7 @@ class Attention(Sketch):
         at, scope = ("root", "arena") if inside is None else (f"{roles.root.name}.{inside}", "local")
         unit = self.units.get(reader.name)
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
-            return pack_schedule(self.task, block, unit, self.target, at, scope)
+            return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
         return map_schedule(self.task, block, self.target, at, scope)
 
     def rows(self) -> tuple[Block, ...]:

@@ -17,16 +17,13 @@ from itertools import product
 from math import prod
 
 from modelc.ir.block import Block, Task
-from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC
-from modelc.space.analysis.access import accesses
-from modelc.space.analysis.loops import loop_of
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
 from modelc.space.rules.extend import extendable
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
+from modelc.space.sketches.packing import packed_operand
 from modelc.space.sketches.tensorized import (
     LEAST_EFFICIENCY,
     even_tiles,
@@ -47,12 +44,7 @@ class Unit:
     @cached_property
     def packed(self) -> tuple[Operand, str]:
         """The operand that moves with the columns, and the buffer that it is."""
-        (one,) = [
-            (o, load.buffer)
-            for o in self.match.intrinsic.operands
-            if o != self.match.intrinsic.accumulator and self.vector in variables(load := self.match.operands[o.name])
-        ]
-        return one
+        return packed_operand(self.match, self.vector)
 
     @property
     def lanes(self) -> int:
@@ -194,29 +186,4 @@ def _fits(task: Task, found: Match, vector: str, packed: Collection[str]) -> boo
     return True
 
 
-def pack_schedule(task: Task, pack: Block, unit: Unit, target: Target, at: str, scope: str) -> BlockSchedule:
-    """The loops of the copy `pack` into the order of `unit`'s packed operand: rectangles between what is contiguous
-    where it is read and what is contiguous where it is written."""
-    operand, buffer = unit.packed
-    (access,) = [r for r in unit.match.block.reads if r.buffer == buffer]
-    own = {str(i): pack.writes[0].indices[d] for d, i in enumerate(access.indices)}
-    depth = next(g for g in unit.match.groups if g.reduce)
-    column, step = str(own[unit.vector]), str(own[depth.inner[0]])
-    (read,) = accesses(task, pack)[0]
-    together = operand.digits[-1].extent if operand.digits[-1].iterator == depth.iterator else 1
-    others = [f"{i.name}0" for i in pack.spatial if i.extent > 1 and i.name not in (column, step)]
-    if read.strides[step] == 1:
-        tiles = {column: (unit.lanes,), step: (depth.tile,)}
-        order = [*others, f"{column}0", f"{step}0", f"{step}1", f"{column}1"]
-    else:
-        tiles = {column: (unit.lanes,), step: (together,)}
-        order = [*others, f"{step}0", f"{column}0", f"{column}1", f"{step}1"]
-    tags = {order[-2]: "unroll", order[-1]: "vector"}
-    if at == "root" and pack.points() >= SERIAL_POINTS:
-        counts = {n: pack.ranges[loop_of(n).iterator] // tiles.get(loop_of(n).iterator, (1,))[0] for n in order[:-2]}
-        order = [*parallel_first(order[:-2], counts, target), *order[-2:]]
-        tags[order[0]] = "parallel"
-    return BlockSchedule(at, scope, tiles, tuple(order), tags)
-
-
-__all__ = ["Unit", "pack_schedule", "unit_of"]
+__all__ = ["Unit", "unit_of"]

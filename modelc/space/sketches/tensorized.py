@@ -6,16 +6,19 @@ Block of its own (`result`), which is the intrinsic's too.
 
     conv    ... r0 s0 c0 | w2 o1 | w3 o2 c1     tile registers: rows w3, columns o2, c1 of the reduction at a time
     store            w0 o0       | w1 o1
+
+Constants are stored as the unit reads them; computed operands of which it loads vectors are copied into that order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from modelc.ir.block import Block, Buffer
+from modelc.ir.block import AnyBlock, Block, Buffer
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
@@ -27,8 +30,11 @@ from modelc.space.analysis.match import CannotPack, Match, matches
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
 from modelc.space.cost.step import around_cycles, step_cycles, tile_step_cycles
 from modelc.space.rules.derivation import derive
-from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketches.clean import applied
+from modelc.space.sketches.packing import pack_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
+from modelc.space.sketches.prepare import readers
 from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.space.sketches.vectorized import (
     tile_epilogue,
@@ -39,6 +45,7 @@ from modelc.space.sketches.vectorized import (
 from modelc.target import CostParameters, Intrinsic
 
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
+LEAST_READERS = 8  # rows that read a computed operand, for a copy of it in the intrinsic's order to pay
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 
@@ -49,13 +56,16 @@ def tensorized(tiled: Tiled) -> list[Tiled]:
 
 
 def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
+    packed = frozenset[str]()
+    if any(i.reduce for i in intrinsic.semantics.iters):
+        tiled, packed = _copied(tiled, intrinsic)
     task, anchor = tiled.task, tiled.anchor
     buffers = {b.name: b for b in task.buffers}
-    whole = _fitting(tiled, buffers, intrinsic)
+    whole = _fitting(tiled, buffers, intrinsic, packed)
     if whole is None:
         return None
     cut = intrinsic.cut(even_tiles(whole)) if intrinsic.tiles is not None else intrinsic
-    found = _fitting(tiled, buffers, cut)
+    found = _fitting(tiled, buffers, cut, packed)
     if found is None or found.efficiency < LEAST_EFFICIENCY or any(ragged(found, it) for it in exact(cut)):
         return None
     stages = tiled.stages
@@ -68,20 +78,66 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
         stages = (*stages, store)
     block = task.block(found.block.name)
     assert isinstance(block, Block)
-    unit = IntrinsicUnit(found)
+    unit = IntrinsicUnit(found, packed)
     result = Tiled(task, tiled.target, stages, block, tiled.vector, unit)
     return result if unit.packs(result) else None
 
 
-def _fitting(tiled: Tiled, buffers: Mapping[str, Buffer], intrinsic: Intrinsic) -> Match | None:
-    """The first way round in which operands lie as a unit needs them."""
-    found = matches(tiled.anchor, buffers, intrinsic, tiled.task.constants, fusing=False)
-    return next((one for one in found if _fits(one, tiled)), None)
+def _copied(tiled: Tiled, intrinsic: Intrinsic) -> tuple[Tiled, frozenset[str]]:
+    """`tiled` with computed operands of which vectors are loaded read through copies, which can be stored as the
+    intrinsic reads them, where a number of rows reads them; and what these copies are called."""
+    task, stages, name, packed = tiled.task, [*tiled.stages], tiled.anchor.name, set[str]()
+    if tiled.sliding:
+        return tiled, frozenset()
+    lanes = intrinsic.accumulator.shape[-1]
+    for read in tiled.vectors():
+        buffer = read.load.buffer
+        dims = [d for d, i in enumerate(read.load.indices) if i == Var(tiled.vector)]
+        if buffer in task.constants or not dims or readers(tiled.anchor, read) < LEAST_READERS:
+            continue
+        try:
+            if buffer in task.inputs:
+                task = applied(task, stages, "cache_read", block=name, buffer=buffer)
+                (buffer,) = {b.name for b in task.buffers} - {b.name for b in tiled.task.buffers} - packed
+            whole = -(-task.buffer(buffer).shape[dims[0]] // lanes) * lanes
+            if whole > task.buffer(buffer).shape[dims[0]]:
+                task = applied(task, stages, "extend", buffer=buffer, dim=dims[0], extent=whole)
+        except DoesNotApply:
+            return tiled, frozenset()
+        if not any(_copies(b, buffer) for b in task.blocks):
+            return tiled, frozenset()
+        packed.add(buffer)
+    if not packed:
+        return tiled, frozenset()
+    anchor = plain_block(task, name)
+    return Tiled(task, tiled.target, stages, anchor, tiled.vector, tiled.unit), frozenset(packed)
 
 
-def _fits(found: Match, tiled: Tiled) -> bool:
+def _copies(block: AnyBlock, buffer: str) -> bool:
+    """Whether the Block makes `buffer` by moving elements, or filling up with zeros, each of an iterator of its own."""
+    if not isinstance(block, Block) or [w.buffer for w in block.writes] != [buffer] or block.aggregation != "assign":
+        return False
+    plain = all(isinstance(i, Var) for i in block.writes[0].indices)
+    return plain and not block.where and len(block.reads) == 1
+
+
+def _fitting(
+    tiled: Tiled, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, packed: Collection[str]
+) -> Match | None:
+    """The first way round in which operands lie as a unit needs them, but for constants and what is `packed`, which
+    goes on to the end of the last vector."""
+    free, anchor = {*tiled.task.constants, *packed}, tiled.anchor
+    if packed:
+        lanes = intrinsic.accumulator.shape[-1]
+        ends = {tiled.vector: -(-anchor.ranges[tiled.vector] // lanes) * lanes}
+        anchor = replace(anchor, iters=tuple(replace(i, extent=ends.get(i.name, i.extent)) for i in anchor.iters))
+    found = matches(anchor, buffers, intrinsic, free, fusing=False)
+    return next((one for one in found if _fits(one, tiled, free)), None)
+
+
+def _fits(found: Match, tiled: Tiled, free: Collection[str]) -> bool:
     """Whether the lanes are the vector iterator's, the rows one of a register tile's, what is multiplied lies in a row
-    along the reduction, and everything else is a constant that can be packed."""
+    along the reduction, and everything else can be packed."""
     accumulator = found.intrinsic.accumulator
     lanes, *rows = [found.group(d.iterator) for d in reversed(accumulator.digits)]
     if found.guards or lanes.inner != (tiled.vector,) or len(rows) > 1:
@@ -89,7 +145,7 @@ def _fits(found: Match, tiled: Tiled) -> bool:
     if any(r.inner[0] not in tiled.inside for r in rows):
         return False
     for operand in found.intrinsic.operands:
-        if operand == accumulator or found.operands[operand.name].buffer in tiled.task.constants:
+        if operand == accumulator or found.operands[operand.name].buffer in free:
             continue
         strides = found.strides[operand.name]
         if lanes.iterator in {d.iterator for d in operand.digits} or strides is None:
@@ -145,8 +201,8 @@ def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], found: Match
 class IntrinsicUnit(Unit):
     """An application of the intrinsic of `match`, cut to what the Task can use of its tiles."""
 
-    def __init__(self, match: Match):
-        self.match, self.intrinsic = match, match.intrinsic
+    def __init__(self, match: Match, copied: frozenset[str] = frozenset()):
+        self.match, self.intrinsic, self.copied = match, match.intrinsic, copied
         accumulator = self.intrinsic.accumulator
         self.columns = accumulator.digits[-1].iterator
         self.row = match.group(accumulator.digits[0].iterator) if len(accumulator.digits) > 1 else None
@@ -193,7 +249,7 @@ class IntrinsicUnit(Unit):
             read = next((r for r in tiled.reads if r.load == self.match.operands[operand.name]), None)
             if read is None:
                 continue
-            panels = read.load.buffer in tiled.task.constants
+            panels = read.strides[tiled.vector] != 0
             tile = {tiled.vector: tiled.ranges[tiled.vector]} if panels else {tiled.inside[0]: chunk}
             large = float(self._bytes_of(tiled, operand.name, {**tiled.ranges, **tile})) > tiled.target.caches[0].bytes
             if large and (chunk == rows if panels else chunk > rows and len(tiled.reduction) == 1):
@@ -203,6 +259,11 @@ class IntrinsicUnit(Unit):
     def packing(self, tiled: Tiled, read: Access, knobs: TiledKnobs) -> Layout | None:
         names = [o.name for o in self.applied.operands if self.match.operands[o.name] == read.load]
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
+
+    def copy(self, tiled: Tiled, block: Block, at: str, scope: str) -> BlockSchedule:
+        if block.writes[0].buffer not in self.copied:
+            return super().copy(tiled, block, at, scope)
+        return pack_schedule(tiled.task, block, self.match, tiled.vector, tiled.target, at, scope)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
         """Accumulators are stored where the consumers read them."""

@@ -27,6 +27,7 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import consumers_of, output_strides
 from modelc.target import Intrinsic, Target
 
@@ -61,6 +62,7 @@ class Unit(ABC):
     lanes: int  # of the vector iterator, in one unit
     intrinsic: Intrinsic | None = None  # that a unit applies; None: a unit is a vector
     stores_accumulators = False  # of several rows each: they are taken to memory before the epilogue reads them
+    copied: frozenset[str] = frozenset()  # computed operands that are copies in the order in which a unit reads them
     pipelined = False  # the epilogue of one register tile goes beside the reduction of the next
 
     @property
@@ -94,7 +96,11 @@ class Unit(ABC):
 
     @abstractmethod
     def packing(self, tiled: Tiled, read: Access, knobs: TiledKnobs) -> Layout | None:
-        """How a constant operand is stored; None: as it is."""
+        """How a constant operand, or a copy of a computed one, is stored; None: as it is."""
+
+    def copy(self, tiled: Tiled, block: Block, at: str, scope: str) -> BlockSchedule:
+        """The loops of a Block that makes a padded or packed copy."""
+        return map_schedule(tiled.task, block, tiled.target, at, scope)
 
     @abstractmethod
     def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:

@@ -37,11 +37,12 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     layouts = {w.buffer: x for w in (*anchor.writes, *tiled.result.writes) if (x := tile_layout(tiled, w)) is not None}
     free, prefetch = True, {}
     for read in tiled.reads:
-        if read.strides[v] != 0 and read.load.buffer in tiled.task.constants:
+        constant = read.load.buffer in tiled.task.constants
+        if read.strides[v] != 0 and (constant or read.load.buffer in tiled.unit.copied):
             layout = tiled.unit.packing(tiled, read, knobs)
             if layout is not None:
                 layouts[read.load.buffer] = layout
-                if tiled.unit.prefetches(tiled, macro, tiles):
+                if constant and tiled.unit.prefetches(tiled, macro, tiles):
                     prefetch[read.load.buffer] = f"{v}0"
                 continue
         end = vectors_end(tiled.task, anchor, read, v, tiled.lanes)
@@ -92,17 +93,15 @@ def prologue(
     if read is None:
         return map_schedule(tiled.task, producer, tiled.target), None
     dims = [d for d, i in enumerate(read.load.indices) if i == Var(tiled.vector)]
-    if read.strides[tiled.vector] not in (0, 1) and dims:
+    if buffer not in tiled.unit.copied and read.strides[tiled.vector] not in (0, 1) and dims:
         layout = Layout().then("reorder", *(d for d in range(len(read.load.indices)) if d not in dims), *dims)
     inside = None
     for loop in tiled.moving(read, macro):
         again = copies(read.load, tiled.ranges, macro[: macro.index(loop) + 1], tiles)
         if tiled.sliding or again <= MOST_COPIES:
             inside = loop
-    if inside is None:
-        return map_schedule(tiled.task, producer, tiled.target), layout
-    schedule = map_schedule(tiled.task, producer, tiled.target, f"{tiled.anchor.name}.{inside}", "local")
-    return schedule, layout
+    at, scope = ("root", "arena") if inside is None else (f"{tiled.anchor.name}.{inside}", "local")
+    return tiled.unit.copy(tiled, producer, at, scope), layout
 
 
 def prefetches_rows(
