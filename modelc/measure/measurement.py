@@ -111,12 +111,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Effort:
-    """How exactly candidates are timed."""
+    """How exactly candidates are timed: as far as the search needs it, for the finals decide."""
 
     sample_seconds: float = 1e-3  # a sample repeats calls until it takes so long
     least: int = 5  # samples of each
     most: int = 40
-    noise: float = 0.01  # enough
-    seconds: float = 0.2  # after which there are no more samples than the least
+    noise: float = 0.015  # enough
+    seconds: float = 0.1  # after which there are no more samples than the least
     slower: float = 1.5  # times the best seconds known: such a candidate is timed twice, one of twice as many once
     near: float = 1.05  # times them: one that is surely slower is timed as seldom as can be

@@ -26,6 +26,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target.codegen import llvm_lookup_intrinsic_id
 
+from modelc.codegen.lower.vectors import int32, int64, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
@@ -49,7 +50,7 @@ _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "flo
 
 @dataclass(frozen=True)
 class Place:
-    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int or TIR's int32)."""
+    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int, or TIR's int64)."""
 
     buffer: Any
     base: Any
@@ -69,10 +70,10 @@ def load(operand: Operand, place: Place) -> Any:
     offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in _points(operand)]
     runs = _runs(offsets)
     parts = [
-        tx.BufferLoad(place.buffer, [_at(place, start) if n == 1 else tx.Ramp(_at(place, start), _int(step), n)])
+        tx.BufferLoad(place.buffer, [_at(place, start) if n == 1 else ramp(_at(place, start), step, n)])
         for start, step, n in runs
     ]
-    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [_int(k) for k in range(len(offsets))])
+    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(len(offsets))])
 
 
 def store(operand: Operand, place: Place, value: Any) -> list[Any]:
@@ -80,8 +81,8 @@ def store(operand: Operand, place: Place, value: Any) -> list[Any]:
     offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in _points(operand)]
     result, done = [], 0
     for start, step, n in _runs(offsets):
-        part = value if n == len(offsets) else tx.Shuffle([value], [_int(k) for k in range(done, done + n)])
-        at = _at(place, start) if n == 1 else tx.Ramp(_at(place, start), _int(step), n)
+        part = value if n == len(offsets) else tx.Shuffle([value], [int32(k) for k in range(done, done + n)])
+        at = _at(place, start) if n == 1 else ramp(_at(place, start), step, n)
         result.append(tx.BufferStore(place.buffer, part, [at]))
         done += n
     return result
@@ -93,7 +94,7 @@ def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
     if not found:
         return body
     text = "\n".join(found[name] for name in sorted(found))
-    return tx.AttrStmt(_int(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
+    return tx.AttrStmt(int32(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
 
 
 # --- vectors --------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def _value(code: Code, names: Mapping[str, Any]) -> Any:
     if isinstance(code, Broadcast):
         return tx.Broadcast(_value(code.value, names), code.type.lanes)
     if isinstance(code, Shuffle):
-        return tx.Shuffle([_value(value, names) for value in code.values], [_int(lane) for lane in code.lanes])
+        return tx.Shuffle([_value(value, names) for value in code.values], [int32(lane) for lane in code.lanes])
     if isinstance(code, Binary):
         return _BINARY[code.op](_value(code.left, names), _value(code.right, names))
     assert isinstance(code, Number)
@@ -155,13 +156,7 @@ def _runs(offsets: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _at(place: Place, offset: int) -> Any:
-    if isinstance(place.base, int):
-        return _int(place.base + offset)
-    return place.base if offset == 0 else place.base + _int(offset)
-
-
-def _int(value: int) -> Any:
-    return tx.IntImm("int32", value)
+    return int64(place.base + offset) if isinstance(place.base, int) else moved(place.base, offset)
 
 
 # --- bfloat16 -------------------------------------------------------------------------------------------------------
@@ -216,10 +211,10 @@ def set_up(intrinsic: Intrinsic, shapes: Mapping[int, tuple[int, int]]) -> list[
     tiles = _tiles(intrinsic)
     table = tx.decl_buffer((tiles.table.bytes,), "uint8", "tile_table", scope="local", data_alignment=64)
     stores = [
-        tx.BufferStore(table, tx.IntImm("uint8", byte), [_int(at)])
+        tx.BufferStore(table, tx.IntImm("uint8", byte), [int32(at)])
         for at, byte in enumerate(table_bytes(tiles, shapes))
     ]
-    code = _value(tiles.setup, {"table": tx.address_of(tx.BufferLoad(table, [_int(0)]))})
+    code = _value(tiles.setup, {"table": tx.address_of(tx.BufferLoad(table, [int32(0)]))})
     return [tx.AllocBuffer(table), *stores, tx.Evaluate(code)]
 
 

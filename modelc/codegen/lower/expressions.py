@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx as tx
 
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
-from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, lanes_of, widen
+from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, int64, lanes_of, moved, ramp, sequence, widen
 from modelc.codegen.math.operations import lower_cast, lower_op
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
 from modelc.space.analysis.access import MOST_STEP
+
+Terms = tuple[tuple[Expr, int], ...]  # multiples of loop variables
+
+
+@dataclass
+class OpenLoop:
+    """A loop whose body is being lowered, and the element offsets that are computed once in it, before all else: sums
+    of multiples of its variable and of those around it."""
+
+    name: str
+    named: list[Terms] = field(default_factory=list)
+    statements: list[Any] = field(default_factory=list)
 
 
 class Expressions:
@@ -23,7 +36,8 @@ class Expressions:
     def __init__(self, dtypes: dict[str, str]):
         self.dtypes = dtypes
         self.loop_vars: dict[str, Any] = {}
-        self.sums: dict[tuple[tuple[Expr, int], ...], Any] = {}  # of multiples of the loop variables that there are now
+        self.open_loops: list[OpenLoop] = []  # from the outermost inwards
+        self.sums: dict[Terms, Any] = {}  # all that are named in them
         self.bindings: list[Any] | None = None
         self.rounded = False  # whether what is lowered is rounded to bfloat16 in the end
 
@@ -33,13 +47,13 @@ class Expressions:
             return constant(e), 1
         if isinstance(e, Var):
             index = self.index(e, scope)
-            if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
-                return tx.IntImm("int64", int(index.value)), 1
-            return lower_cast("int64", index, "int32", lanes_of(index)), lanes_of(index)
+            lanes = lanes_of(index)
+            return (index if lanes == 1 else lower_cast("int64", index, "int32", lanes)), lanes
         if isinstance(e, Load):
             return self.load(e, scope)
         if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
-            sides = [self.index(a, scope) for a in e.args]
+            by_lanes = scope.vector is not None and any(scope.vector[0] in variables(a) for a in e.args)
+            sides = [self.index(a, scope, by_lanes) for a in e.args]
             lanes = max(map(lanes_of, sides))
             return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
@@ -149,16 +163,40 @@ class Expressions:
         return Linear(tuple([one for one in form.terms if one[0] != var]), form.constant) if step else form, step
 
     def base_of(self, flat: Linear | Expr, offset: int, scope: Scope) -> Any:
-        """The TIR of an element offset, so many elements further on."""
+        """The TIR of an element offset, so many elements further on. It has 64 bits, as addresses have: LLVM would
+        widen each by itself."""
         if not isinstance(flat, Linear):
             return self.index_of(op("add", flat, offset), scope)
         constant = flat.constant + offset
         if not flat.terms:
-            return int32(constant)
+            return int64(constant)
         known = self.sums.get(flat.terms)
         if known is None:
-            known = self.sums[flat.terms] = self.index_of(Linear(flat.terms, 0).expr(), scope)
-        return known if not constant else known + int32(constant) if constant > 0 else known - int32(-constant)
+            known = self.named_sum(flat.terms, scope)
+        return moved(known, constant)
+
+    def named_sum(self, terms: Terms, scope: Scope) -> Any:
+        """A sum that has its name in the innermost loop that it depends on: TVM would compute it with every access,
+        and LLVM would take long to find that out."""
+        names = {atom.name for atom, _ in terms if isinstance(atom, Var)}
+        loop = next(loop for loop in reversed(self.open_loops) if loop.name in names)
+        var = tx.Var("offset", "int64")
+        loop.statements.append(tx.Bind(var, self.index_of(Linear(terms, 0).expr(), scope)))
+        loop.named.append(terms)
+        self.sums[terms] = var
+        return var
+
+    def inside(self, name: str, body: Callable[[], list[Any]]) -> tuple[Any, Any]:
+        """(the variable of a loop, its body). Each loop has one of its own: TVM keeps facts by variable, so no two may
+        share one."""
+        self.loop_vars[name] = var = tx.Var(name, "int64")
+        loop = OpenLoop(name)
+        self.open_loops.append(loop)
+        made = body()
+        self.open_loops.pop()
+        for terms in loop.named:
+            del self.sums[terms]
+        return var, sequence([*loop.statements, *made])
 
     def is_linear(self, access: Load, scope: Scope) -> bool:
         assert scope.vector is not None
@@ -182,7 +220,7 @@ class Expressions:
             if lanes > 1 and 1 < step <= MOST_STEP:
                 loaded = self.spread(place.buffer, base, step, lanes)
             else:
-                loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else tx.Ramp(base, int32(step), lanes)])
+                loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else ramp(base, step, lanes)])
         if place.region.dtype == "bool":
             loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
         return loaded, lanes
@@ -191,7 +229,7 @@ class Expressions:
         """Every `step`-th element from `base` on, out of whole vectors: the last begins where it ends with what is
         wanted, so that nothing is read beyond."""
         starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
-        vectors = [tx.BufferLoad(buffer, [tx.Ramp(base + int32(s), int32(1), lanes)]) for s in starts]
+        vectors = [tx.BufferLoad(buffer, [ramp(moved(base, s), 1, lanes)]) for s in starts]
         places = [(k * step, min(k * step // lanes, step - 1)) for k in range(lanes)]
         return tx.Shuffle(vectors, [int32(piece * lanes + at - starts[piece]) for at, piece in places])
 
@@ -205,31 +243,35 @@ class Expressions:
             return store_slots(place, number(flat), step or 0, value, lanes)
         assert isinstance(place, Memory)
         base = self.base_of(flat, place.offset, scope)
-        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else tx.Ramp(base, int32(step or 0), lanes)])
+        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else ramp(base, step or 0, lanes)])
 
-    def index(self, e: Expr, scope: Scope) -> Any:
-        """The TIR of an index expression, int32; the vector variable becomes a ramp."""
+    def index(self, e: Expr, scope: Scope, by_lanes: bool = False) -> Any:
+        """The TIR of an index expression; the vector variable becomes a ramp."""
         e = simplify(substitute(e, scope.values), scope.ranges)
-        return self.index_of(e, scope)
+        by_lanes = by_lanes or (scope.vector is not None and scope.vector[0] in variables(e))
+        return self.index_of(e, scope, "int32" if by_lanes else "int64")
 
-    def index_of(self, e: Expr, scope: Scope) -> Any:
+    def index_of(self, e: Expr, scope: Scope, dtype: str = "int64") -> Any:
+        """As numbers of 64 bits, as addresses have: LLVM would widen each by itself, and take long over it; of 32,
+        where a vector is to hold one for each lane."""
         if isinstance(e, Const):
-            return int32(int(e.value))
+            return tx.IntImm(dtype, int(e.value))
         if isinstance(e, Var):
             if scope.vector is not None and e.name == scope.vector[0]:
                 return tx.Ramp(int32(0), int32(1), scope.vector[1])
-            return self.loop_vars[e.name]
+            var = self.loop_vars[e.name]
+            return var if dtype == "int64" else tx.Cast(dtype, var)
         if isinstance(e, Load):
             loaded, _ = self.load(e, scope)
-            return tx.Cast("int32", loaded)
+            return tx.Cast(dtype, loaded)
         if e.name in ("select", "cast", "bits") or OPERATIONS[e.name].result == "bool":
             value, _ = self.value(e, scope)
-            return value if OPERATIONS[e.name].result == "bool" else tx.Cast("int32", value)
+            return value if OPERATIONS[e.name].result == "bool" else tx.Cast(dtype, value)
         if linear(e) is None and any(isinstance(x, Load) for x in walk(e)):
             value, _ = self.value(e, scope)
-            return tx.Cast("int32", value)
-        wide, lanes = [self.index_of(a, scope) for a in e.args], 1
+            return tx.Cast(dtype, value)
+        wide, lanes = [self.index_of(a, scope, dtype) for a in e.args], 1
         if scope.vector is not None and scope.vector[0] in variables(e):
             lanes = max(map(lanes_of, wide))
             wide = [widen(a, lanes_of(a), lanes) for a in wide]
-        return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, "int32", lanes)
+        return INDEX_OPS[e.name](*wide) if e.name in INDEX_OPS else lower_op(e.name, wide, dtype, lanes)

@@ -56,7 +56,7 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.lower.vectors import constant, halved, int32, sequence, widen
+from modelc.codegen.lower.vectors import constant, halved, int32, int64, sequence, widen
 from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
@@ -145,10 +145,10 @@ class _Lowering(Expressions):
         with importing() as functions:
             if isinstance(first, Loop) and first.tag == "parallel":
                 extent = first.extent
-                self.loop_vars[first.var] = var = tx.Var(first.var, "int32")
-                self.sums.clear()
-                inner = self.block(first.body, bind(scope, first.var, Var(first.var), extent))
-                code = [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, sequence(inner))]
+                inner = bind(scope, first.var, Var(first.var), extent)
+                var, inside = self.inside(first.var, lambda: self.block(first.body, inner))
+                first_one, count = (tx.Cast("int64", x) for x in (begin, end - begin))
+                code = [tx.For(var, first_one, count, tx.ForKind.SERIAL, inside)]
             else:
                 extent, code = 1, self.block(self.body, scope)
         if self.open is not None:
@@ -164,19 +164,17 @@ class _Lowering(Expressions):
         write, for which the line has to be ours."""
         place = scope.storage[stmt.access.buffer]
         assert isinstance(place, Memory)
-        at = self.index_of(op("add", self.flat(stmt.access, scope), place.offset), scope)
+        form = self.form(stmt.access, scope)
+        at = self.base_of(self.flat(stmt.access, scope) if form is None else form, place.offset, scope)
         address = tx.address_of(tx.BufferLoad(place.buffer, [at]))
         kind = (int32(1), int32(3)) if stmt.write else (int32(0), int32(2))
         return tx.Evaluate(tx.call_llvm_intrin("void", "llvm.prefetch", address, *kind, int32(1)))
 
     def serial(self, name: str, extent: int, body: Callable[[], list[Any]]) -> Any:
-        """A loop with a variable of its own: TVM keeps facts by variable, so no two loops may share one."""
-        self.loop_vars[name] = var = tx.Var(name, "int32")
-        self.sums.clear()
         self.forget()
-        inside = sequence(body())
+        var, inside = self.inside(name, body)
         self.forget()
-        return tx.For(var, int32(0), int32(extent), tx.ForKind.SERIAL, inside)
+        return tx.For(var, int64(0), int64(extent), tx.ForKind.SERIAL, inside)
 
     def forget(self) -> None:
         """The end of a straight line of code: what tile registers hold is not known any more."""

@@ -20,7 +20,7 @@ from tvm import tirx as tx
 from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.leaves import lane_step
 from modelc.codegen.lower.places import Memory, Scope, bind, stored_dtype
-from modelc.codegen.lower.vectors import int32
+from modelc.codegen.lower.vectors import int32, ramp
 from modelc.ir.affine import simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, op, substitute
 from modelc.ir.nest import Leaf, Loop
@@ -83,7 +83,7 @@ def crossed(code: Expressions, loop: Loop, scope: Scope) -> list[Any] | None:
         """A vector stored from column `k` on."""
         at = bind(bind(scope, loop.var, Const(k), 1), inner.var, Const(0), 1)
         base = code.index_of(op("add", code.flat(write, at), place.offset), at)
-        return tx.BufferStore(place.buffer, value, [tx.Ramp(base, int32(1), lanes)])
+        return tx.BufferStore(place.buffer, value, [ramp(base, 1, lanes)])
 
     def stores() -> list[Any]:
         rows = [code.value(leaf.body[0], row(k))[0] for k in range(inner.extent)]

@@ -41,6 +41,21 @@ def int32(value: int) -> Any:
     return tx.IntImm("int32", value)
 
 
+@lru_cache(maxsize=65536)
+def int64(value: int) -> Any:
+    return tx.IntImm("int64", value)
+
+
+def moved(base: Any, by: int) -> Any:
+    """An element offset so many elements further on."""
+    return tx.Add(base, int64(by)) if by else base
+
+
+def ramp(base: Any, step: int, lanes: int) -> Any:
+    """The element offsets of a vector."""
+    return tx.Ramp(base, int64(step), lanes)
+
+
 def constant(e: Const) -> Any:
     if e.dtype == "bool":
         return tx.IntImm("bool", int(e.value))
