@@ -62,13 +62,15 @@ class TuneSettings:
 class Inputs:
     """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
     (a number, true or false, a list of them, the path of a .npy file) for inputs; outputs that inputs become after a
-    run; dimensions along which inputs may be shorter, and what they are filled up with if not with zeros."""
+    run; dimensions along which inputs may be shorter, and what they are filled up with if not with zeros; the most that
+    values can be which sizes are made of."""
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     pad_dims: tuple[str, ...] = ()
     pad_values: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Config:
                 "states": dict(self.inputs.states),
                 "pad_dims": list(self.inputs.pad_dims),
                 "pad_values": dict(self.inputs.pad_values),
+                **({"bounds": dict(self.inputs.bounds)} if self.inputs.bounds else {}),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -195,10 +198,11 @@ def _inputs(tree: Any, source: str) -> Inputs:
             "states": {},
             "pad_dims": [],
             "pad_values": {},
+            "bounds": {},
             **tree,
         }  # configurations, and choices, of before lack them
-    section = _section(tree, source, "inputs", ("dims", "constants", "states", "pad_dims", "pad_values"))
-    for key in ("dims", "constants", "states", "pad_values"):
+    section = _section(tree, source, "inputs", ("dims", "constants", "states", "pad_dims", "pad_values", "bounds"))
+    for key in ("dims", "constants", "states", "pad_values", "bounds"):
         if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
             raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
     dims = {}
@@ -225,7 +229,11 @@ def _inputs(tree: Any, source: str) -> Inputs:
     for name, value in section["pad_values"].items():
         if not isinstance(value, int | float):
             raise ConfigError(f"{source}: inputs.pad_values.{name} is {shown(value)}; expected a number")
-    return Inputs(dims, section["constants"], section["states"], tuple(dict.fromkeys(padded)), section["pad_values"])
+    for name, value in section["bounds"].items():
+        if type(value) is not int or not 0 < value < 1 << 31:
+            raise ConfigError(f"{source}: inputs.bounds.{name} is {shown(value)}; expected a whole number from 1")
+    kept = tuple(dict.fromkeys(padded))
+    return Inputs(dims, section["constants"], section["states"], kept, section["pad_values"], section["bounds"])
 
 
 def check_precision(value: Any, place: str) -> str:

@@ -25,8 +25,9 @@ def inspect(
     constants: Mapping[str, Given] | None = None,
 ) -> dict[str, Any]:
     """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
-    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, and each
-    node that cannot be compiled with the reason, all after what `shapes`, `dims` and `constants` fix, as of compile."""
+    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, sizes that
+    data decides, and each node that cannot be compiled with the reason, all after what `shapes`, `dims` and
+    `constants` fix, as of compile."""
     place = Path(path)
     folder = os.path.isdir(place)
     with blaming(f"{'package' if folder else 'model'} {place}"):
@@ -58,6 +59,7 @@ def _model(
         **summary(model),
         "free": free_flags(given),
         "steering": [asdict(one) for one in uses.steering()],
+        "sizes": [dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded()],
         "states": [_state(one) for one in state_candidates(model.graph)],
         "supported": not lacking,
         "unsupported": lacking,

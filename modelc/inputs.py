@@ -25,8 +25,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Flags:
-    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant; --state, --pad-dim and
-    --pad-value."""
+    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant; --state, --pad-dim,
+    --pad-value and --bound."""
 
     shapes: tuple[Shapes, ...] = ()
     dims: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
@@ -34,19 +34,21 @@ class Flags:
     states: Mapping[str, str] = field(default_factory=dict)
     pad_dims: tuple[str, ...] = ()
     pad_values: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
     def over(self, inputs: Inputs) -> Flags:
         """These flags with the configuration's in place of those that are not given."""
         return replace(self, dims={**inputs.dims, **self.dims}, constants={**inputs.constants, **self.constants})
 
     def kept(self, config: Config) -> Config:
-        """The configuration with more states and padded dimensions, and other numbers to fill inputs up with."""
+        """The configuration with more states, padded dimensions, bounds, and other numbers to fill inputs up with."""
         known = config.inputs
         added = replace(
             known,
             states={**known.states, **self.states},
             pad_dims=tuple(dict.fromkeys((*known.pad_dims, *self.pad_dims))),
             pad_values={**known.pad_values, **self.pad_values},
+            bounds={**known.bounds, **self.bounds},
         )
         return replace(config, inputs=added)
 
@@ -74,6 +76,7 @@ def divided(flags: Flags, models: Sequence[Path]) -> list[Flags]:
                 {n: output for n, output in flags.states.items() if n in own or n not in inputs},
                 tuple(n for n in flags.pad_dims if n in free or n not in dims),
                 {n: value for n, value in flags.pad_values.items() if n in own or n not in inputs},
+                flags.bounds,
             )
         )
     return found

@@ -40,7 +40,7 @@ def padding_of(model: Path, graphs: Sequence[Graph], constants: Arrays, inputs: 
     padding = Padding(inputs.pad_dims, along, (), tuple(one for one in fills if one.bits))
     found: dict[tuple[int, int], int] = {}
     for d, name in enumerate(padding.dims):
-        for key in _hanging(model, graphs[0], constants, padding, d):
+        for key in _hanging(model, graphs[0], constants, padding, d, inputs.bounds):
             if key in found:
                 output = _outputs(graphs[0])[key[0]]
                 raise ModelError(
@@ -102,7 +102,9 @@ def _fill(graph: Graph, along: Sequence[Along], name: str, value: float) -> Fill
     return Fill(graph.fed.index(name), int.from_bytes(found.view(np.uint8).tobytes(), "little"))
 
 
-def _hanging(model: Path, graph: Graph, constants: Arrays, padding: Padding, d: int) -> list[tuple[int, int]]:
+def _hanging(
+    model: Path, graph: Graph, constants: Arrays, padding: Padding, d: int, bounds: Mapping[str, int]
+) -> list[tuple[int, int]]:
     """The outputs and axes that hang on padded dimension `d`."""
     shapes, name = _shapes(graph), padding.dims[d]
     now = next(shapes[one.tensor][one.axis] for one in padding.inputs if one.dim == d)
@@ -112,7 +114,7 @@ def _hanging(model: Path, graph: Graph, constants: Arrays, padding: Padding, d: 
         if one.dim == d:
             changed[one.tensor][one.axis] = other
     try:
-        probe = import_model(model, dict(zip(graph.fed, map(tuple, changed), strict=True)), constants)
+        probe = import_model(model, dict(zip(graph.fed, map(tuple, changed), strict=True)), constants, bounds)
     except ModelError as error:
         raise ModelError(
             f"--pad-dim {name} promises inputs of every length, and the model does not take {name}={other}: {error}"

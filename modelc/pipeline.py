@@ -33,6 +33,7 @@ from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ir.nest import Nest
 from modelc.ir.program import Program
+from modelc.ops.found import checks_sizes
 from modelc.package import (
     FixedInput,
     Package,
@@ -95,6 +96,7 @@ def compile(
     states: Mapping[str, str] | None = None,
     pad_dims: Sequence[str] = (),
     pad_values: Mapping[str, float] | None = None,
+    bounds: Mapping[str, int] | None = None,
 ) -> CompileResult:
     """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
 
@@ -103,7 +105,8 @@ def compile(
     of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
     where neither `shapes` nor `dims` are given; `states` names inputs that the package keeps from run to run, and for
     each the output that it is after a run; `pad_dims` names dimensions along which inputs may be shorter than a
-    variant's, and are filled up with zeros, or with what `pad_values` say by input.
+    variant's, and are filled up with zeros, or with what `pad_values` say by input; `bounds` says the most that values
+    of the model can be which sizes are made of, where these depend on data and nothing else bounds them.
     `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
     they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
     another model's choices, and for other shapes, the Tasks that occur are taken.
@@ -131,7 +134,9 @@ def compile(
     settings = settings if settings is not None else load_config()
     if precision is not None:
         settings = settings.allowing(precision=check_precision(precision, "precision"))
-    flags = Flags(tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {})
+    flags = Flags(
+        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
+    )
     settings = flags.kept(settings)
     with blaming(f"model {path}"):
         flags = as_chosen(locked, flags, settings.inputs)
@@ -298,8 +303,12 @@ class Run:
     def programs(self) -> Programs:
         """import, simplify, partition."""
         with self.stages.stage("import", str(self.model)) as dump:
-            graphs = [import_model(self.model, shapes, self.constants) for shapes in self.shapes]
-            states = self.config.inputs.states
+            states, bounds = self.config.inputs.states, self.config.inputs.bounds
+            graphs = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
+            if not self.config.check_addresses and any(map(checks_sizes, graphs)):
+                raise ConfigError(
+                    "the model computes sizes from data, which a run has to check: check_addresses is false"
+                )
             check_states(graphs, states)
             self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
             if self.inputs is not None:
@@ -438,6 +447,7 @@ class Run:
             notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
             constants=constants,
             padding=None if expose else self.padding,
+            bounds=self.config.inputs.bounds,
         )
 
     def object_of(self, kernel: Kernel) -> bytes:

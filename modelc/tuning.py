@@ -114,6 +114,7 @@ def tune(
     pad_dims: Sequence[str] = (),
     pad_values: Mapping[str, float] | None = None,
     aim: Aim = Aim(),  # noqa: B008 (frozen)
+    bounds: Mapping[str, int] | None = None,
 ) -> tuple[TuneResult, ...]:
     """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
@@ -122,7 +123,7 @@ def tune(
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
     the package is made of the best so far. `dims`, `constants`, `inputs`, `states`, `pad_dims`,
-    `pad_values` and `config` are those of compile. If the whole is not
+    `pad_values`, `bounds` and `config` are those of compile. If the whole is not
     faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on.
@@ -131,7 +132,9 @@ def tune(
     packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Gives a
     result for each model. Raises ModelcError."""
     paths = [Path(models)] if isinstance(models, str | Path) else [Path(model) for model in models]
-    flags = Flags(tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {})
+    flags = Flags(
+        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
+    )
     asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
     with _places(paths, None if output is None else Path(output)) as places:
         return _tune(paths, places, target, config, flags, inputs, progress, asked)

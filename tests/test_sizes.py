@@ -528,7 +528,7 @@ REFUSED = {
         [
             N("Transpose", ["r"], ["t"]),
             N("Unsqueeze", ["t", "z"], ["u"]),
-            N("AveragePool", ["u"], ["y"], kernel_shape=[3]),
+            N("LpPool", ["u"], ["y"], kernel_shape=[3]),
         ],
         "dimension 2 of 'u'",
     ),
@@ -546,15 +546,15 @@ REFUSED = {
         ],
         "dimension 0 of 'r'",
     ),
-    "a pad": ([N("Pad", ["r", "pads"], ["y"])], "dimension 0 of 'r'"),
+    "a pad": ([N("Pad", ["r", "pads"], ["y"], mode="edge")], "dimension 0 of 'r'"),
     "repeats": (
         [
             *COUNT,
             N("Unsqueeze", ["n", "z"], ["n1"]),
             N("Concat", ["n1", "one"], ["t"], axis=0),
-            N("Tile", ["x", "t"], ["y"]),
+            N("Tile", ["r", "t"], ["y"]),
         ],
-        "'t'",
+        "dimension 0 of 'r'",
     ),
     "halves": ([N("Split", ["r"], ["y", "y2"], axis=0)], "dimension 0 of 'r'"),
     "none of it": ([N("Cast", ["r"], ["whole"], to=I), N("Mul", ["whole", "i0"], ["y"])], "dimension 0 of 'whole'"),

@@ -66,6 +66,7 @@ def compile_(
     states: tuple[str, ...],
     pad_dims: tuple[str, ...],
     pad_values: tuple[str, ...],
+    bounds: tuple[str, ...],
     config: str | None,
     precision: str | None,
     threads: int | None,
@@ -83,7 +84,7 @@ def compile_(
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
     from modelc.pipeline import compile
 
-    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, inputs)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
     with progress("starting") as then:
         result = compile(

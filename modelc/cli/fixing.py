@@ -1,5 +1,5 @@
 """The flags that fix a model's inputs before it is compiled: --shape, --dim, --constant; what becomes of them in a run:
---state, --pad-dim, --pad-value; and --inputs, data to verify with."""
+--state, --pad-dim, --pad-value, --bound; and --inputs, data to verify with."""
 
 from __future__ import annotations
 
@@ -35,10 +35,16 @@ def fixing_options(function: F) -> F:
 
 
 def running_options(function: F) -> F:
-    """--state, --pad-dim, --pad-value and --inputs, as texts and a path: what `running` takes."""
+    """--state, --pad-dim, --pad-value, --bound and --inputs, as texts and a path: what `running` takes."""
     data = "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given."
     return _repeated(
         click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=data)(function),
+        (
+            "--bound",
+            "NAME=N",
+            "The most that a value of the model can be of which a size is made, where that depends on data: a run in "
+            "which it is more ends with an error.",
+        ),
         ("--pad-value", "INPUT=VALUE", "What an input is filled up with in place of zeros."),
         (
             "--pad-dim",
@@ -67,13 +73,18 @@ def fixed(shapes: tuple[str, ...], dims: tuple[str, ...], constants: tuple[str, 
 
 
 def running(
-    states: tuple[str, ...], pad_dims: tuple[str, ...], pad_values: tuple[str, ...], inputs: Path | None
+    states: tuple[str, ...],
+    pad_dims: tuple[str, ...],
+    pad_values: tuple[str, ...],
+    bounds: tuple[str, ...],
+    inputs: Path | None,
 ) -> dict[str, Any]:
-    """What --state, --pad-dim, --pad-value and --inputs say, likewise."""
+    """What --state, --pad-dim, --pad-value, --bound and --inputs say, likewise."""
     return {
         "states": state_names(states),
         "pad_dims": pad_dims,
         "pad_values": fill_values(pad_values),
+        "bounds": size_bounds(bounds),
         "inputs": None if inputs is None else read_npz(inputs),
     }
 
@@ -157,6 +168,19 @@ def fill_values(given: tuple[str, ...]) -> Mapping[str, int | float]:
                 f"{text[:200]!r}: expected INPUT=VALUE once for each input, a number", param_hint="--pad-value"
             )
         found[name] = _number(value)
+    return found
+
+
+def size_bounds(given: tuple[str, ...]) -> Mapping[str, int]:
+    """NAME=N for each value that sizes are made of."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, _, most = text.rpartition("=")
+        if not name or name in found or not _SIZE.fullmatch(most) or not 0 < int(most) < 1 << 31:
+            raise click.BadParameter(
+                f"{text[:200]!r}: expected NAME=N once for each value, a whole number from 1", param_hint="--bound"
+            )
+        found[name] = int(most)
     return found
 
 

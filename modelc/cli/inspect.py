@@ -49,6 +49,11 @@ def _print_model(found: dict[str, Any]) -> None:
         more = f" and {len(one['places']) - 1} more" * (len(one["places"]) > 1)
         steers = f"{what} of {op} {node!r}{more}"
         say(f"  {one['name']} steers {steers}: if it never changes, add --constant {shlex.quote(one['name'])}=VALUE")
+    for one in found["sizes"]:
+        say(
+            f"  {one['value']} depends on data and is a size of what {one['op']} {one['node']!r} makes: where "
+            f"compiling finds no bound of it, add --bound {shlex.quote(one['value'])}=N"
+        )
     if kept := [one["flag"] for one in found["states"] if one["flag"]]:
         say(f"  what looks like a state: to keep it in the package, add {' '.join(kept)}")
     for one in found["states"]:

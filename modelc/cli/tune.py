@@ -76,6 +76,7 @@ def tune(
     states: tuple[str, ...],
     pad_dims: tuple[str, ...],
     pad_values: tuple[str, ...],
+    bounds: tuple[str, ...],
     inputs: Path | None,
     config: str | None,
     threads: int,
@@ -95,7 +96,7 @@ def tune(
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tuned
 
-    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, inputs)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
     with viewing() as view:
 

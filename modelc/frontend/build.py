@@ -59,6 +59,10 @@ class Builder:
     numbers: Counter[str] = field(default_factory=Counter)  # of values' names made of the same base
     node_numbers: Counter[str] = field(default_factory=Counter)
     sizes: Sizes = field(default_factory=Sizes)
+    producers: dict[str, Node] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)  # what the user says that values of the model are at most
+    limited: dict[str, int] = field(default_factory=dict)  # values that every run checks, and the most that they can be
+    unbounded: dict[str, str] = field(default_factory=dict)  # sizes without a bound, and what the model calls them
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 
     def value(self, name: str) -> Value:
@@ -137,6 +141,7 @@ class Builder:
             if name:
                 self.values[name] = Value(name, dtype, tuple(int(d) for d in shape))
         self.nodes.append(new)
+        self.producers |= {x: new for x in names if x}
         if op in COPIES and self.values[names[0]].shape == self.values[trimmed[0]].shape:
             self.sizes.copies[names[0]] = self.sizes.copies.get(trimmed[0], trimmed[0])
         if any(self.sizes.of(x) for x in trimmed):

@@ -16,8 +16,9 @@ from modelc.frontend.addressed import gather, gather_elements, gather_nd, region
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import run_node
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
-from modelc.frontend.random import ONNX_DRAWS
+from modelc.frontend.random import drawn
 from modelc.frontend.sizes import count_of, less, masked, refuse, rest_of, there, whole
+from modelc.frontend.windows import WINDOWS, window
 from modelc.ir.expr import DTYPES
 from modelc.ops.found import ROOM
 
@@ -248,7 +249,7 @@ def _pad(b: Builder, n: OnnxNode) -> None:
     x = n.inputs[0]
     steered, marks = _steered(b, n, 1)
     if not marks:
-        NORMALISERS["Pad"](b, n)
+        _pad_by_numbers(b, n)
         return
     rank, dtype = len(b.shape(x)), b.value(x).dtype
     pads = _numbers(b, steered, 1, "pads") or []
@@ -271,6 +272,28 @@ def _pad(b: Builder, n: OnnxNode) -> None:
     b.sizes.give(filled, counts)
     static = b.constant(np.asarray(pads, np.int64), f"{x}_pads")
     NORMALISERS["Pad"](b, replace(n, inputs=(filled, static, value)))
+
+
+def _pad_by_numbers(b: Builder, n: OnnxNode) -> None:
+    """The constant in place of what is not there comes before the constant behind it."""
+    x = n.inputs[0]
+    rank, counts = len(b.shape(x)), dict(b.sizes.of(x))
+    pads = _numbers(b, n, 1, "pads") or []
+    axes = _numbers(b, n, 3, "axes")
+    each = [a % rank for a in axes] if axes is not None else [*range(rank)]
+    own = {a: (pads[k], pads[k + len(each)]) for k, a in enumerate(each) if a in counts} if pads else {}
+    padded = [a for a, (before, after) in own.items() if before or after]
+    if not padded:
+        NORMALISERS["Pad"](b, n)
+        return
+    value = b.data(n.input(2)) if n.input(2) else np.asarray(n.attrs.get("value", 0.0))
+    if str(n.attrs.get("mode", "constant")) != "constant" or value is None or value.size != 1:
+        raise refuse(n, x, padded[0], "it is padded otherwise than with a constant")
+    if any(side < 0 for a in padded for side in own[a]):
+        raise refuse(n, x, padded[0], "it is made shorter by pads")
+    NORMALISERS["Pad"](b, replace(n, inputs=(masked(b, n, x, padded, value.reshape(())), *n.inputs[1:])))
+    rest = {a: c for a, c in counts.items() if a not in padded}
+    b.sizes.give(n.outputs[0], {**rest, **{a: count_of(b, n, "Add", counts[a], sum(own[a])) for a in padded}})
 
 
 def _concat(b: Builder, n: OnnxNode) -> None:
@@ -420,6 +443,28 @@ def _no_size(b: Builder, n: OnnxNode) -> None:
     raise refuse(n, value, _axis_of_count(b, value), "the node makes a tensor of its size")
 
 
+def _drawn(b: Builder, n: OnnxNode) -> None:
+    """As many numbers are drawn as there can be: every one is that of its position."""
+    counts = b.sizes.of(n.inputs[0])
+    drawn(b, replace(n, inputs=(whole(b, n, n.inputs[0]),)))
+    b.sizes.give(n.outputs[0], counts)
+
+
+def _tile(b: Builder, n: OnnxNode) -> None:
+    """What is repeated as often as data says comes first in what is repeated as often as can be."""
+    x = n.inputs[0]
+    steered, marks = _steered(b, n, 1)
+    repeats = _numbers(b, steered, 1, "repeats")
+    counts, shape = dict(b.sizes.of(x)), b.shape(x)
+    if repeats is None or len(repeats) != len(shape):
+        raise n.fail(f"expected {len(shape)} repeats that are known, or sizes")
+    if other := [k for k in counts if repeats[k] != 1]:
+        raise refuse(n, x, other[0], "it is repeated")
+    plain(b, replace(steered, inputs=(whole(b, n, x), *steered.inputs[1:])))
+    own = {k: count_of(b, n, "Mul", c, shape[k]) if shape[k] != 1 else c for k, c in marks.items()}
+    b.sizes.give(n.outputs[0], {**counts, **own})
+
+
 def _dropout(b: Builder, n: OnnxNode) -> None:
     (_no_size if n.wants(1) else NORMALISERS["Dropout"])(b, n)
 
@@ -446,6 +491,9 @@ RULES: dict[str, Normaliser] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
     "TopK": _top_k,
     "MatMul": _product,
-    **dict.fromkeys((*ONNX_DRAWS, "EyeLike"), _no_size),
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "EyeLike"), _no_size),
+    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike"), _drawn),
+    "Tile": _tile,
+    **dict.fromkeys(WINDOWS, window),
     "Dropout": _dropout,
 }

@@ -37,10 +37,12 @@ def with_numbers_given(
     model, _ = restated(onnx.load(path))
     given = {name: f"{name}/drawn" for name in draws}
     spelled, _ = restated(with_constants(model, constants) if constants else model)
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in spelled.graph.node]
-    for node in nodes:
+    nodes = list[onnx.NodeProto]()
+    for node in spelled.graph.node:
         if node.output and node.output[0] in given:
-            node.CopyFrom(helper.make_node("Identity", [given[node.output[0]]], node.output, name=node.name))
+            nodes += _taken(node, given[node.output[0]])
+        else:
+            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     for name, array in draws.items():
@@ -48,3 +50,16 @@ def with_numbers_given(
         model.graph.input.append(helper.make_tensor_value_info(given[name], kind, [None] * array.ndim))
     save(model, output)
     return given
+
+
+def _taken(node: onnx.NodeProto, given: str) -> list[onnx.NodeProto]:
+    """What takes a draw's numbers from an input in its place: of one that is as large as another value, whose size may
+    depend on data, as many as that has."""
+    if not node.op_type.endswith("Like"):
+        return [helper.make_node("Identity", [given], node.output, name=node.name)]
+    shape, start = f"{given}/shape", f"{given}/start"
+    return [
+        helper.make_node("Shape", node.input, [shape]),
+        helper.make_node("Sub", [shape, shape], [start]),
+        helper.make_node("Slice", [given, start, shape], node.output, name=node.name),
+    ]

@@ -66,6 +66,7 @@ class Importing(ABC):
     lacking: list[Unsupported] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)  # values that unsupported nodes would have produced
     notes: list[str] = field(default_factory=list)  # for the user
+    sizes: frozenset[str] = frozenset()  # what the model calls values that sizes are made of
     sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the values that each is a list of
 
     def inputs(self, values: list[Value], scope: Scope) -> None:

@@ -19,6 +19,7 @@ import onnx
 from modelc.errors import ModelError, blaming
 from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.bodies import BRANCHES
+from modelc.frontend.bounded import bound_advice, check_bounds, count_sizes
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.control import both_branches, branch_of
 from modelc.frontend.counted import RULES, numbers_of, touched
@@ -59,9 +60,10 @@ def import_model(
     path: str | Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     constants: Mapping[str, Any] | None = None,
+    bounds: Mapping[str, int] | None = None,
 ) -> Graph:
     """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name; `constants` are the
-    inputs that are known when compiling.
+    inputs that are known when compiling; `bounds` says the most that values can be which sizes are made of.
 
     Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
     """
@@ -72,15 +74,21 @@ def import_model(
     nodes = _live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes)))
-    importer = Importer(path.parent, _functions(model), Builder(advice=uses.advice))
+    builder = Builder(bounds=bounds or {})
+    builder.advice = lambda name: bound_advice(builder, name) or uses.advice(name)
+    importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
     inputs = input_values(model.graph, shapes or {})
     importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)}
     scope = Scope(operator_sets(model))
     importer.inputs(inputs, scope)
+    for value in inputs:
+        if value.name in builder.bounds:
+            count_sizes(builder, OnnxNode("Bound", "", 1, value.name, (), (), {}, value.name), value.name, value.name)
     importer.initialisers(model.graph, scope)
     for name, proto in nodes:
         importer.visit(proto, name, name, scope)
     _refuse(path, advised(uses, importer.lacking))
+    check_bounds(builder, {x for _, n in uses.nodes for x in (*n.input, *n.output)}, path)
     graph = importer.graph(model.graph, path, inputs)
     return replace(graph, notes=(*notes, *graph.notes))
 
@@ -150,6 +158,10 @@ class Importer(Importing):
             version = scope.versions.get(domain, 1)
             node = OnnxNode(proto.op_type, domain, version, name, inputs, outputs, attrs, source)
             self._operator(proto, node, scope)
+        here = OnnxNode(proto.op_type, domain, 1, name, inputs, outputs, {}, source)
+        for formal, actual in zip(proto.output, outputs, strict=True):
+            if formal in self.sizes:
+                count_sizes(self.builder, here, actual, formal)
 
     def _operator(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope) -> None:
         b = self.builder

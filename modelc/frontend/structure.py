@@ -20,12 +20,11 @@ from modelc.ops import OPERATORS, REFUSED
 
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
-HANDLED = {"Constant", "Shape", "Size", "If", "Scan", *ON_SEQUENCES}
+HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
 REASONS = {
     "Loop": "how often it runs at most depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
-    "Range": "the shape of its result depends on data, and shapes are fixed when compiling",
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), "strings are not supported"),
 }
 REASONS_BY_DOMAIN = {

@@ -56,6 +56,42 @@ SAME = {  # operators whose results hold numbers of these inputs, and no others
 }
 
 
+SIZES: Mapping[str, tuple[int, ...]] = {  # inputs that say how large a result is
+    "Range": (0, 1, 2),
+    "Slice": (1, 2),
+    "ConstantOfShape": (0,),
+    **dict.fromkeys(("Pad", "Tile", "TopK", "Reshape", "Expand"), (1,)),
+}
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+BOUNDED = {
+    "Sigmoid",
+    "Softmax",
+    "HardSigmoid",
+    "Tanh",
+    "ArgMax",
+    "ArgMin",
+    "Not",
+    "And",
+    "Or",
+    "Equal",
+    "Less",
+    "Greater",
+}
+THROUGH = {
+    *SAME,
+    "Ceil",
+    "Floor",
+    "Round",
+    "Relu",
+    "Abs",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceMean",
+    "CumSum",
+}
+
+
 @dataclass(frozen=True)
 class Steering:
     """An input of few numbers that steers nodes: `places` are (node, operator, what of it)."""
@@ -124,6 +160,61 @@ class Uses:
             if name not in known:
                 known[name] = frozenset[str]().union(*(known.get(x, frozenset()) for x in before))
         return known[value]
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[str, str]]:
+        """The values that a node takes for sizes, or computes them of by moving, adding and multiplying; and a node of
+        which that is so, with its operator."""
+        found: dict[str, tuple[str, str]] = {}
+        for name, node in self.nodes:
+            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+            while waiting:
+                value = waiting.pop()
+                if value in found or node.domain not in ("", "ai.onnx"):
+                    continue
+                found[value] = (name, node.op_type)
+                before = self.producers.get(value)
+                if before is not None and (before.op_type in SAME or before.op_type in ARITHMETIC):
+                    which = SAME.get(before.op_type)
+                    waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+        return found
+
+    def unbounded(self) -> list[tuple[str, str, str]]:
+        """Sizes that depend on data and that nothing seems to bound: the value, and who takes it for one."""
+        found: dict[str, tuple[str, str]] = {}
+        seen: dict[str, bool] = {}
+        for name, node in self.nodes:
+            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+            while waiting:
+                value = waiting.pop()
+                before = self.producers.get(value)
+                if before is None or self._seems_bounded(value, seen) or not self.reached(value):
+                    continue
+                if before.op_type == "Cast" or not (before.op_type in SAME or before.op_type in ARITHMETIC):
+                    found.setdefault(value, (name, node.op_type))
+                    continue
+                which = SAME.get(before.op_type)
+                waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+        return [(value, *place) for value, place in found.items()]
+
+    def _seems_bounded(self, value: str, seen: dict[str, bool]) -> bool:
+        if value in seen:
+            return seen[value]
+        seen[value] = False
+        node = self.producers.get(value)
+        if node is None or node.op_type in ("Constant", "Shape", "Size"):
+            seen[value] = value not in self.inputs
+        elif node.op_type == "Clip" and (len(node.input) > 2 or any(a.name == "max" for a in node.attribute)):
+            seen[value] = True
+        elif node.op_type == "Min":
+            seen[value] = any(self._seems_bounded(x, seen) for x in node.input)
+        elif node.op_type in THROUGH or node.op_type in ARITHMETIC:
+            which = SAME.get(node.op_type, (0,) if node.op_type not in ARITHMETIC else None)
+            before = [x for k, x in enumerate(node.input) if x and (which is None or k in which)]
+            seen[value] = all(self._seems_bounded(x, seen) for x in before)
+        else:
+            seen[value] = node.op_type in BOUNDED
+        return seen[value]
 
     def is_small(self, name: str) -> bool:
         """Whether an input has few numbers, whatever its free dimensions."""

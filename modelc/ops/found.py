@@ -5,6 +5,7 @@ int64; the others have room for as much as there can be, and zeros beyond.
     SuppressBoxes(boxes, scores, most, iou, score, there)        -> kept, counts  for each class of each image
     ListBoxes(kept, counts)  classes                             -> selected, count
     Unique(x, there)  axis sorted                                -> y, indices, inverse, counts, count
+    Bound(x)  most                                               -> x in int64, of which every run checks 0 <= x <= most
 
 `there` says how many of the boxes, or of the slices along `axis`, there are, where that depends on data itself. The
 room of a dimension is at least ROOM, so that no such dimension is taken for one that broadcasts.
@@ -14,10 +15,25 @@ from __future__ import annotations
 
 from math import prod
 
+from modelc.ir.addresses import claim
 from modelc.ir.block import OpaqueBlock
-from modelc.ir.expr import NARROW
-from modelc.ir.graph import Node, Value
-from modelc.ops.operator import Definition, Inputs, Operator, Types, axis_of, fail, given, known_scalar, required
+from modelc.ir.expr import NARROW, Load, cast
+from modelc.ir.graph import Graph, Node, Value
+from modelc.ops.operator import (
+    Definition,
+    Inputs,
+    Operator,
+    Types,
+    assign,
+    axis_of,
+    fail,
+    given,
+    grid,
+    known_scalar,
+    names,
+    point,
+    required,
+)
 
 Outputs = tuple[Value | None, ...]
 ROOM = 2
@@ -116,7 +132,31 @@ def _unique(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (OpaqueBlock("unique", "unique", reads, ("y4", "y0", "y1", "y2", "y3"), attrs),))
 
 
+# --- sizes that are computed ----------------------------------------------------------------------------------------
+
+
+def _bound_infer(node: Node, inputs: Inputs) -> Types:
+    x = required(node, inputs, 0)
+    if x.dtype not in ("int32", "int64"):
+        fail(node, f"expected whole numbers, found {x.dtype}")
+    return (("int64", x.shape),)
+
+
+def _bound(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    x = required(node, inputs, 0)
+    over = point(names(len(x.shape)))
+    known = claim(Load("x0", over), 0, int(node.attrs["most"]))
+    body = known if x.dtype == "int64" else cast("int64", known)
+    return Definition((), (assign("bound", grid(x.shape), Load("y0", over), body),))
+
+
+def checks_sizes(graph: Graph) -> bool:
+    """Whether sizes are computed, so that a run has to look at them whatever else it checks."""
+    return any(node.op == "Bound" for node in graph.every_node)
+
+
 OPERATORS = (
+    Operator("Bound", _bound_infer, _bound),
     Operator("NonZero", _non_zero_infer, _non_zero),
     Operator("SuppressBoxes", _nms_infer, _nms),
     Operator("ListBoxes", _list_infer, _list),

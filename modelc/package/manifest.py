@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class Manifest:
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
     padding: Padding | None = None  # along which dimensions inputs may be shorter than a variant's
+    bounds: Mapping[str, int] = field(default_factory=dict)  # the most that values of the model can be, as a user said
 
     def to_json(self) -> str:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
@@ -80,7 +81,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills"),
+    *("padding", "fills", "bounds"),
 )
 
 
@@ -154,6 +155,7 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
         verification=data["verification"],
         constants=tuple(FixedInput.from_json(one) for one in data.get("constants", ())),
         padding=_padding(data["padding"]) if "padding" in data else None,
+        bounds=data.get("bounds", {}),
     )
 
 

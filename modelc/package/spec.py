@@ -309,7 +309,8 @@ class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
     `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
-    `padding` says along which dimensions inputs may be shorter than a variant's.
+    `padding` says along which dimensions inputs may be shorter than a variant's; `bounds` the most that values of the
+    model can be which sizes are made of, where a user has said so.
     """
 
     name: str
@@ -324,6 +325,7 @@ class PackageSpec:
     notes: tuple[str, ...] = ()
     constants: tuple[FixedInput, ...] = ()
     padding: Padding | None = None
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def params_bytes(self) -> int:

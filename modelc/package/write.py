@@ -81,6 +81,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             variants=spec.variants,
             constants=spec.constants,
             padding=spec.padding,
+            bounds=dict(sorted(spec.bounds.items())),
         )
         (folder / manifest.NAME).write_text(made.to_json())
     return made

@@ -115,7 +115,8 @@ def judge_of(
     def each(feed: Arrays) -> tuple[LayerReport, ...]:
         return kernels(filled_up(package, {t.name: feed[t.name] for t in plans[0].inputs})) if kernels else ()
 
-    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, each if kernels else None)
+    kept = (each if kernels else None, package.manifest.bounds)
+    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, *kept)
 
 
 def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:

@@ -49,8 +49,8 @@ SUSPICIOUS = 0.01  # relative RMS error that float64 has to explain, even where 
 @dataclass
 class Judge:
     """Compares outputs of a package of `model` with ONNX Runtime's. `constants` of the model's inputs steer it;
-    `rounded` outputs were computed through bfloat16, `filters` says that minimal filtering is used. What it finds out
-    beside is in `notes` and `layers`."""
+    `rounded` outputs were computed through bfloat16, `filters` says that minimal filtering is used, `bounds` are those
+    of sizes. What it finds out beside is in `notes` and `layers`."""
 
     model: Path
     constants: Arrays
@@ -60,6 +60,7 @@ class Judge:
     rounded: frozenset[str] = frozenset()
     filters: bool = False
     kernels: Kernels | None = None
+    bounds: Mapping[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     layers: tuple[LayerReport, ...] = ()
     compared: dict[Shapes, tuple[LayerReport, ...]] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class Judge:
     def _evaluated(self, feed: Arrays, wide: bool) -> Arrays:
         """The model in float64, or in float32, by our meaning of its operators; nothing where that is not to be had."""
         try:
-            return evaluated(self.model, feed, self.constants, wide)
+            return evaluated(self.model, feed, self.constants, wide, self.bounds)
         except ModelError as error:
             if wide:
                 self.notes.append(f"there is no float64 result to compare with: {error}")

@@ -55,7 +55,9 @@ class Reference:
     def _graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
         key = tuple(sorted(shapes.items()))
         if key not in self._graphs:
-            self._graphs[key] = import_model(self._model, shapes, fixed_inputs(self._package))
+            self._graphs[key] = import_model(
+                self._model, shapes, fixed_inputs(self._package), self._package.manifest.bounds
+            )
         return self._graphs[key]
 
     def __enter__(self) -> Reference:

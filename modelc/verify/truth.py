@@ -18,14 +18,18 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def evaluated(
-    model: str | Path, inputs: Arrays, constants: Arrays | None = None, wide: bool = True
+    model: str | Path,
+    inputs: Arrays,
+    constants: Arrays | None = None,
+    wide: bool = True,
+    bounds: Mapping[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The model's outputs for `inputs` by the operator library's meaning of every node, float32 made float64 (not
-    `wide`: as it is). What of the inputs is in `constants` steers the model. Raises ModelError for what cannot be
-    imported."""
+    `wide`: as it is). What of the inputs is in `constants` steers the model; `bounds` are those of compile. Raises
+    ModelError for what cannot be imported."""
     constants = constants or {}
     fed = {name: array for name, array in inputs.items() if name not in constants}
-    graph = import_model(model, {name: array.shape for name, array in fed.items()}, constants)
+    graph = import_model(model, {name: array.shape for name, array in fed.items()}, constants, bounds)
     graph = in_float64(graph) if wide else graph
     with np.errstate(all="ignore"):
         found = evaluate_graph(graph, {name: _of(array, graph.values[name].dtype) for name, array in fed.items()})
