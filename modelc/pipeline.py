@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ir.nest import Nest
 from modelc.ir.program import Program
+from modelc.layout.program import partition
 from modelc.ops.found import checks_sizes
 from modelc.package import (
     FixedInput,
@@ -52,6 +54,7 @@ from modelc.partition.precision import require_bfloat16
 from modelc.passes import checked_pass, run_passes
 from modelc.passes.fold_constants import FoldConstants
 from modelc.passes.integer_contractions import IntegerContractions
+from modelc.passes.pack_weights import PackWeights
 from modelc.passes.quantized import multiplied
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, each_rounded, errors_added, narrowing, ways
@@ -60,6 +63,7 @@ from modelc.result import CompileResult
 from modelc.scratch import TemporaryFolder
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
+from modelc.space.cost.roofline import roofline_seconds
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
@@ -319,6 +323,9 @@ class Run:
             units = multiplied(self.target) if self.config.policy.tensorize else ()
             graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
             graphs = [checked_pass(graph, "integer_contractions", IntegerContractions(units)) for graph in graphs]
+            graphs = [
+                checked_pass(graph, "pack_weights", PackWeights(partial(self._faster, graph))) for graph in graphs
+            ]
             graphs = [checked_pass(graph, "fold_constants", FoldConstants(dequantize=1)) for graph in graphs]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
@@ -341,6 +348,17 @@ class Run:
         if self.found is None or self.found.policy != self.config.policy:
             self.found = Schedules(self.target, self.config.policy)
         return self.found
+
+    def _faster(self, graph: Graph, packed: Graph, real: Graph) -> bool:
+        """Whether a product of packed weights is estimated to take less time than one of real ones in `graph`, of which
+        all constants together say where weights come from."""
+        numbers = sum(prod(value.shape) for value in graph.values.values() if value.data is not None)
+        seconds = []
+        for way, size in ((packed, 1), (real, 4)):
+            tasks = [bound.task for bound in partition(way).kernels]
+            least = (roofline_seconds([task], self.target, self.target.cores, numbers * size) for task in tasks)
+            seconds.append(max(sum(least), sum(map(self.schedules.seconds, tasks))))
+        return seconds[0] < seconds[1]
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")

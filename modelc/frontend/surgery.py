@@ -13,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from modelc.frontend.load import ELEMENT_TYPES
+from modelc.frontend.outline import read_outline
 from modelc.frontend.structure import reads
 
 LARGEST_PROTOBUF = 1_500_000_000
@@ -88,8 +89,21 @@ def rounds(node: onnx.NodeProto) -> bool:
 
 def quantizes(path: str | Path) -> bool:
     """Whether anything in the model is rounded to whole numbers while it runs."""
-    model = onnx.load(path, load_external_data=False)
-    return any(rounds(n) for n in _nodes(model.graph)) or any(rounds(n) for f in model.functions for n in f.node)
+    return any(map(rounds, _every_node(path)))
+
+
+def dequantizes(path: str | Path) -> bool:
+    """Whether whole numbers stand for real ones anywhere in the model: ONNX Runtime's fusions of a product with such
+    weights round what they are multiplied with."""
+    return any(n.op_type == "DequantizeLinear" for n in _every_node(path))
+
+
+def _every_node(path: str | Path) -> Iterator[onnx.NodeProto]:
+    """Of the model and of its functions."""
+    model = read_outline(path)
+    yield from _nodes(model.graph)
+    for function in model.functions:
+        yield from function.node
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

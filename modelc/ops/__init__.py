@@ -13,6 +13,7 @@ from modelc.ops import (
     matmul,
     move,
     norm,
+    packed,
     pad,
     pool,
     quantize,
@@ -31,8 +32,8 @@ from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
 _FAMILIES = (
-    conv, deform, matmul, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize, quantize,
-    rnn, sample, fourier, random, trees, control, found,
+    conv, deform, matmul, packed, elementwise, pool, reduce, softmax, norm, move, pad, gather, shape, select, resize,
+    quantize, rnn, sample, fourier, random, trees, control, found,
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {entry.name: entry for family in _FAMILIES for entry in family.OPERATORS}
 

@@ -21,7 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.errors import ModelError, VerificationError
-from modelc.frontend.surgery import choices_of, quantizes
+from modelc.frontend.surgery import choices_of, dequantizes, quantizes
 from modelc.verify.choices import followed
 from modelc.verify.compare import (
     BF16,
@@ -67,10 +67,11 @@ class Judge:
 
     def __post_init__(self) -> None:
         self.quantized = quantizes(self.model)
+        self.plain = self.quantized or dequantizes(self.model)
 
     def reference(self, stack: ExitStack) -> Engine:
         """What to compare with: ONNX Runtime; where numbers are quantized without its fusions, which change them."""
-        return stack.enter_context(Engine("ort-plain" if self.quantized else "ort", self.model))
+        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model))
 
     def compare(self, ours: Arrays, reference: Arrays, feed: Arrays) -> list[OutputReport]:
         """One report for each output. `feed` is what the model took, constants included."""
@@ -128,7 +129,7 @@ class Judge:
         chosen = {layer.value: layer.chosen for layer in layers if layer.chosen is not None}
         if not chosen or not all(layer.distance.passed for layer in layers):
             return reports
-        engine = "ort-plain" if self.quantized else "ort"
+        engine = "ort-plain" if self.plain else "ort"
         after = followed(self.model, feed, chosen, engine, self.rtol, self.atol)
         if after is None:
             return reports

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads
 from modelc.target import CostParameters
@@ -19,6 +21,17 @@ def operations(task: Task, block: Block, cost: CostParameters) -> float:
     if block.aggregation in EXTREMES:
         return count + extreme * len(block.body)
     return max(1.0, count) if block.reduction else count
+
+
+def shared_operations(block: Block, cost: CostParameters, still: Collection[Load]) -> float:
+    """The part of them on what the Loads `still` give alone: done once for all points that these are the same at."""
+
+    def counted(e: Expr) -> float:
+        if {*loads(e)} <= {*still}:
+            return _counted(e, cost.slow_cycles, cost.extreme_operations)
+        return sum(counted(c) for c in children(e)) if isinstance(e, Op) else 0.0
+
+    return sum(counted(e) for e in block.body)
 
 
 def _counted(e: Expr, slow: float, extreme: float) -> float:

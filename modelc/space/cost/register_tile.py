@@ -12,7 +12,7 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
-from modelc.space.cost.operations import operations
+from modelc.space.cost.operations import operations, shared_operations
 from modelc.space.cost.step import around_cycles, exposed, step_cycles
 from modelc.space.nest.prefetch import computed
 from modelc.space.sketches.tiled import Bools, Tiled
@@ -60,16 +60,26 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     target = tiled.target
     wide, narrow = loads(tiled, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
+    every, shared = operations(tiled.task, tiled.anchor, target.cost), _shared_operations(tiled)
     in_flight = 1 + target.cost.look_ahead / instructions(tiled, rows, vectors)  # register tiles
     return step_cycles(
         target.cost,
-        accumulators * operations(tiled.task, tiled.anchor, target.cost) / target.fma_ports,
+        (accumulators * (every - shared) + vectors * shared) / target.fma_ports,
         wide,
         narrow,
         target.fma_latency / in_flight,
         spills=np.maximum(0, registers(tiled, rows, vectors) - target.vector.registers),
         conflicts=_conflicts(tiled, rows),
     )
+
+
+@lru_cache(256)
+def _shared_operations(tiled: Tiled) -> float:
+    """Operations of one step that all rows of a register tile have in common: weights that are taken apart."""
+    if not tiled.inside:
+        return 0.0
+    still = {r.load for r in tiled.reads if not any(r.strides[n] for n in tiled.inside)}
+    return shared_operations(tiled.anchor, tiled.target.cost, still)
 
 
 def _conflicts(tiled: Tiled, rows: Ints) -> Floats:

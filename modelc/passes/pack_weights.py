@@ -1,0 +1,123 @@
+"""Weights that are dequantized stay packed where a product is faster so.
+
+    MatMul(x, Transpose(DequantizeLinear(w, s, z)))  ->  PackedMatMul(x, packed, s, z)
+
+A product of one row, or of few, waits for its weights: bytes that hold several of them come in a fraction of the time,
+and are taken apart in registers. For many rows that costs more than it saves, and the weights become float32 when
+compiling, as those of everything else. Scales are by block of the depth, by column, or one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.graph import Graph, Node, Value
+from modelc.ops.packed import BITS, packed
+from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
+
+Array = NDArray[Any]
+LOWEST = {"uint8": 0, "int8": -128, "uint4": 0, "int4": -8, "uint2": 0, "int2": -2}  # of each dtype of weights
+
+
+@dataclass(frozen=True)
+class Weights:
+    """(numbers - zeros) * scales: numbers [K, N] of so many bits, the others [K / block, N]."""
+
+    numbers: Array
+    scales: Array
+    zeros: Array
+    bits: int
+
+    @property
+    def block(self) -> int:
+        return int(len(self.numbers) // len(self.scales))
+
+
+@dataclass(frozen=True)
+class PackWeights:
+    """`pays` says whether the first of two graphs of one node, a product of packed and of real weights, is the faster
+    one."""
+
+    pays: Callable[[Graph, Graph], bool]
+
+    def __call__(self, graph: Graph) -> Graph:
+        return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), self._product, private=False),))
+
+    def _product(self, e: Editor, m: Match) -> str | None:
+        x, node = e.value(m["x"]), m.root
+        w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 0 else None
+        if w is None:
+            return None
+        data, one = packed(w.numbers, w.bits, w.block), w.zeros.reshape(-1)[:1]
+        attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
+        constants = [Value("packed", "uint8", data.shape, data), Value("scales", "float32", w.scales.shape, w.scales)]
+        if (w.zeros == one).all():
+            attrs["zero"] = float(one.item())
+        else:
+            constants.append(Value("zeros", "uint8", w.zeros.shape, w.zeros))
+        real = np.broadcast_to(np.float32(0), w.numbers.shape)
+        output = e.value(node.outputs[0])
+        ways = (
+            _alone(Node("PackedMatMul", "packed", ("x", *(c.name for c in constants)), ("y",), attrs), constants),
+            _alone(Node("MatMul", "real", ("x", "w"), ("y",)), [Value("w", "float32", real.shape, real)]),
+        )
+        if not self.pays(*(way(x, output) for way in ways)):
+            return None
+        names = (e.constant(c.data, f"{m['w']}_{c.name}", c.dtype) for c in constants)
+        return e.add("PackedMatMul", (m["x"], *names), attrs)
+
+
+def _alone(node: Node, constants: list[Value]) -> Callable[[Value, Value], Graph]:
+    """The graph of one node with these constants, for what it is fed with and gives."""
+
+    def graph(x: Value, y: Value) -> Graph:
+        values = [Value("x", x.dtype, x.shape), Value("y", y.dtype, y.shape), *constants]
+        return Graph(node.name, ("x",), ("y",), {v.name: v for v in values}, (node,))
+
+    return graph
+
+
+def _weights(e: Editor, name: str) -> Weights | None:
+    """What is dequantized to the matrix `name`, perhaps transposed; None if that is not of a form that is packed."""
+    node = e.producer(name)
+    turned = node is not None and node.op == "Transpose" and len(e.shape(name)) == 2
+    if turned and node is not None and tuple(node.attrs.get("perm", (1, 0))) == (1, 0):
+        node = e.producer(node.inputs[0])
+    if node is None or node.op != "DequantizeLinear" or len(e.shape(node.inputs[0])) != 2:
+        return None
+    whole, scale = e.data(node.inputs[0]), e.data(node.inputs[1])
+    dtype = e.value(node.inputs[0]).dtype
+    zero = e.data(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int16)
+    if whole is None or scale is None or zero is None or dtype not in LOWEST or e.value(name).dtype != "float32":
+        return None
+    if e.value(node.inputs[1]).dtype != "float32":
+        return None
+    along, block = int(node.attrs.get("axis", 1)) % 2, int(node.attrs.get("block_size", 0))
+    depth = 1 if turned else 0  # the axis of the matrix as it is stored that is summed over
+    extent = whole.shape[depth]
+    if scale.size > 1 and (along == depth) != bool(block):
+        return None
+    block = block if block and scale.size > 1 else extent
+    if extent % block:
+        return None
+
+    def by_block(given: Array) -> Array:
+        """[K / block, N]"""
+        shape = [whole.shape[0], whole.shape[1]]
+        shape[depth] = extent // block
+        rank = given.reshape(-1) if given.ndim < 2 else given
+        found = np.broadcast_to(rank.reshape(-1, 1) if turned and rank.ndim == 1 else rank, shape)
+        return found.T if turned else found
+
+    lowest = LOWEST[dtype]
+    numbers = ((whole.T if turned else whole).astype(np.int16) - lowest).astype(np.uint8)
+    bits = next(b for b in BITS if numbers.max(initial=0) < 1 << b)
+    if block % (8 // bits):
+        return None
+    zeros = (by_block(zero).astype(np.int16) - lowest).astype(np.uint8)
+    return Weights(numbers, np.ascontiguousarray(by_block(scale), np.float32), np.ascontiguousarray(zeros), bits)

@@ -1,0 +1,145 @@
+"""Weights of few bits stay packed where a product waits for them, and are taken apart in registers: packages beside
+ONNX Runtime, how many bytes they hold, and where weights become float32 after all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from microsoft_models import ms, write
+from onnx import TensorProto, helper, numpy_helper
+
+import modelc
+from modelc.ir.graph import Node, Value
+from modelc.ops import evaluate_node
+from modelc.ops.packed import packed
+from modelc.package import read_package
+from modelc.pipeline import Run
+
+F = np.float32
+DEPTH, COLUMNS = 512, 384
+
+
+def weights(bits: int, block: int, depth: int = DEPTH, columns: int = COLUMNS):
+    """Of MatMulNBits, and its attributes."""
+    rng, blocks = np.random.default_rng(bits), -(-depth // block)
+    known = dict(
+        B=rng.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8),
+        s=(rng.uniform(0.5, 1.5, (columns, blocks)) / 2**bits / depth**0.5).astype(F),
+        z=rng.integers(0, 256, (columns, -(-blocks * bits // 8))).astype(np.uint8),
+        bias=rng.standard_normal(columns).astype(F),
+    )
+    return known, dict(K=depth, N=columns, bits=bits, block_size=block)
+
+
+def compiled(path: Path, **options) -> modelc.result.CompileResult:
+    result = modelc.compile(path, output=path.with_suffix(".modelc"), database=False, **options)
+    assert result.report.passed
+    return result
+
+
+@pytest.mark.parametrize("bits, block", [(2, 16), (4, 32), (8, 128)])
+def test_one_row_is_multiplied_with_packed_weights(tmp_path, bits, block) -> None:
+    """With zero points, and with a bias, which is added in the same kernel."""
+    known, attrs = weights(bits, block)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, DEPTH)).astype(F)}
+    nodes = [ms("MatMulNBits", f"x B s{more}", f"y{k}", **attrs) for k, more in enumerate((" z", " . . bias"))]
+    result = compiled(write(tmp_path / "m.onnx", nodes, feeds, known, "y0 y1"))
+    scales = DEPTH // block * COLUMNS
+    least = DEPTH * COLUMNS * bits // 8 + 4 * scales
+    assert least <= result.params_bytes <= least + scales + 4 * COLUMNS + 256  # of both together
+    assert result.params_bytes < 4 * DEPTH * COLUMNS / 2
+    steps = read_package(result.path).manifest.variants[0].steps
+    assert len(steps) == 2 and all("packed" in step.name for step in steps)
+
+
+def test_many_rows_are_multiplied_with_real_weights(tmp_path) -> None:
+    """What a variant of one row leaves packed, one of many rows has in float32, beside it."""
+    known, attrs = weights(4, 32)
+    node = ms("MatMulNBits", "x B s z", "y", **attrs)
+    feeds = {"x": np.zeros((1, DEPTH), F)}
+    model = onnx.load(write(tmp_path / "m.onnx", [node], feeds, known, "y"))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    onnx.save(model, tmp_path / "m.onnx")
+    result = compiled(tmp_path / "m.onnx", dims={"rows": (1, 256)})
+    one, many = read_package(result.path).manifest.variants
+    assert "packed" in one.steps[0].name and "packed" not in many.steps[0].name
+    assert result.params_bytes >= 4 * DEPTH * COLUMNS + DEPTH * COLUMNS // 2
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (2,), (2, 3)])
+def test_any_number_of_rows_is_right(tmp_path, monkeypatch, rows) -> None:
+    """Also where estimates would have it otherwise; ends of vectors are whole in packed weights."""
+    monkeypatch.setattr(Run, "_faster", lambda *graphs: True)
+    known, attrs = weights(4, 16, 96, 37)
+    feeds = {"x": np.random.default_rng(1).standard_normal((*rows, 96)).astype(F)}
+    result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
+    assert "packed" in read_package(result.path).manifest.variants[0].steps[0].name
+
+
+def test_a_block_that_is_not_full_is_real(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Run, "_faster", lambda *graphs: True)
+    known, attrs = weights(4, 32, 80, 24)
+    feeds = {"x": np.ones((1, 80), F)}
+    result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
+    assert "packed" not in read_package(result.path).manifest.variants[0].steps[0].name
+
+
+INT4, UINT4 = TensorProto.INT4, TensorProto.UINT4
+
+
+@pytest.mark.parametrize(
+    "kind, scales, zeros, turned",
+    [
+        (INT4, (16, COLUMNS), False, False),
+        (UINT4, (COLUMNS, 8), True, True),
+        (TensorProto.INT8, (COLUMNS,), False, False),
+        (TensorProto.UINT8, (COLUMNS,), True, True),
+        (TensorProto.INT8, (), True, False),
+    ],
+)
+def test_weights_that_a_quantizer_wrote(tmp_path, kind, scales, zeros, turned) -> None:
+    """DequantizeLinear of constants of one byte or four bits: by block, by column, by one scale."""
+    rng, depth = np.random.default_rng(3), DEPTH
+    bits, signed = (4 if kind in (INT4, UINT4) else 8), kind in (INT4, TensorProto.INT8)
+    least = -(1 << (bits - 1)) if signed else 0
+    shape = (COLUMNS, depth) if turned else (depth, COLUMNS)
+    numbers = rng.integers(least, least + (1 << bits), shape)
+    init = [helper.make_tensor("q", kind, shape, numbers.reshape(-1).tolist())]
+    init.append(numpy_helper.from_array((rng.uniform(0.5, 1.5, scales) / (1 << bits) / 20).astype(F), "s"))
+    if zeros:
+        some = rng.integers(least, least + (1 << bits), scales)
+        init.append(helper.make_tensor("z", kind, scales, some.reshape(-1).tolist()))
+    axis = {"axis": 0 if turned else 1} if len(scales) == 1 else {}
+    if len(scales) == 2:
+        axis = {"axis": int(turned), "block_size": depth // scales[int(turned)]}
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s", *["z"] * zeros], ["w"], **axis)]
+    nodes += [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0])] if turned else []
+    nodes.append(helper.make_node("MatMul", ["x", "t" if turned else "w"], ["y"]))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, d]) for n, d in (("x", depth), ("y", COLUMNS)))
+    graph = helper.make_graph(nodes, "g", [x], [y], init)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    result = compiled(tmp_path / "m.onnx")
+    assert [s.name.startswith("packed") for s in read_package(result.path).manifest.variants[0].steps] == [True]
+    assert result.params_bytes < depth * COLUMNS * bits / 8 * 1.5
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_what_is_packed_means_the_product(bits, zeros) -> None:
+    rng, depth, columns, block = np.random.default_rng(bits), 48, 5, 16
+    numbers = rng.integers(0, 1 << bits, (depth, columns)).astype(np.uint8)
+    scales = rng.uniform(0.1, 1, (depth // block, columns)).astype(F)
+    zero = rng.integers(0, 1 << bits, scales.shape).astype(np.uint8)
+    x = rng.standard_normal((2, 3, depth)).astype(F)
+    data = packed(numbers, bits, block)
+    assert data.shape == (3, block * bits // 8, columns) and data.nbytes == numbers.size * bits // 8
+    values = [x, data, scales, *([zero] if zeros else [])]
+    inputs = tuple(Value(f"x{k}", str(v.dtype), v.shape, v) for k, v in enumerate(values))
+    attrs = {"bits": bits, "block": block, **({} if zeros else {"zero": 3.0})}
+    node = Node("PackedMatMul", "p", tuple(v.name for v in inputs), ("y",), attrs)
+    (found,) = evaluate_node(node, inputs)
+    known = numbers.astype(np.float64) - (np.repeat(zero, block, 0) if zeros else 3.0)
+    np.testing.assert_allclose(found, x @ (known * np.repeat(scales, block, 0)), rtol=1e-5, atol=1e-5)
