@@ -1,4 +1,5 @@
-"""Loops whose trip count is known when compiling: compiled packages beside ONNX Runtime, and what is refused."""
+"""Loops whose trip count is known when compiling, short ones and long ones: compiled packages beside ONNX Runtime, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_a_loop_that_runs_no_time_hands_over_what_it_was_given(tmp_path) -> None
 
 
 def test_loops_without_end_and_of_too_many_nodes_are_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("modelc.frontend.unroll.MOST_UNROLLED", 60)
+    for name in ("MOST_UNROLLED", "MOST_FORESEEN"):
+        monkeypatch.setattr(f"modelc.frontend.unroll.{name}", 60)
     path = looped(tmp_path / "m.onnx")
     assert [n.op for n in import_model(path).nodes].count("Loop") == 1  # of a trip count that is known: left to a run
     model = onnx.load(path)
@@ -160,3 +162,106 @@ def test_a_scan_of_more_outputs_than_its_body(tmp_path) -> None:
     path = saved(tmp_path / "m.onnx", nodes, [INFO("s0", F, []), INFO("A", F, [5])], ["s"], {})
     with pytest.raises(ModelError, match="expected at most the 1 outputs of its body, found 2"):
         import_model(path)
+
+
+# --- long ones ------------------------------------------------------------------------------------------------------
+
+T, WIDTH = 300, 4
+
+
+def recurrent(path: Path, fixed: bool) -> Path:
+    """A recurrent network in a loop as TensorFlow writes it: it counts by itself, and goes on while the count is below
+    T. What it carries has a shape that is computed of a state which never changes. `fixed`: where a row begins is
+    taken by Slice, which needs a number that is known."""
+    rng = np.random.default_rng(2)
+    node = helper.make_node
+    row = [node("Gather", ["x", "t"], ["row"], axis=0)]
+    if fixed:
+        row = [
+            node("Unsqueeze", ["t", "zero"], ["begin"]),
+            node("Unsqueeze", ["t1", "zero"], ["end"]),
+            node("Slice", ["x", "begin", "end"], ["part"]),
+            node("Squeeze", ["part", "zero"], ["row"]),
+        ]
+    body = helper.make_graph(
+        [
+            node("Add", ["t", "one"], ["t1"]),
+            node("Less", ["t1", "most"], ["again"]),
+            *row,
+            node("Max", ["size", "size"], ["size1"]),
+            node("Reshape", ["row", "size1"], ["row1"]),
+            node("MatMul", ["h", "w"], ["hw"]),
+            node("Add", ["hw", "row1"], ["sum"]),
+            node("Tanh", ["sum"], ["h1"]),
+            node("Mul", ["h1", "half"], ["each"]),
+        ],
+        "body",
+        [INFO("i", I, []), INFO("go", B, []), INFO("t", I, []), INFO("size", I, [2]), INFO("h", F, None)],
+        [INFO("again", B, []), *(INFO(n, F, None) for n in ("t1", "size1", "h1", "each"))],
+    )
+    for k in (1, 2):
+        body.output[k].type.tensor_type.elem_type = I
+    constants = {
+        "w": rng.standard_normal((WIDTH, WIDTH)).astype(np.float32),
+        "half": np.float32(0.5),
+        "zero": np.array([0]),
+        "one": np.asarray(1),
+        "most": np.asarray(T),
+        "begun": np.asarray(0),
+        "shape": np.array([1, WIDTH]),
+        "yes": np.asarray(True),
+    }
+    outputs = ["counted", "same", "last", "every"]
+    nodes = [node("Loop", ["", "yes", "begun", "shape", "h0"], outputs, "while", body=body)]
+    path = saved(path, nodes, [INFO("x", F, [T, WIDTH]), INFO("h0", F, [1, WIDTH])], outputs, constants)
+    model = onnx.load(path)
+    for k in (0, 1):
+        model.graph.output[k].type.tensor_type.elem_type = I
+    onnx.save(model, path)
+    return path
+
+
+def test_a_long_loop_is_one_in_the_package(tmp_path) -> None:
+    """Its condition is computed beforehand; what never changes is known in its body."""
+    path = recurrent(tmp_path / "m.onnx", False)
+    (loop,) = [n for n in import_model(path).nodes if n.op == "Loop"]
+    assert loop.attrs["limit"] == T and not loop.attrs["asks"] and loop.attrs["states"] == 2
+    assert "Reshape" in [n.op for n in loop.bodies[0].nodes] and "Max" not in [n.op for n in loop.bodies[0].nodes]
+    rng = np.random.default_rng(3)
+    data = {"x": rng.standard_normal((T, WIDTH)).astype(np.float32), "h0": np.ones((1, WIDTH), np.float32)}
+    found = agrees(path, data)
+    assert found["every"].shape == (T, 1, WIDTH) and int(found["counted"]) == T
+
+
+def test_what_needs_numbers_that_are_known_is_unrolled(tmp_path) -> None:
+    nodes = [n.op for n in import_model(recurrent(tmp_path / "m.onnx", True)).nodes]
+    assert "Loop" not in nodes and nodes.count("Tanh") == T
+
+
+def test_what_is_computed_of_constants_is_none_of_the_package(tmp_path) -> None:
+    path = recurrent(tmp_path / "m.onnx", True)
+    constants = {"x": np.ones((T, WIDTH), np.float32), "h0": np.ones((1, WIDTH), np.float32)}
+    graph = import_model(path, constants=constants)
+    assert {n.op for n in graph.nodes} == {"Identity"} and graph.value("every").shape == (T, 1, WIDTH)
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_long_scan_is_a_loop(tmp_path, back) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", ["s", "half"], ["f"]),
+            helper.make_node("Add", ["f", "a"], ["s2"]),
+            helper.make_node("Tanh", ["s2"], ["t"]),
+        ],
+        "body",
+        [INFO("s", F, [3]), INFO("a", F, [3])],
+        [INFO("s2", F, [3]), INFO("t", F, [3])],
+    )
+    attrs = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_input_directions": [back], "scan_output_axes": [1]}
+    nodes = [helper.make_node("Scan", ["s0", "A"], ["s", "P"], "scan", body=body, **attrs)]
+    inputs = [INFO("s0", F, [3]), INFO("A", F, [3, T])]
+    path = saved(tmp_path / "m.onnx", nodes, inputs, ["s", "P"], {"half": np.float32(0.5)})
+    assert "Loop" in [n.op for n in import_model(path).nodes]
+    rng = np.random.default_rng(4)
+    data = {"s0": rng.standard_normal(3).astype(np.float32), "A": rng.standard_normal((3, T)).astype(np.float32)}
+    assert agrees(path, data)["P"].shape == (3, T)

@@ -60,7 +60,7 @@ def carried(
     began: dict[str, Size] = {}  # of every count that is carried, what it is at first
     change = ""
     for _ in range(TRIES):
-        given = [_like(b, n, x, kind) for x, kind in zip(states, kinds, strict=True)]
+        given = [like(b, n, x, kind) for x, kind in zip(states, kinds, strict=True)]
         names = set(b.node_names)
         try:
             body = imported(given)
@@ -94,11 +94,11 @@ def _change(b: Builder, given: Sequence[Value], found: Sequence[str]) -> str:
     return "its body makes another size of what it takes"
 
 
-def _like(b: Builder, n: OnnxNode, x: str, kind: _Kind) -> Value:
-    """What a body is given of `x`: its data is not known."""
-    value = Value(b.fresh(f"{n.name}/{x}"), b.value(x).dtype, tuple(kind.shape))
+def like(b: Builder, n: OnnxNode, x: str, kind: _Kind | None = None) -> Value:
+    """What a body is given of `x`: its data is not known. `kind` is another form than its own."""
+    value = Value(b.fresh(f"{n.name}/{x}"), b.value(x).dtype, tuple(kind.shape) if kind else b.shape(x))
     b.values[value.name] = value
-    b.sizes.give(value.name, kind.sizes)
+    b.sizes.give(value.name, kind.sizes if kind else b.sizes.of(x))
     return value
 
 

@@ -14,6 +14,7 @@ LARGEST_DENSE = 1 << 28  # bytes of a sparse initialiser made dense
 FUNCTION_DEPTH = 32  # functions calling functions
 MOST_NODES = 1 << 17  # of a model whose functions are inlined: compiling takes time and memory for each
 MOST_UNROLLED = 1 << 13  # nodes that a loop becomes: those of its body, times its iterations
+FEW_UNROLLED = 1 << 10  # nodes of the Graph that a loop may become which can be left to a run
 LARGEST_FOLDED = 1 << 29  # bytes of all constants that the import makes
 
 

@@ -13,7 +13,7 @@ import onnx
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.bodies import Body, emit_control
 from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.carried import Carried, carried, handed_counts
+from modelc.frontend.carried import Carried, carried, handed_counts, like
 from modelc.frontend.control import body_of
 from modelc.frontend.importing import Importing, Scope
 from modelc.frontend.sizes import refuse
@@ -22,6 +22,7 @@ from modelc.ir.graph import Value
 from modelc.ops.found import ROOM
 
 LEAST_INT64 = -(1 << 63)
+FEW_NUMBERS = 64  # of a state that may be the same in every iteration, as shapes are
 MOST_COLLECTED = 1 << 16  # iterations that there is room for where a run decides how many there are
 
 
@@ -39,9 +40,11 @@ class Runs:
         return self.count or self.condition
 
 
-def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, outer: Scope, why: str) -> str | None:
-    """Imports a Loop that was not unrolled, `why`. None if it was imported; else why not, empty where a node in the
-    body says so."""
+def repeated_loop(
+    importer: Importing, node: OnnxNode, graph: onnx.GraphProto, outer: Scope, why: str, known_count: int | None = None
+) -> str | None:
+    """Imports a Loop that was not unrolled, `why`; `known_count` is how many iterations it makes, whatever its
+    condition, if that is known. None if it was imported; else why not, empty where a node in the body says so."""
     b, states = importer.builder, list(node.inputs[2:])
     for k, what in ((0, "trip count"), (1, "condition")):
         if node.input(k) and np.prod(b.shape(node.input(k))) != 1:
@@ -49,11 +52,12 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
     count, go = (b.data(node.input(k)) for k in (0, 1))
     limit = NO_LIMIT if count is None else max(0, int(count.reshape(-1)[0]))
     asked = node.input(1) if go is None else ""
-    runs = Runs(limit, node.input(0) if count is None else "", asked)
+    runs = Runs(limit, node.input(0) if count is None else "", asked) if known_count is None else Runs(known_count)
     yes = b.constant(np.asarray(True), f"{node.name}/condition")
     number = Value(b.fresh(f"{node.name}/number"), "int64", ())
     formals = [i.name for i in graph.input]
     kept = _kept(graph, formals[2:], [o.name for o in graph.output][1 : 1 + len(states)])
+    kept |= _held(importer, node, graph, outer, number, states, kept)
     known = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
     if any(k not in kept and x in importer.sequences for k, x in enumerate(states)):
         return f"{why}, and it carries a sequence of tensors, whose length has to be known when compiling"
@@ -67,7 +71,7 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
     if not isinstance(form, Carried):
         return f"{why}, and {form}" if form else ""
     body = form.body
-    goes_on = b.data(body.found[0])
+    goes_on = b.data(body.found[0]) if known_count is None else np.asarray(True)
     asks = [body.results[0]] if goes_on is None else []
     if goes_on is not None and not goes_on.reshape(-1)[0]:
         runs = Runs(min(1, limit) if limit != NO_LIMIT else 1, runs.count, runs.condition)
@@ -102,6 +106,50 @@ def repeated_loop(importer: Importing, node: OnnxNode, graph: onnx.GraphProto, o
             through = OnnxNode("Identity", "", 1, f"{node.name}/{outputs[k]}", (), (outputs[k],), {}, node.source)
             importer.hand(through, outputs[k], states[k])
     return None
+
+
+def _held(
+    importer: Importing,
+    node: OnnxNode,
+    graph: onnx.GraphProto,
+    outer: Scope,
+    number: Value,
+    states: Sequence[str],
+    kept: set[int],
+) -> set[int]:
+    """The states that begin as a few whole numbers and are the same after an iteration that begins with them: they are
+    what they were, whatever the others are."""
+    b, formals = importer.builder, [i.name for i in graph.input]
+    held = {k for k, x in enumerate(states) if k not in kept and _is_few_numbers(b, x)}
+    while held:
+        inner, names = outer.within(f"{node.name}/body/"), set(b.node_names)
+        constant = {formals[1]: b.constant(np.asarray(True), f"{node.name}/condition")}
+        constant |= {formals[2 + k]: states[k] for k in held | kept}
+        rest = [k for k in range(len(states)) if k not in held | kept]
+        if any(states[k] in importer.sequences for k in rest):
+            return set()
+        given = {formals[0]: number} | {formals[2 + k]: like(b, node, states[k]) for k in rest}
+        try:
+            body = body_of(importer, graph, node, inner, given, constant, [o.name for o in graph.output])
+        except ModelError:
+            return set()  # the import that follows says what is wrong
+        b.node_names = names
+        if body is None:
+            return set()
+        same = {k for k in held if _same(b.data(states[k]), b.data(body.found[1 + k]))}
+        if same == held:
+            break
+        held = same
+    return held
+
+
+def _is_few_numbers(b: Builder, x: str) -> bool:
+    data = b.values[x].data if x in b.values else None
+    return data is not None and data.dtype.kind in "iub" and data.size <= FEW_NUMBERS
+
+
+def _same(one: Any, other: Any) -> bool:
+    return other is not None and one.shape == other.shape and bool((one == other).all())
 
 
 def _give(b: Builder, outputs: Sequence[str], form: Carried) -> None:

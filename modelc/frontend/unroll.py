@@ -1,12 +1,14 @@
-"""Loop and Scan with a trip count that is known when compiling: their bodies are imported once for each iteration.
+"""Loop and Scan with a trip count that is known when compiling: short ones, and those that cannot be left to a run
+(repeat.py), are imported once for each iteration.
 
-What an iteration carries to the next is handed over by name; what it hands out is put together by Concat. Where whether
-a loop goes on is not known, or it would be too many nodes, it is left to a run (repeat.py)."""
+What an iteration carries to the next is handed over by name; what it hands out is put together by Concat. A few
+iterations tell how many nodes a loop becomes: what is computed when compiling is none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,13 @@ from modelc.frontend.attributes import attributes
 from modelc.frontend.build import OnnxNode
 from modelc.frontend.control import visit_body
 from modelc.frontend.importing import Importing, Scope, Unsupported
-from modelc.frontend.limits import MOST_UNROLLED
+from modelc.frontend.limits import FEW_UNROLLED, MOST_UNROLLED
 from modelc.frontend.repeat import repeated_loop, repeated_scan
+from modelc.frontend.structure import reads
 
 ENDLESS = 1 << 62  # iterations of a Loop without a trip count
+TRIED = 2  # iterations that tell what the others become
+MOST_FORESEEN = 1 << 13  # iterations whose conditions are computed beforehand
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ def _loop(importer: Importing, body: Body) -> str | None:
     handed: list[list[str]] = [[] for _ in range(scans)]
     done, before, made = 0, len(b.nodes), dict(b.sizes.made)
     while go and done < count:
+        if done == TRIED and len(b.nodes) > before:
+            most = _foreseen(importer, body, count, states, done)
+            if most is not None and (len(b.nodes) - before) // done * most > FEW_UNROLLED:
+                why = f"unrolled, it would be more than {FEW_UNROLLED} nodes (FEW_UNROLLED)"
+                if _left_to_a_run(importer, before, made, partial(_repeated, importer, body, why, most)):
+                    return None
         if (done + 1) * body.size > MOST_UNROLLED:
             del b.nodes[before:]
             b.sizes.made = made
@@ -92,6 +103,71 @@ def _loop(importer: Importing, body: Body) -> str | None:
     return None
 
 
+def _repeated(importer: Importing, body: Body, why: str, most: int) -> str | None:
+    return repeated_loop(importer, body.node, body.graph, body.outer, why, most)
+
+
+def _left_to_a_run(
+    importer: Importing, before: int, made: dict[tuple[object, ...], tuple[str, ...]], repeat: Callable[[], str | None]
+) -> bool:
+    """Imports the loop by `repeat` in place of the nodes from `before` on, if that can be; says whether."""
+    b = importer.builder
+    nodes, found, names = b.nodes[before:], b.sizes.made, set(b.node_names)
+    lacking, missing = list(importer.lacking), set(importer.missing)
+    del b.nodes[before:]
+    b.sizes.made = dict(made)
+    try:
+        if repeat() is None:
+            return True
+    except ModelError:
+        pass  # unrolled it may be possible: positions and shapes are known then
+    b.nodes[before:], b.sizes.made, b.node_names = nodes, found, names
+    importer.lacking[:], importer.missing = lacking, missing
+    return False
+
+
+def _foreseen(importer: Importing, body: Body, count: int, states: Sequence[str], done: int) -> int | None:
+    """How many iterations there are in all, `done` of which have been made: what the condition needs is computed alone.
+    None where that is not known, or they are too many."""
+    b, graph = importer.builder, body.graph
+    formals, results = [i.name for i in graph.input], [o.name for o in graph.output]
+    wanted, needed = [results[0]], list[int]()
+    while True:
+        reached = _reaches(graph, wanted)
+        needed = [k for k in range(len(states)) if formals[2 + k] in reached]
+        if len(needed) + 1 == len(wanted):
+            break
+        wanted = [results[0], *(results[1 + k] for k in needed)]
+    if not needed and formals[0] not in reached:
+        return count if count < ENDLESS else None  # it goes on as it began
+    now, before, made = [states[k] for k in needed], len(b.nodes), b.sizes.made
+    go, known = True, None not in [b.data(x) for x in now]
+    while go and known and done < min(count, MOST_FORESEEN + 1):
+        inner = body.outer.within(f"{body.node.name}/{done}/condition/")
+        number = b.constant(np.asarray(done, np.int64), f"{body.node.name}/iteration")
+        inner.names |= {formals[0]: number, formals[1]: b.constant(np.asarray(True), f"{body.node.name}/condition")}
+        inner.names |= {formals[2 + k]: x for k, x in zip(needed, now, strict=True)}
+        found = visit_body(importer, graph, inner.prefix, body.node.source, inner, wanted)
+        known = found is not None and None not in [b.data(x) for x in found]
+        if known and found is not None:
+            go, now, done = bool(_one(b.data(found[0]), body.node)), found[1:], done + 1
+    del b.nodes[before:]
+    b.sizes.made = made
+    return done if known and done <= MOST_FORESEEN else None
+
+
+def _reaches(graph: onnx.GraphProto, wanted: Sequence[str]) -> set[str]:
+    """The names that the values `wanted` are computed from, themselves among them."""
+    producers = {x: node for node in graph.node for x in node.output if x}
+    found, waiting = set(wanted), list(wanted)
+    while waiting:
+        node = producers.get(waiting.pop())
+        new = [x for x in reads(node) if x not in found] if node is not None else []
+        found.update(new)
+        waiting += new
+    return found
+
+
 def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
     b, node, graph = importer.builder, body.node, body.graph
     if node.version < 9:
@@ -109,19 +185,26 @@ def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
     if len(extents) != 1:
         raise node.fail(f"expected inputs of the same length, found {sorted(extents)}")
     count = extents.pop()
-    if count * body.size > MOST_UNROLLED:
-        along = tuple(zip(inputs, axes, map(bool, back), strict=True))
-        turned = _listed(node, attrs, "scan_output_directions", None, scans)
+    along = tuple(zip(inputs, axes, map(bool, back), strict=True))
+    turned = _listed(node, attrs, "scan_output_directions", None, scans)
 
-        def handed_out(ranks: Sequence[int]) -> list[tuple[int, bool]]:
-            return list(zip(_listed(node, attrs, "scan_output_axes", ranks), map(bool, turned), strict=True))
+    def handed_out(ranks: Sequence[int]) -> list[tuple[int, bool]]:
+        return list(zip(_listed(node, attrs, "scan_output_axes", ranks), map(bool, turned), strict=True))
 
-        why = f"unrolled, it would be more than {MOST_UNROLLED} nodes (MOST_UNROLLED)"
+    def repeated(most: int, name: str) -> str | None:
+        why = f"unrolled, it would be more than {most} nodes ({name})"
         return repeated_scan(importer, node, graph, body.outer, along, handed_out, why)
+
+    if count * body.size > MOST_UNROLLED:
+        return repeated(MOST_UNROLLED, "MOST_UNROLLED")
     if not count:
         return "it runs no time, so the shape of what it hands out is not known"
     handed: list[list[str]] = [[] for _ in range(scans)]
+    before, made = len(b.nodes), dict(b.sizes.made)
     for k in range(count):
+        many = k == TRIED and (len(b.nodes) - before) // k * count > FEW_UNROLLED
+        if many and _left_to_a_run(importer, before, made, partial(repeated, FEW_UNROLLED, "FEW_UNROLLED")):
+            return None
         parts = [
             _part(importer, node, x, axis, count - 1 - k if reverse else k)
             for x, axis, reverse in zip(inputs, axes, back, strict=True)
