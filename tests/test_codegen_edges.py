@@ -27,7 +27,7 @@ from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, OPERATIONS
 # How many units in the last place a result is off at most (of the smallest normal number: what is below may be 0).
 # Polynomials of our own first; the rest are glibc's.
 ULP = {
-    **{"exp": 1.1, "log": 1.1, "erf": 1.2, "tanh": 1.5, "sigmoid": 3, "softplus": 2, "sin": 2.5, "cos": 2.5},
+    **{"exp": 1.1, "log": 1.1, "erf": 6, "tanh": 1.5, "sigmoid": 3, "softplus": 2, "sin": 2.5, "cos": 2.5},
     **{"tan": 2, "asin": 1, "acos": 1, "atan": 1, "sinh": 2.5, "cosh": 2.5, "asinh": 2, "acosh": 2, "atanh": 2},
     "sqrt": 0.5,
 }

@@ -195,7 +195,7 @@ def test_what_is_rounded_to_bfloat16_is_off_by_a_sixteenth_of_that(tmp_path, nam
         ("exp", -87.3, 88.7, 1.1),
         ("log", 1e-38, 3.4e38, 1.1),
         ("log", 0.5, 2, 1.1),
-        ("erf", -6, 6, 1.2),
+        ("erf", -6, 6, 6),
         ("tanh", -12, 12, 1.5),
         ("sigmoid", -87, 100, 3),
         ("softplus", -87, 100, 2),
@@ -217,6 +217,8 @@ def test_accuracy(tmp_path, name, low, high, ulp, target):
     error = np.abs(got - expected) / np.spacing(floor)
     worst = int(error.argmax())
     assert error[worst] < ulp, f"{name}({x[worst]!r}) = {got[worst]!r}, expected {expected[worst]!r}"
+    if name == "erf":  # or the gate of a large number would not be closed
+        assert np.abs(got).max() == 1 and (np.abs(got[np.abs(x) > 4]) == 1).all()
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])

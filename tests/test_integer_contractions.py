@@ -144,6 +144,20 @@ def test_channels_are_added_by_what_writes_them(tmp_path: Path) -> None:
     assert len(pads) == 1 and graph.values[pads[0].outputs[0]].shape == (1, 16, 7, 7)  # of zero points, and no other
 
 
+def test_scales_and_factors_are_one_multiplication(tmp_path: Path) -> None:
+    """What is computed is not divided; what is given is, as ONNX says it."""
+    w = Written(7)
+    w.weights["by"] = np.float32(0.3712)
+    m = w.through(w.node("Mul", [w.through("x", "xd", 0.0301, 117), "by"], "m"), "md", 0.0173, 140)
+    w.through(w.node("Mul", [w.node("Tanh", [m], "t"), "by"], "u"), "y", 0.00293, 131)
+    path = w.save(tmp_path / "m.onnx", {"x": [40, 33]}, {"y": [40, 33]})
+    graph = integers(path)
+    same_numbers(path, graph)
+    scales = [graph.values[n.inputs[1]].data.item() for n in graph.nodes if n.op == "QuantizeLinear"]
+    assert scales == [np.float32(0.0301), 1.0, 1.0]
+    assert Counter(n.op for n in graph.nodes) == {"QuantizeLinear": 3, "DequantizeLinear": 3, "Tanh": 1, "Mul": 1}
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_weights_with_any_zero_point_are_bytes_and_a_shift(tmp_path: Path, dtype: str) -> None:
     """Of convolutions with a border and without, and of matrix products; a channel that fits is not shifted."""

@@ -9,9 +9,10 @@ from typing import Any
 from tvm import tirx as tx
 
 from modelc.codegen.lower.leaves import flattened, lane_step
+from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, int64, lanes_of, moved, ramp, sequence, widen
-from modelc.codegen.math.operations import lower_cast, lower_op
+from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
 from modelc.space.analysis.access import MOST_STEP
@@ -58,6 +59,10 @@ class Expressions:
             return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
             return self.select(e, scope)
+        limited, whole = limited_float(e, self.dtypes), limited_whole(e, self.dtypes)
+        if (found := limited or whole) is not None:
+            value, lanes = self.value(found.number, scope)
+            return self.named(lower_limited(str(e.dtype), value, found.most, found.added, lanes)), lanes
         outer, self.rounded = self.rounded, self.rounded or (e.name == "cast" and e.dtype == "bfloat16")
         parts = [self.value(a, scope) for a in e.args]
         self.rounded = outer

@@ -7,6 +7,7 @@ from tvm import tirx as tx
 from modelc.codegen.math.code import Code, Expr, is_risc_v, let_operands
 from modelc.codegen.math.integers import not_
 from modelc.codegen.math.rounding import rounded_bits, rounds
+from modelc.codegen.math.select import at_most
 from modelc.ir.expr import INTEGERS
 
 HALVES = ("float16", "bfloat16")
@@ -35,6 +36,12 @@ def cast(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
     if from_dtype in FLOATS and dtype in INTEGERS:
         return _truncated(code, dtype, x, from_dtype)
     return tx.Cast(code.type(dtype), x)
+
+
+def between(code: Code, x: Expr, least: float, most: float) -> Expr:
+    """`x` limited to that; a NaN fails the first comparison, and is `least`."""
+    x, low = code.let(x), code.const(least)
+    return at_most(code, code.let(tx.Select(x > low, x, low)), most)
 
 
 def _truncated(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tvm import tirx as tx
 
-from modelc.codegen.math.casts import HALVES, cast
+from modelc.codegen.math.casts import HALVES, between, cast
 from modelc.codegen.math.code import Code, Expr
 from modelc.codegen.math.floats import FLOATS
 from modelc.codegen.math.integers import BOOLS, COMPARISONS, INTEGERS
@@ -42,6 +42,15 @@ def lower_op(name: str, args: list[Expr], dtype: str, lanes: int, *, rounded: bo
     function = ROUNDED[name] if rounded and compute == "float32" and name in ROUNDED else table[name]
     result = function(code, *[cast(code, compute, code.opened(a), dtype) for a in args])
     return code.wrapped(result if name in PREDICATES else cast(code, dtype, result, compute))
+
+
+def lower_limited(dtype: str, x: Expr, most: float, added: float, lanes: int) -> Expr:
+    """The float32 min(max(x, 0), most) + added as `dtype`: float32, or an integer which has that. Between the limits a
+    NaN is 0."""
+    code = Code("float32", lanes)
+    found = between(code, code.opened(x), 0.0, most)
+    found = found + code.const(added) if added else found
+    return code.wrapped(found if dtype == "float32" else tx.Cast(code.type(dtype), tx.Cast(code.type("int32"), found)))
 
 
 def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:

@@ -1,7 +1,7 @@
 """Functions of float32 by polynomials, for hot loops: no call is left in the machine code.
 
-exp, log, tanh after S. Moshier's Cephes (expf.c, logf.c, tanhf.c); erf after N. Juffa's erff. Nothing
-depends on whether a*b+c is contracted to one rounding.
+exp, log, tanh after S. Moshier's Cephes (expf.c, logf.c, tanhf.c); erf is the rational function that XLA and Eigen
+have. Nothing depends on whether a*b+c is contracted to one rounding.
 """
 
 from __future__ import annotations
@@ -95,18 +95,15 @@ def tanh(code: Code, x: Expr) -> Expr:
 
 @let_operands
 def erf(code: Code, x: Expr) -> Expr:
-    """An odd polynomial near 0, 1 - e**-p(|x|) elsewhere; a NaN takes the first."""
-    magnitude, square = code.let(absolute(code, x)), code.let(x * x)
-    near = code.polynomial(
+    """x P(x**2) / Q(x**2), which is a little more than 1 at 4: limited to 1, it is that from there on."""
+    near = code.let(at_most(code, at_least(code, x, -4.0), 4.0))
+    square = code.let(near * near)
+    p = code.polynomial(square, (2.2905065861e-4, 3.4082910107e-3, 5.0955695062e-2, 1.8520832240e-1, 1.1283791435))
+    q = code.polynomial(
         square,
-        (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1),
+        (-1.1791602955e-7, 2.3547966471e-5, 1.0179625279e-3, 1.4070470171e-2, 1.1098505178e-1, 4.9746925110e-1, 1.0),
     )
-    exponent = code.polynomial(
-        magnitude,
-        (-1.7285347e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1),
-    )
-    far = code.const(1) - _scaled_exp(code, at_least(code, code.let(exponent * magnitude - magnitude), -20.0))
-    return tx.Select(magnitude > code.const(0.927734375), code.intrinsic("copysign", far, x), near * x + x)
+    return at_most(code, at_least(code, code.let(near * p / q), -1.0), 1.0)
 
 
 @let_operands

@@ -1,0 +1,71 @@
+"""Floats that are limited to what a small whole number can be, and converted to one: what is known of them then.
+
+    uint8(min(max(x, 0), 255))                                    no other limits are needed for the conversion
+    float32(int32(uint8(min(max(round(x) + 7, 0), 255))) - 7)     no conversion is: min(max(round(x) + 7, 0), 255) - 7
+
+In either a NaN is 0 between its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelc.ir.expr import Const, Expr, Op, dtype_of
+
+SMALL = ("uint8", "int8", "uint16", "int16")
+MIDDLE = 128  # of the bytes: what is taken from unsigned ones that become signed
+LARGEST = 1 << 20  # of a whole number that is added to others: sums stay exact in float32
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A float32 `number` between 0 and `most`, to which `added` is added."""
+
+    number: Expr
+    most: float
+    added: float = 0.0
+
+
+def limited_whole(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
+    """What `e`, a cast to a whole number of 8 or 16 bits, converts, if that is min(max(x, 0), c) of a float32, and the
+    whole number can be c."""
+    if not isinstance(e, Op) or e.name != "cast" or e.dtype not in SMALL:
+        return None
+    (upper,) = e.args
+    lower = upper.args[0] if isinstance(upper, Op) and upper.name == "min" else None
+    if not isinstance(upper, Op) or not isinstance(lower, Op) or lower.name != "max":
+        return None
+    most, least = upper.args[1], lower.args[1]
+    if not isinstance(most, Const) or not isinstance(least, Const) or dtype_of(lower, dtypes) != "float32":
+        return None
+    fits = least.value == 0 and 0 <= most.value <= np.iinfo(e.dtype).max
+    return Limited(lower.args[0], float(most.value)) if fits else None
+
+
+def limited_float(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
+    """The same of a float32 that such a whole number, and one more, was converted to, if it was whole before."""
+    if not isinstance(e, Op) or e.name != "cast" or e.dtype != "float32":
+        return None
+    number, added = _added(e.args[0])
+    if isinstance(number, Op) and number.name == "cast" and number.dtype == "int32":
+        (number,) = number.args
+    if isinstance(number, Op) and number.name == "cast" and number.dtype == "int8":  # bytes are limited unsigned
+        moved, by = _added(number.args[0])
+        number, added = (moved, added + by) if by == -MIDDLE else (number, added)
+    found = limited_whole(number, dtypes)
+    if found is None or found.most != int(found.most) or abs(added) > LARGEST:
+        return None
+    whole, more = _added(found.number)
+    if not isinstance(whole, Op) or whole.name != "round" or more != int(more):
+        return None
+    return Limited(found.number, found.most, added)
+
+
+def _added(e: Expr) -> tuple[Expr, float]:
+    """(x, c) where `e` is x + c or x - c; (e, 0) otherwise."""
+    if isinstance(e, Op) and e.name in ("add", "sub") and isinstance(e.args[1], Const):
+        return e.args[0], float(e.args[1].value) * (1 if e.name == "add" else -1)
+    return e, 0.0
