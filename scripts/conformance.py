@@ -1,4 +1,4 @@
-"""ONNX's own node tests through compiled packages: python scripts/conformance.py [PATTERN] [--json FILE] [--reasons]
+"""ONNX's own node tests through packages: python scripts/conformance.py [PATTERN] [--json F] [--reasons] [--part K/N]
 
 Every node test of the installed onnx, those of expanded functions left out, is compiled, linked, loaded and run in a
 process of its own (forked, two at a time, with a limit on its time), and its outputs are held to the suite's dtypes,
@@ -194,6 +194,14 @@ def read_expected(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def part(text: str) -> tuple[int, int]:
+    """(K, N) of K/N: 1/4 to 4/4."""
+    first, _, parts = text.partition("/")
+    if not (first.isdecimal() and parts.isdecimal() and 1 <= int(first) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"expected K/N, K from 1 to N, found {text!r}")
+    return int(first), int(parts)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pattern", nargs="*", default=["*"], help="tests with one of these in their name; default: all")
@@ -203,8 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--update", action="store_true", help="writes what passed into the list of --expected")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for each test (60)")
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="K/N", help="every N-th test, from the K-th on")
     given = parser.parse_args(arguments)
-    names = [n for n in node_tests() if any(fnmatch.fnmatch(n, f"*{p}*") for p in given.pattern)]
+    first, parts = given.part
+    if given.update and parts > 1:
+        parser.error("--update writes the whole list; expected it without --part")
+    names = [n for n in node_tests() if any(fnmatch.fnmatch(n, f"*{p}*") for p in given.pattern)][first - 1 :: parts]
     if not names:
         parser.error(f"no node test has {' or '.join(given.pattern)} in its name")
     results = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import conformance
@@ -38,6 +40,19 @@ def test_a_wrong_answer_fails_and_an_exception_is_a_crash(monkeypatch) -> None:
     (crash,) = conformance.conformance(["test_relu"])
     assert (wrong.outcome, crash.outcome) == ("failed", "crashed")
     assert "ZeroDivisionError" in crash.reason and wrong.operator == "Relu"
+
+
+def test_parts_are_all_tests_together(monkeypatch, capsys) -> None:
+    taken: list[list[str]] = []
+    monkeypatch.setattr(conformance, "conformance", lambda names, *rest: taken.append(list(names)) or iter(()))
+    for k in (1, 2, 3):
+        assert conformance.main(["--part", f"{k}/3"]) == 0
+    every = [name for names in taken for name in names]
+    assert sorted(every) == sorted(conformance.node_tests()) and max(map(len, taken)) < len(every) / 2
+    for wrong in (["--part", "4/3"], ["--part", "1"], ["--part", "1/2", "--expected", "f", "--update"]):
+        with pytest.raises(SystemExit):
+            conformance.main(wrong)
+    assert "expected" in capsys.readouterr().err
 
 
 def test_operators_at_their_extremes(capsys) -> None:
