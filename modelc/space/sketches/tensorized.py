@@ -43,6 +43,7 @@ from modelc.space.sketches.vectorized import (
     vector_prefetches,
 )
 from modelc.target import CostParameters, Intrinsic
+from modelc.target.binding import bindings
 
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 LEAST_READERS = 8  # rows that read a computed operand, for a copy of it in the intrinsic's order to pay
@@ -56,6 +57,9 @@ def tensorized(tiled: Tiled) -> list[Tiled]:
 
 
 def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
+    dtypes = {b.name: b.dtype for b in tiled.task.buffers}
+    if len(tiled.anchor.body) > 1 or next(bindings(intrinsic, tiled.anchor.body[0], dtypes), None) is None:
+        return None
     packed = frozenset[str]()
     if any(i.reduce for i in intrinsic.semantics.iters):
         tiled, packed = _copied(tiled, intrinsic)
