@@ -18,8 +18,9 @@ from random_draft import Array, RandomGraph, Value, info, reads, tensors, whole
 from random_nodes import PLAIN_MAKERS
 from random_numbers import NUMBER_MAKERS
 from random_shapes import SHAPE_MAKERS
+from random_sized import SIZED_MAKERS
 
-MAKERS = (*PLAIN_MAKERS, *SHAPE_MAKERS, *NUMBER_MAKERS, *CONTROL_MAKERS)
+MAKERS = (*PLAIN_MAKERS, *SHAPE_MAKERS, *NUMBER_MAKERS, *CONTROL_MAKERS, *SIZED_MAKERS)
 ATTEMPTS = 60  # to find the next node
 DTYPES = (
     *("float32", "float32", "float32", "float32", "float32", "float32", "float16", "float64"),

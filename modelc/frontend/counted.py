@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from modelc.frontend.addressed import gather, gather_elements, gather_nd, regions, scatter
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import run_node
+from modelc.frontend.merged import extended
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
 from modelc.frontend.random import drawn
 from modelc.frontend.sizes import count_of, less, masked, refuse, rest_of, there, whole
@@ -199,7 +200,7 @@ def _range(b: Builder, n: OnnxNode) -> None:
 def _slice(b: Builder, n: OnnxNode) -> None:
     """From a constant on, in steps of 1, to a constant, or to a size that depends on data."""
     x = n.inputs[0]
-    shape, counts = b.shape(x), dict(b.sizes.of(x))
+    shape, counts, room = b.shape(x), dict(b.sizes.of(x)), list(b.shape(x))
     (n, _), (ends_node, marks) = _steered(b, n, 1), _steered(b, n, 2)
     starts, ends = (_numbers(b, ends_node, k, name) for k, name in ((1, "starts"), (2, "ends")))
     if starts is None or ends is None or n.inputs[1] != ends_node.inputs[1]:
@@ -213,15 +214,14 @@ def _slice(b: Builder, n: OnnxNode) -> None:
         if steps[k] != 1 or starts[k] < 0:
             raise refuse(n, x, axis, "a part of it is taken from its end, or in steps")
         count = _end(b, n, count, mark, ends[k], shape[axis])
-        ends[k] = shape[axis] if ends[k] < 0 else max(min(ends[k], shape[axis]), min(starts[k] + ROOM, shape[axis]))
-        if ends[k] - starts[k] < ROOM:
-            raise refuse(n, x, axis, f"what is left of it from {starts[k]} on is no more than one element")
+        last = shape[axis] if ends[k] < 0 else min(ends[k], shape[axis])
+        ends[k] = max(last, starts[k] + ROOM)
+        room[axis] = max(shape[axis], ends[k])
         counts[axis] = less(b, n, count, starts[k])
     given = [("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)]
     parts = [b.constant(np.asarray(v, np.int64), f"{n.outputs[0]}_{name}") for name, v in given]
     kept = {k: c for k, c in counts.items() if k not in axes}
-    alias = whole(b, n, x)
-    b.emit(n, "Slice", (alias, *parts), {}, n.outputs)
+    b.emit(n, "Slice", (extended(b, n, x, room), *parts), {}, n.outputs)
     b.sizes.give(n.outputs[0], {**kept, **{a: counts[a] for a in axes if a in counts}})
 
 
