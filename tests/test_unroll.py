@@ -171,12 +171,17 @@ T, WIDTH = 300, 4
 
 def recurrent(path: Path, fixed: bool) -> Path:
     """A recurrent network in a loop as TensorFlow writes it: it counts by itself, and goes on while the count is below
-    T. What it carries has a shape that is computed of a state which never changes. `fixed`: where a row begins is
-    taken by Slice, which needs a number that is known."""
+    T. What it carries has a shape that is computed of a state which never changes. `fixed`: a row is the last of all up
+    to it, whose number has to be known."""
     rng = np.random.default_rng(2)
     node = helper.make_node
-    row = [node("Gather", ["x", "t"], ["row"], axis=0)]
     if fixed:
+        row = [
+            node("Unsqueeze", ["t1", "zero"], ["end"]),
+            node("Slice", ["x", "zero", "end"], ["part"]),
+            node("Gather", ["part", "last_one"], ["row"], axis=0),
+        ]
+    else:
         row = [
             node("Unsqueeze", ["t", "zero"], ["begin"]),
             node("Unsqueeze", ["t1", "zero"], ["end"]),
@@ -205,6 +210,7 @@ def recurrent(path: Path, fixed: bool) -> Path:
         "w": rng.standard_normal((WIDTH, WIDTH)).astype(np.float32),
         "half": np.float32(0.5),
         "zero": np.array([0]),
+        "last_one": np.asarray(-1),
         "one": np.asarray(1),
         "most": np.asarray(T),
         "begun": np.asarray(0),
@@ -222,7 +228,8 @@ def recurrent(path: Path, fixed: bool) -> Path:
 
 
 def test_a_long_loop_is_one_in_the_package(tmp_path) -> None:
-    """Its condition is computed beforehand; what never changes is known in its body."""
+    """Its condition is computed beforehand; what never changes is known in its body, and a part begins where it
+    counts."""
     path = recurrent(tmp_path / "m.onnx", False)
     (loop,) = [n for n in import_model(path).nodes if n.op == "Loop"]
     assert loop.attrs["limit"] == T and not loop.attrs["asks"] and loop.attrs["states"] == 2

@@ -17,7 +17,8 @@ from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import run_node
 from modelc.frontend.merged import extended
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
-from modelc.frontend.random import drawn
+from modelc.frontend.random import drawn_alike
+from modelc.frontend.recurrent import recurrent_sized
 from modelc.frontend.sizes import count_of, less, masked, refuse, rest_of, there, whole
 from modelc.frontend.windows import WINDOWS, window
 from modelc.ir.expr import DTYPES
@@ -443,13 +444,6 @@ def _no_size(b: Builder, n: OnnxNode) -> None:
     raise refuse(n, value, _axis_of_count(b, value), "the node makes a tensor of its size")
 
 
-def _drawn(b: Builder, n: OnnxNode) -> None:
-    """As many numbers are drawn as there can be: every one is that of its position."""
-    counts = b.sizes.of(n.inputs[0])
-    drawn(b, replace(n, inputs=(whole(b, n, n.inputs[0]),)))
-    b.sizes.give(n.outputs[0], counts)
-
-
 def _tile(b: Builder, n: OnnxNode) -> None:
     """What is repeated as often as data says comes first in what is repeated as often as can be."""
     x = n.inputs[0]
@@ -492,8 +486,9 @@ RULES: dict[str, Normaliser] = {
     "TopK": _top_k,
     "MatMul": _product,
     **dict.fromkeys(("RandomNormal", "RandomUniform", "EyeLike"), _no_size),
-    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike"), _drawn),
+    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike"), drawn_alike),
     "Tile": _tile,
     **dict.fromkeys(WINDOWS, window),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent_sized),
     "Dropout": _dropout,
 }

@@ -17,6 +17,7 @@ from modelc.frontend.composed import batch_normalization_in_training, max_unpool
 from modelc.frontend.finding import compress, non_max_suppression, non_zero, unique
 from modelc.frontend.random import ONNX_DRAWS, drawn
 from modelc.frontend.recurrent import recurrent
+from modelc.frontend.sliding import sliding
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
 
 MOST_OPERANDS = 16  # of one Sum, Mean, Max or Min
@@ -185,6 +186,8 @@ def _pad(b: Builder, n: OnnxNode) -> None:
 
 
 def _slice(b: Builder, n: OnnxNode) -> None:
+    if sliding(b, n):
+        return
     starts, ends = _ints(b, n, 1, "starts"), _ints(b, n, 2, "ends")
     if starts is None or ends is None:
         raise n.fail("expected starts and ends, found none")

@@ -4,6 +4,7 @@ in other operators, so that whoever is given the same draws computes the same (s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from modelc.errors import ModelError
 from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.fold import RANDOM
 from modelc.frontend.functions import domain_of, operator_sets
+from modelc.frontend.sizes import whole
 from modelc.ir.graph import RANDOM_STATE, Value
 
 ONNX_DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -36,6 +38,13 @@ def drawn(b: Builder, n: OnnxNode) -> None:
     key = b.emit(n, "RandomKey", (RANDOM_STATE,), seed)
     kept = {name: n.attrs[name] for name in ("low", "high", "mean", "scale") if name in n.attrs}
     b.emit(n, n.op.removesuffix("Like"), (key,), {**kept, "dtype": dtype, "shape": shape}, n.outputs)
+
+
+def drawn_alike(b: Builder, n: OnnxNode) -> None:
+    """A draw for what has a size that depends on data: as many numbers as there can be, each that of its position."""
+    counts = b.sizes.of(n.inputs[0])
+    drawn(b, replace(n, inputs=(whole(b, n, n.inputs[0]),)))
+    b.sizes.give(n.outputs[0], counts)
 
 
 def refuse_inner(n: OnnxNode) -> None:

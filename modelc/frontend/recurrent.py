@@ -8,10 +8,12 @@ result, so no data moves between them; they are the same Task, scheduled and com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.sizes import refuse, whole
 from modelc.ir.graph import Node
 from modelc.ops import OPERATORS
 from modelc.ops.rnn import activations_of
@@ -59,6 +61,24 @@ def recurrent(b: Builder, n: OnnxNode) -> None:
         if n.wants(k):
             _put(b, n, k, end, 0, (1, 0, 2) if batch_first else ())
     assert all(b.shape(name) == one[1] for name, one in zip(n.outputs, types, strict=False) if name)
+
+
+def recurrent_sized(b: Builder, n: OnnxNode) -> None:
+    """The node over a time whose length depends on data (sizes.py): sequences are as long as that."""
+    x, batch_first = n.inputs[0], bool(n.attrs.get("layout", 0))
+    counts, (time, batch) = b.sizes.of(x), (1, 0) if batch_first else (0, 1)
+    others = [(name, k) for name in n.inputs if name for k in b.sizes.of(name) if (name, k) != (x, time)]
+    if others:
+        raise refuse(n, *others[0], "only the number of steps may be one")
+    lengths = n.input(4)
+    if not lengths:
+        every = b.constant(np.asarray([b.shape(x)[batch]], np.int64), f"{x}_batch")
+        lengths = b.emit(n, "Expand", (b.emit(n, "Cast", (counts[time],), {"to": "int32"}), every))
+    inputs = [*n.inputs, *[""] * (5 - len(n.inputs))]
+    inputs[0], inputs[4] = whole(b, n, x), lengths
+    recurrent(b, replace(n, inputs=tuple(inputs)))
+    if n.wants(0):
+        b.sizes.give(n.outputs[0], {time: counts[time]})
 
 
 def _steps(
