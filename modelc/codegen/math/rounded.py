@@ -1,4 +1,5 @@
-"""exp, erf, tanh and sigmoid of float32 where what is made of them is rounded to bfloat16: half the instructions.
+"""exp, erf, tanh and sigmoid of float32 where what is made of them is rounded to bfloat16: half the instructions, or
+(erf) as many as float32 takes, and no division.
 
 Each is off by less than 2**-13 of its value, a sixteenth of what the rounding may be off by, also near zero; and so are
 1 + erf(x), 1 + tanh(x) and e**x - 1, but for what float32 itself leaves of them. Coefficients are minimax fits (linear
