@@ -128,14 +128,15 @@ def test_weights_that_a_quantizer_wrote(tmp_path, kind, scales, zeros, turned) -
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
-def test_what_is_packed_means_the_product(bits, zeros) -> None:
-    rng, depth, columns, block = np.random.default_rng(bits), 48, 5, 16
+@pytest.mark.parametrize("block", [16, 48])
+def test_what_is_packed_means_the_product(bits, zeros, block) -> None:
+    rng, depth, columns = np.random.default_rng(bits), 48, 5
     numbers = rng.integers(0, 1 << bits, (depth, columns)).astype(np.uint8)
     scales = rng.uniform(0.1, 1, (depth // block, columns)).astype(F)
     zero = rng.integers(0, 1 << bits, scales.shape).astype(np.uint8)
     x = rng.standard_normal((2, 3, depth)).astype(F)
     data = packed(numbers, bits, block)
-    assert data.shape == (3, block * bits // 8, columns) and data.nbytes == numbers.size * bits // 8
+    assert data.shape == (48 // block, block * bits // 8, columns) and data.nbytes == numbers.size * bits // 8
     values = [x, data, scales, *([zero] if zeros else [])]
     inputs = tuple(Value(f"x{k}", str(v.dtype), v.shape, v) for k, v in enumerate(values))
     attrs = {"bits": bits, "block": block, **({} if zeros else {"zero": 3.0})}

@@ -5,10 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import Iter
-from modelc.ir.expr import Expr, Load, Var, cast, const, op
+from modelc.ir.block import Buffer, Iter
+from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
-from modelc.ops.operator import Definition, Inputs, Operator, Shape, Types, fail, fold, given, grid, point, required
+from modelc.ops.operator import (
+    Definition,
+    Inputs,
+    Operator,
+    Shape,
+    Types,
+    assign,
+    fail,
+    fold,
+    given,
+    grid,
+    point,
+    required,
+)
 
 BITS = (2, 4, 8)
 
@@ -40,7 +53,8 @@ def _infer(node: Node, inputs: Inputs) -> Types:
 
 
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    """Each byte is read once, and gives as many products as it holds numbers; scales and zero points are by block."""
+    """Each byte is read once, and gives as many products as it holds numbers; scales and zero points are by block. Of
+    one block alone the sum is scaled."""
     x, weights, zeros = required(node, inputs, 0), required(node, inputs, 1), given(inputs, 3)
     bits, block = int(node.attrs["bits"]), int(node.attrs["block"])
     blocks, rows, columns = weights.shape
@@ -57,14 +71,24 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
         if (part + 1) * bits < 8:
             digits = op("bitand", digits, const((1 << bits) - 1, "int32"))
         real = cast("float32", digits) - zero
-        if bits == 8:  # what is the same for all rows first; of several parts the sum is what has one factor
+        if (
+            bits == 8 and blocks > 1
+        ):  # what is the same for all rows first; of several parts the sum is what has one factor
             real = real * scale
         product = Load("x0", (*over, b * block + i + part * rows)) * real
         body = product if body is None else body + product
     assert body is not None
-    body = body if bits == 8 else body * scale
     iters = (*lead, Iter("n", columns), Iter("b", blocks, True), Iter("i", rows, True))
-    return Definition((), (fold("add", "packed_matmul", iters, Load("y0", (*over, n)), body),))
+    if blocks > 1:
+        body = body if bits == 8 else body * scale
+        return Definition((), (fold("add", "packed_matmul", iters, Load("y0", (*over, n)), body),))
+    shape, column = (*x.shape[:-1], columns), (*over, n)
+    scaled = Load("sum", column) * Load("x2", (Const(0), n))
+    both = (
+        fold("add", "packed_matmul", iters, Load("sum", column), body),
+        assign("scale", (*lead, Iter("n", columns)), Load("y0", column), scaled),
+    )
+    return Definition((Buffer("sum", x.dtype, shape),), both)
 
 
 OPERATORS = (Operator("PackedMatMul", _infer, _define),)
