@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,41 +58,38 @@ def _infer(node: Node, inputs: Inputs) -> Types:
 
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     """Each byte is read once, and gives as many products as it holds numbers; scales and zero points are by block. Of
-    one block alone the sum is scaled."""
+    one block alone the sum is scaled; else numbers of a byte each, which are the same for all rows; else what the
+    products of one byte add up to."""
     x, weights, zeros = required(node, inputs, 0), required(node, inputs, 1), given(inputs, 3)
     bits, block = int(node.attrs["bits"]), int(node.attrs["block"])
     blocks, rows, columns = weights.shape
     lead = grid(x.shape[:-1], [f"m{k}" for k in range(len(x.shape) - 1)])
     over, (n, b, i) = point(lead), map(Var, ("n", "b", "i"))
-    scale = Load("x2", (b, n))
-    word = cast("int32", Load("x1", (b, i, n)))
+    scale: Expr = Load("x2", (b, n))
     zero: Expr = const(float(node.attrs.get("zero", 0.0)), "float32")
     if zeros is not None:
         zero = cast("float32", Load("x3", (b, n)))
-    body: Expr | None = None
-    for part in range(8 // bits):
-        digits = word if not part else op("shr", word, const(part * bits, "int32"))
-        if (part + 1) * bits < 8:
-            digits = op("bitand", digits, const((1 << bits) - 1, "int32"))
-        real = cast("float32", digits) - zero
-        if (
-            bits == 8 and blocks > 1
-        ):  # what is the same for all rows first; of several parts the sum is what has one factor
-            real = real * scale
-        product = Load("x0", (*over, b * block + i + part * rows)) * real
-        body = product if body is None else body + product
-    assert body is not None
-    iters = (*lead, Iter("n", columns), Iter("b", blocks, True), Iter("i", rows, True))
+    numbers = [cast("float32", digits) - zero for digits in _apart(cast("int32", Load("x1", (b, i, n))), bits)]
+    if blocks > 1 and len(numbers) == 1:
+        numbers = [numbers[0] * scale]
+    products = [Load("x0", (*over, b * block + i + k * rows)) * number for k, number in enumerate(numbers)]
+    body = reduce(add, products)
+    if blocks > 1 and len(products) > 1:
+        body = body * scale
+    column, one = (*over, n), Iter("n", columns)
+    iters = (*lead, one, Iter("b", blocks, True), Iter("i", rows, True))
+    product = fold("add", "packed_matmul", iters, Load("y0" if blocks > 1 else "sum", column), body)
     if blocks > 1:
-        body = body if bits == 8 else body * scale
-        return Definition((), (fold("add", "packed_matmul", iters, Load("y0", (*over, n)), body),))
-    shape, column = (*x.shape[:-1], columns), (*over, n)
-    scaled = Load("sum", column) * Load("x2", (Const(0), n))
-    both = (
-        fold("add", "packed_matmul", iters, Load("sum", column), body),
-        assign("scale", (*lead, Iter("n", columns)), Load("y0", column), scaled),
-    )
-    return Definition((Buffer("sum", x.dtype, shape),), both)
+        return Definition((), (product,))
+    scaled = assign("scale", (*lead, one), Load("y0", column), Load("sum", column) * Load("x2", (Const(0), n)))
+    return Definition((Buffer("sum", x.dtype, (*x.shape[:-1], columns)),), (product, scaled))
+
+
+def _apart(byte: Expr, bits: int) -> Iterator[Expr]:
+    """The numbers of so many bits in a byte, the lowest first."""
+    for first in range(0, 8, bits):
+        digits = byte if not first else op("shr", byte, const(first, "int32"))
+        yield digits if first + bits == 8 else op("bitand", digits, const((1 << bits) - 1, "int32"))
 
 
 OPERATORS = (Operator("PackedMatMul", _infer, _define),)
