@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,21 @@ from modelc.verify.engine import Engine
 FINALISTS = 6  # of each Task
 LEVEL = 1.02  # times the untuned Candidate's time by itself: what is slower than that is left out
 SECONDS = 2.0  # of runs of each package
-ROUNDS = 3  # each in processes of their own: how fast one is hangs on where its pages lie
-SLICES = 4
+SLICES, FRESH = 12, 3  # in all, and in the same processes: how fast one is hangs on where its pages lie
 MOST_BYTES = 2 << 30  # of the parameters of all packages together
 SURE = 2.0  # standard errors that a Candidate is faster by
 LEAST_GAIN = 0.01  # of the untuned one's time, below which nothing is called faster
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Finals:
+    """What came of them: `won` says by a Task's hash in which package its Candidate is surely faster than the untuned
+    one; `gain` is the steps' time without these over that with them."""
+
+    won: Mapping[str, int]
+    gain: float
 
 
 def finalists(
@@ -65,11 +74,10 @@ def finals(
     entered: Mapping[str, int],
     threads: int,
     say: Callable[[str], None],
-) -> dict[str, int]:
-    """Times the steps of packages of one model, the first of which is the untuned one. Of each Task, by its hash, the
-    number of the package whose Candidate is surely the fastest, 0 for the untuned one; `entered` says in how many
-    packages after the first it has another. `task_of` gives the Task that a step is of by its symbol. Raises
-    VerificationError where a package crashes."""
+) -> Finals:
+    """Times the steps of packages of one model, the first of which is the untuned one. `entered` says by a Task's hash
+    in how many packages after the first it has another Candidate; `task_of` gives the Task that a step is of by its
+    symbol. Raises VerificationError where a package crashes."""
     rows: list[list[Mapping[str, float]]] = [[] for _ in specs]
     with TemporaryFolder("finals") as folder:
         packages = []
@@ -77,18 +85,21 @@ def finals(
             say(f"package {number + 1} of {len(specs)}")
             packages.append(write_package(spec, Path(folder) / f"{number}.modelc"))
         feeds = _feeds(run, packages[0], len(specs[0].variants))
-        each = SECONDS / (ROUNDS * (SLICES + 1)) / len(feeds)
-        for turn in range(ROUNDS):
-            with ExitStack() as stack:
-                engines = [stack.enter_context(Engine("modelc", one.path, threads)) for one in packages]
-                for number in range(SLICES + 1):
-                    say(f"round {turn + 1} of {ROUNDS}, slice {number} of {SLICES}")
-                    for row, engine, spec in zip(rows, engines, specs, strict=True):
-                        found = _by_task(engine, spec, task_of, feeds, each)
-                        if number:  # the first warms up
-                            row.append(found)
+        each = SECONDS / SLICES / len(feeds)
+        with ExitStack() as stack:
+            engines = [stack.enter_context(Engine("modelc", one.path, threads)) for one in packages]
+            for number in range(SLICES):
+                say(f"slice {number + 1} of {SLICES}")
+                for row, engine, spec in zip(rows, engines, specs, strict=True):
+                    if number % FRESH == 0:
+                        if number:
+                            engine.restart()
+                        _by_task(engine, spec, task_of, feeds, each)  # warms up
+                    row.append(_by_task(engine, spec, task_of, feeds, each))
     times = {key: np.array([[one.get(key, 0.0) for one in row] for row in rows]) for key in rows[0][0]}
-    return {key: winner(one[: 1 + entered.get(key, 0)]) for key, one in times.items()}
+    times = {key: one[: 1 + entered.get(key, 0)] for key, one in times.items()}
+    won = {key: winner(one) for key, one in times.items()}
+    return Finals({key: k for key, k in won.items() if k}, gain_of(times, won))
 
 
 def _feeds(run: Run, package: Package, variants: int) -> dict[int, Mapping[str, NDArray[Any]]]:
@@ -115,6 +126,12 @@ def _by_task(
         for step, ms in zip(spec.variants[variant].steps, engine.steps(seconds, variant), strict=True):
             found[task_of[step.symbol]] += ms
     return found
+
+
+def gain_of(times: Mapping[str, Floats], won: Mapping[str, int]) -> float:
+    """The time of all steps with the untuned Candidates over that with those that `won`."""
+    untuned = sum(float(np.median(one[0])) for one in times.values())
+    return untuned / sum(float(np.median(one[won[key]])) for key, one in times.items()) if untuned else 1.0
 
 
 def winner(times: Floats) -> int:

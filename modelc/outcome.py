@@ -48,6 +48,7 @@ class _Found:
     changed: Mapping[str, Candidate]
     run: Run
     recorded: Recorded | None
+    note: str = ""
 
     @property
     def tuned(self) -> bool:
@@ -78,7 +79,7 @@ def made(
     base = _found(network, network.base, subjects, database, threads, timed)
     other = _found(network, alternative, subjects, database, threads, timed) if alternative.says else None
     ways = [one for one in (other, base) if one is not None and one.tuned]
-    times, notes = Times(), list[str]()
+    times, notes = Times(), [one.note for one in (base, other) if one is not None and one.note]
     if timed:
         specs = {"untuned": network.spec}
         if base.tuned:
@@ -175,10 +176,15 @@ def _final(
     task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
     say = partial(network.run.stages.progress, "finals")
     entered = {key: len(some[:most]) for key, some in contenders.items()}
-    won = {key: k for key, k in finals(network.run, specs, task_of, entered, threads, say).items() if k}
-    changed = {key: ranks[k - 1][key] for key, k in won.items()}
-    locked = _locked(network, alternative, changed, {key: compiled[k][key] for key, k in won.items()})
-    return _Found(alternative, changed, locked if changed else untuned, recorded)
+    found = finals(network.run, specs, task_of, entered, threads, say)
+    changed = {key: ranks[k - 1][key] for key, k in found.won.items()}
+    locked = _locked(network, alternative, changed, {key: compiled[k][key] for key, k in found.won.items()})
+    which = f" ({alternative.says})" if alternative.says else ""
+    note = (
+        f"finals{which}: {len(changed)} of {len(ranks[0])} tasks are faster in the network too, which promises "
+        f"{found.gain:.3f} times the speed"
+    )
+    return _Found(alternative, changed, locked if changed else untuned, recorded, note)
 
 
 def _place_of(network: Network, subject: Subject) -> str:

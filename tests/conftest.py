@@ -56,7 +56,7 @@ def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages are timed for a moment alone: what is tested is not who is faster."""
     monkeypatch.setattr(wholes, "SECONDS", 0.05)
     monkeypatch.setattr(finals, "SECONDS", 0.02)
-    monkeypatch.setattr(finals, "ROUNDS", 1)
+    monkeypatch.setattr(finals, "SLICES", 2)
 
 
 @pytest.fixture

@@ -53,19 +53,33 @@ struct mc_pool {
     mc_worker workers[]; /* the caller's entry is the first */
 };
 
+static const size_t HUGE_PAGE = 2 << 20;
+
 uint64_t mc_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* In huge pages where it is large and the system gives some: of small ones it is luck which lie in the same sets of a
+ * cache. */
 void *mc_map_zeroed(size_t bytes) {
-    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), wanted = (bytes / page + 1) * page;
+    size_t slack = wanted >= HUGE_PAGE ? HUGE_PAGE : 0;
+    uint8_t *memory = mmap(NULL, wanted + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    if (!slack) return memory;
+    size_t before = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+    if (before) munmap(memory, before);
+    if (slack - before) munmap(memory + before + wanted, slack - before);
+#ifdef MADV_HUGEPAGE
+    madvise(memory + before, wanted, MADV_HUGEPAGE);
+#endif
+    return memory + before;
 }
 
 void mc_unmap(void *memory, size_t bytes) {
-    if (memory) munmap(memory, bytes ? bytes : 1);
+    if (memory) munmap(memory, bytes + 1);
 }
 
 static void relax(void) {

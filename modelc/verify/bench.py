@@ -18,7 +18,7 @@ from modelc.verify.check import drawn, for_the_model, other_model
 from modelc.verify.engine import NAMES, Engine
 
 SUFFIX = ".modelc"  # of what is a package among engines
-SLICES = 10
+SLICES, FRESH = 10, 2  # in all, and in the same processes
 LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
 
@@ -117,12 +117,17 @@ def _least_ms(plan: Plan, gflops: Mapping[str, float]) -> float:
 def alternating(
     engines: Mapping[str, Timed], seconds: float, say: Callable[[str], None], slices: int = SLICES
 ) -> dict[str, list[float]]:
-    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run: warmed up, then
-    in slices by turns, so that what else the machine does falls on all alike."""
-    for engine in engines.values():
-        engine.time(seconds * WARM_UP)
+    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run: in slices by
+    turns, so that what else the machine does falls on all alike, and every few slices in new processes, which are
+    warmed up first."""
     times: dict[str, list[float]] = {name: [] for name in engines}
     for number in range(slices):
+        if number % FRESH == 0:
+            say(f"slice {number + 1} of {slices}, warming up")
+            for engine in engines.values():
+                if number and isinstance(engine, Engine):
+                    engine.restart()
+                engine.time(seconds * WARM_UP * FRESH / slices)
         say(f"slice {number + 1} of {slices}")
         for name, engine in engines.items():
             times[name] += engine.time(seconds / slices)

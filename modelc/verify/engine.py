@@ -34,9 +34,13 @@ class Engine:
 
     def __init__(self, engine: str, path: str | Path, threads: int = 1) -> None:
         self.engine = engine
-        self._path = path
+        self._path, self._threads = path, threads
         self._folder = TemporaryFolder("engine")
         self._said = Path(self._folder.name) / "stderr"
+        self._given, self._taken = (Path(self._folder.name) / f"{name}.npz" for name in ("inputs", "outputs"))
+        self._start()
+
+    def _start(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         with self._said.open("wb") as said:
@@ -48,19 +52,25 @@ class Engine:
                 env=env,
                 start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
             )
+        path = str(Path(self._path).resolve())
         try:
-            self.about: str = self._ask("open", engine=engine, path=str(Path(path).resolve()), threads=threads)["about"]
+            self.about: str = self._ask("open", engine=self.engine, path=path, threads=self._threads)["about"]
         except BaseException:
             self.close()
             raise
 
+    def restart(self) -> None:
+        """A new process that has run on the same inputs: how fast one is hangs on where its pages lie."""
+        self._end()
+        self._start()
+        self._ask("run", inputs=str(self._given), outputs=str(self._taken))
+
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs. Raises VerificationError where a package crashes or does not end, EngineError where another
         engine does, or where one refuses."""
-        given, taken = Path(self._folder.name) / "inputs.npz", Path(self._folder.name) / "outputs.npz"
-        write_arrays(str(given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
-        self._ask("run", inputs=str(given), outputs=str(taken))
-        return read_arrays(str(taken))
+        write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
+        self._ask("run", inputs=str(self._given), outputs=str(self._taken))
+        return read_arrays(str(self._taken))
 
     def time(self, seconds: float) -> list[float]:
         """Milliseconds of runs on the inputs of the last `run`."""
@@ -113,13 +123,16 @@ class Engine:
         return f" ({words})" if words else ""
 
     def close(self) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
         self._worker.kill()
         self._worker.wait()
         for pipe in (self._worker.stdin, self._worker.stdout, self._worker.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
-        self._folder.cleanup()
 
     def __enter__(self) -> Engine:
         return self
