@@ -48,9 +48,7 @@ class Finals:
     gain: float
 
 
-def finalists(
-    measured: Iterable[tuple[Candidate, Measurement]], untuned: Candidate, most: int = FINALISTS
-) -> list[Candidate]:
+def finalists(measured: Iterable[tuple[Candidate, Measurement]], untuned: Candidate) -> list[Candidate]:
     """The fastest of what was measured by turns with the `untuned` Candidate, the fastest first, without that: those
     that may be faster than it."""
     known: dict[str, tuple[Candidate, float]] = {}
@@ -59,7 +57,7 @@ def finalists(
             known[candidate.key] = candidate, measurement.relative
     _, own = known.pop(untuned.key, (untuned, math.inf))
     fastest = sorted(known.values(), key=lambda one: one[1])
-    return [candidate for candidate, relative in fastest[:most] if relative <= LEVEL * own]
+    return [candidate for candidate, relative in fastest[:FINALISTS] if relative <= LEVEL * own]
 
 
 def packages_of(parameter_bytes: int) -> int:

@@ -53,10 +53,11 @@ def copy(package: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages are timed for a moment alone: what is tested is not who is faster."""
+    """Few packages are timed, for a moment: what is tested is not who is faster."""
     monkeypatch.setattr(wholes, "SECONDS", 0.05)
     monkeypatch.setattr(finals, "SECONDS", 0.02)
     monkeypatch.setattr(finals, "SLICES", 2)
+    monkeypatch.setattr(finals, "FINALISTS", 2)
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def split(task: Task) -> bool:
 
 
 @pytest.fixture
-def network(tmp_path: Path) -> Path:
+def network(tmp_path: Path, in_brief: None) -> Path:
     m = Model()
     x = m.node("Relu", conv(m, m.input("x", 1, 32, 6, 6), 32, 32))
     m.program(tmp_path, m.node("GlobalAveragePool", m.node("Relu", conv(m, x, 32, 32))))
@@ -269,7 +269,7 @@ def test_interrupted_before_anything_is_measured_nothing_is_written(network: Pat
     assert found.search.ended == "interrupted" and found.search.trials and found.path.exists()
 
 
-def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch) -> None:
+def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch, in_brief) -> None:
     m = Model()
     q, k, v = (m.input(name, 2, 32, 32) for name in "qkv")
     scores = m.node("MatMul", q, m.node("Transpose", k, perm=[0, 2, 1]))

@@ -56,7 +56,6 @@ def test_who_enters() -> None:
     measured[6] = candidates[6], replace(measured[6][1], outcome="wrong")
     found = finals.finalists(measured, candidates[0])
     assert [candidates.index(one) for one in found] == [1, 5, 4, 7, 8, 2]
-    assert [candidates.index(one) for one in finals.finalists(measured, candidates[0], 2)] == [1, 5]
     assert finals.packages_of(1 << 20) == finals.FINALISTS and finals.packages_of(1 << 40) == 1
 
 
@@ -74,7 +73,7 @@ def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.Monk
     found = modelc.tune(network(tmp_path), output=tmp_path / "t.modelc", budget="6", explorer="random", database=False)
     (one,) = found
     assert one.tuned and len(seen) == one.changed == 1
-    assert seen[0].shape == (6, finals.SLICES) and (seen[0] > 0).all(), "the untuned one and five others"
+    assert seen[0].shape == (3, finals.SLICES) and (seen[0] > 0).all(), "the untuned one and two others"
     best = min((m.relative, c.key) for s in one.search.subjects for c, m in s.compared if c is not s.untuned)
     (taken,) = read_choices_file(tmp_path / "t.modelc").tasks.values()
     keys = {c.key for s in one.search.subjects for c, _ in s.compared}
