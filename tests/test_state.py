@@ -141,7 +141,7 @@ def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path)
             assert len(set(tokens)) > 3
 
 
-def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path) -> None:
+def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path, in_brief) -> None:
     first, second = cell(tmp_path / "a.onnx"), named(tmp_path / "b.onnx")
     flags = Flags((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"}, pad_dims=("m",), pad_values={"z": 1.0})
     one, two = divided(flags, [first, second])
