@@ -16,7 +16,7 @@ from test_sizes import Case, Feeds, N, agree, ints, saved
 
 import modelc
 from modelc.cli import main
-from modelc.errors import ConfigError, ModelError
+from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual
 from modelc.ops import evaluate_graph
@@ -163,7 +163,7 @@ def test_speech_of_any_length_up_to_a_bound(speaks: tuple[Case, Path, Path]) -> 
 
 
 def test_a_run_beyond_the_bound_ends_in_a_sentence(speaks: tuple[Case, Path, Path]) -> None:
-    case, _, package = speaks
+    case, path, package = speaks
     with load(package) as loaded:
         for _ in range(2):
             with pytest.raises(LoadedError, match=r"'longest' is \d+; expected a number from 0 to 40"):
@@ -172,6 +172,8 @@ def test_a_run_beyond_the_bound_ends_in_a_sentence(speaks: tuple[Case, Path, Pat
         feed = {**case.feeds[0], "scale": np.asarray(np.nan, np.float32)}
         with pytest.raises(LoadedError, match="expected a number from 0 to 40"):
             loaded.run(feed)
+    with pytest.raises(ModelcError, match=r"modelc cannot run: .*'longest' is \d+; expected a number from 0 to 40"):
+        modelc.verify(package, path, inputs={**case.feeds[0], "scale": np.asarray(9, np.float32)})
 
 
 def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path], capsys: Any) -> None:
@@ -192,7 +194,7 @@ def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path]
     with pytest.raises(ConfigError, match="check_addresses"):
         modelc.compile(path, config=modelc.pipeline.replace(settings, check_addresses=False), bounds={"longest": 9})
     manifest = json.loads((package / "manifest.json").read_text())
-    assert manifest["bounds"] == {"longest": 40}
+    assert manifest["bounds"] == {"longest": 40} == modelc.inspect(package)["bounds"]
     shape = next(t["shape"] for t in manifest["variants"][0]["outputs"] if t["name"] == "wave")
     assert shape == [1, 1, 40 * STRIDE]
 

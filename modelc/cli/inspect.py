@@ -92,6 +92,8 @@ def _print_package(found: dict[str, Any]) -> None:
         say(f"  state {one['name']}: {one['dtype']}{one['shape']}, after a run {one['output']}")
     for one in found["constants"]:
         say(f"  constant      {one['name']}: {one['dtype']}{one['shape']} {one['value']}")
+    for name, most in found["bounds"].items():
+        say(f"  bound         {name}: at most {most}")
     for note in found["notes"]:
         say(f"  note          {note}")
     say("every file's checksum is right")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 ANY: Interval = (-inf, inf)
-DEEPEST = 200  # nodes between a value and what bounds it
+DEEPEST = 100  # nodes between a value and what bounds it
 SLACK = 1e-6  # of a sum of floats: what rounding may add
 LARGEST_EXPONENT = 80.0
 _FIRST = (

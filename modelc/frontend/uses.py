@@ -23,6 +23,7 @@ from modelc.frontend.structure import node_names, reads
 
 MOST_STEERING = 16  # elements of an input that looks like a steering constant
 SOME_BOXES = 16  # of a class: so many at most are asked for where an input says how many
+DEEPEST = 100  # nodes between a size and what bounds it
 MOST_OFFSET = 1 << 16  # elements of a constant that is added to an index
 STATIC = {"Shape", "Size"}  # what they give is known when shapes are
 STEERS: Mapping[str, Mapping[int, str]] = {
@@ -197,9 +198,9 @@ class Uses:
                 waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
         return [(value, *place) for value, place in found.items()]
 
-    def _seems_bounded(self, value: str, seen: dict[str, bool]) -> bool:
-        if value in seen:
-            return seen[value]
+    def _seems_bounded(self, value: str, seen: dict[str, bool], depth: int = 0) -> bool:
+        if value in seen or depth > DEEPEST:
+            return seen.get(value, False)
         seen[value] = False
         node = self.producers.get(value)
         if node is None or node.op_type in ("Constant", "Shape", "Size"):
@@ -207,11 +208,11 @@ class Uses:
         elif node.op_type == "Clip" and (len(node.input) > 2 or any(a.name == "max" for a in node.attribute)):
             seen[value] = True
         elif node.op_type == "Min":
-            seen[value] = any(self._seems_bounded(x, seen) for x in node.input)
+            seen[value] = any(self._seems_bounded(x, seen, depth + 1) for x in node.input)
         elif node.op_type in THROUGH or node.op_type in ARITHMETIC:
             which = SAME.get(node.op_type, (0,) if node.op_type not in ARITHMETIC else None)
             before = [x for k, x in enumerate(node.input) if x and (which is None or k in which)]
-            seen[value] = all(self._seems_bounded(x, seen) for x in before)
+            seen[value] = all(self._seems_bounded(x, seen, depth + 1) for x in before)
         else:
             seen[value] = node.op_type in BOUNDED
         return seen[value]

@@ -33,6 +33,7 @@ def described(path: Path) -> dict[str, Any]:
             for plan in m.variants
         ],
         "constants": [_constant(one) for one in m.constants],
+        "bounds": dict(m.bounds),
         "states": [{**asdict(one.input), "output": one.output} for one in first.states],
         "steps": len(first.steps),
         "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),

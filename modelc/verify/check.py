@@ -80,13 +80,14 @@ def verify_outputs(
             variants[number] = None
             whole = wanted.feed({**feed, **carried.before(number)}, compared)
             compared += 1
-            expected = reference.run(whole)
-            carried.after(expected)
-            try:
-                ours = numbers(read, runner.run(feed), expected)
+            try:  # first, as it says what is out of range
+                made = runner.run(feed)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
+            expected = reference.run(whole)
+            carried.after(expected)
+            ours = numbers(read, made, expected)
             for one in judge.compare(ours, expected, whole):
                 if not one.passed and (one.name not in collected or collected[one.name].passed):
                     one = replace(one, padded=padded_to(read, number, feed))
