@@ -226,6 +226,16 @@ def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
     check(program.tasks[0].task)
 
 
+def test_sums_of_weights_that_are_an_output_stay_apart(tmp_path):
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    sums = m.node("ReduceMax", weights, m.const([-1], "int64"), keepdims=1, to="s")
+    program = m.program(tmp_path, m.node("MatMul", weights, v, to="y"), sums, attention_bytes=CACHE)
+    assert tasks(program)[0] == "matmul peak exp total inverse softmax" and len(program.tasks) == 3
+    check(program.tasks[0].task)
+
+
 # --- the configuration ----------------------------------------------------------------------------------------------
 
 

@@ -163,7 +163,7 @@ def _summed(groups: Groups, g: int, rows: _Rows, values: int) -> bool:
         return False
     members = set(groups.members[g])
     read = {x for k in members for x in groups.pieces[k].reads if groups.writer.get(x) not in members}
-    outside = {groups.group[k] for k in groups.readers[own.result] - members}
+    outside = {groups.group[k] for k in groups.readers.get(own.result, set()) - members}
     return read == {rows.result} and outside == {values} and own.result not in groups.work.kept
 
 
