@@ -30,21 +30,29 @@ NAMES = {"float": "float32", "double": "float64"}  # as ONNX says them
 STEERED = (
     "what steers it has to be known when compiling: a constant of the model, computed from shapes, or `--constant`"
 )
+SIZED = f"{STEERED}, or a size with a bound: README, Sizes that depend on data"
 MADE_WITH = f"onnx {onnx.__version__}"
-COMPUTED = ("Range", "MelWeightMatrix")  # of constants alone
+COMPUTED = ("MelWeightMatrix",)  # of constants alone
 UNLISTED = "dtypes as in what it is made of"
 
 LIMITS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(
         (("", x) for x in (
-            "Reshape", "Expand", "Tile", "Slice", "Pad", "Squeeze", "Unsqueeze", "Split", "TopK", "OneHot", "Range",
-            "ConstantOfShape", "CumSum", "Resize", "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
+            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Resize",
+            "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
             "Col2Im", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
         )),
         STEERED,
     ),
-    ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and shapes",
-    ("", "Loop"): "what it carries keeps its shape where it is not unrolled; a limit is known to what it hands out",
+    **dict.fromkeys(
+        (("", x) for x in (
+            "Reshape", "Expand", "Tile", "Slice", "Pad", "TopK", "Range", "ConstantOfShape",
+        )),
+        SIZED,
+    ),
+    ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and ranks",
+    ("", "Loop"): "what it carries keeps the most of its shape where it is not unrolled; a limit is known to what it "
+    "hands out",
     ("", "Scan"): "from operator set 9 on",
     **dict.fromkeys(
         (("", x) for x in ("SequenceAt", "SequenceErase", "SequenceInsert", "SplitToSequence")),
