@@ -24,11 +24,10 @@ from modelc.runtime import ModelError as LoadedError
 from modelc.runtime import load
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
-RNG = np.random.default_rng(0)
 
 
-def weights(*shape: int) -> np.ndarray:
-    return (RNG.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+def weights(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
 
 TEXT, CHANNELS, STRIDE = 6, 4, 4
@@ -37,6 +36,7 @@ TEXT, CHANNELS, STRIDE = 6, 4, 4
 def vits() -> Case:
     """As VITS speaks: how long every symbol lasts, a path of so many frames, numbers drawn for each, a flow of gated
     convolutions backwards, and a decoder that makes samples of frames."""
+    rng = np.random.default_rng(0)
     convolve = {"pads": [1, 1], "kernel_shape": [3]}
     nodes = [
         N("Gather", ["embed", "text"], ["e"]),
@@ -100,14 +100,14 @@ def vits() -> Case:
         N("Tanh", ["raw"], ["wave"]),
     ]
     constants = {
-        "embed": weights(20, CHANNELS),
-        "w_last": weights(1, CHANNELS, 3),
-        "w_mean": weights(CHANNELS, CHANNELS),
-        "w_in": weights(CHANNELS, CHANNELS // 2, 3),
-        "w_out": weights(CHANNELS // 2, CHANNELS // 2, 3),
-        "w_up": weights(CHANNELS, 2, 2 * STRIDE),
-        "w_res": weights(2, 2, 3),
-        "w_wave": weights(1, 2, 3),
+        "embed": weights(rng, 20, CHANNELS),
+        "w_last": weights(rng, 1, CHANNELS, 3),
+        "w_mean": weights(rng, CHANNELS, CHANNELS),
+        "w_in": weights(rng, CHANNELS, CHANNELS // 2, 3),
+        "w_out": weights(rng, CHANNELS // 2, CHANNELS // 2, 3),
+        "w_up": weights(rng, CHANNELS, 2, 2 * STRIDE),
+        "w_res": weights(rng, 2, 2, 3),
+        "w_wave": weights(rng, 1, 2, 3),
         "noise": np.float32(0.5),
         "one_f": np.float32(1),
         "zero": ints(0)[0],
@@ -122,7 +122,7 @@ def vits() -> Case:
         "one_text": ints(1, TEXT),
         "down": ints(0, 1, 0, 0, 0, 0),
     }
-    text = RNG.integers(0, 20, (1, TEXT))
+    text = rng.integers(0, 20, (1, TEXT))
     return Case(
         nodes,
         ("wave", "lengths"),
@@ -201,6 +201,7 @@ def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path]
 
 # --- bounds that operators give -------------------------------------------------------------------------------------
 
+RNG = np.random.default_rng(0)
 MORE = {"zero": ints(0)[0], "one": ints(1)[0], "axis": ints(0), "four": ints(4), "seven": ints(7)[0]}
 
 
@@ -214,8 +215,9 @@ def sized(nodes: Sequence[onnx.NodeProto], outputs: str, **constants: Any) -> Ca
         N("Cast", ["whole"], ["n"], to=I),
         N("Unsqueeze", ["n", "axis"], ["n1"]),
     ]
+    rng = np.random.default_rng(1)
     feeds: list[Feeds] = [
-        {"s": np.float32([a, b]), "x": RNG.standard_normal((9, 4)).astype(np.float32)}
+        {"s": np.float32([a, b]), "x": rng.standard_normal((9, 4)).astype(np.float32)}
         for a, b in ((0, 1), (-1, -1), (9, 9), (-9, -9))
     ]
     return Case([*number, *nodes], outputs.split(), {**MORE, "most": np.float32(3.5), **constants}, feeds)
@@ -262,12 +264,12 @@ DERIVED = sized(
     column=np.float32([[1], [2]]),
     pair=np.float32([[1], [2]]),
     ones=ints(1),
-    w=weights(3, 4, 4),
-    lstm_w=weights(2, 12, 4),
-    lstm_r=weights(2, 12, 3),
-    gru_w=weights(1, 9, 4),
-    gru_r=weights(1, 9, 3),
-    w_up=weights(4, 2, 5),
+    w=weights(RNG, 3, 4, 4),
+    lstm_w=weights(RNG, 2, 12, 4),
+    lstm_r=weights(RNG, 2, 12, 3),
+    gru_w=weights(RNG, 1, 9, 4),
+    gru_r=weights(RNG, 1, 9, 3),
+    w_up=weights(RNG, 4, 2, 5),
     around=ints(0, 0, 1, 0, 0, 2),
     half=np.float32(0.5),
 )
