@@ -80,21 +80,22 @@ def lines(**changes: object) -> str:
         inner |= {last: value}
         if value is None:
             del inner[last]
-    head = [{"modelc_records": 2}, {"task": TASK.hash, "text": str(TASK)}, {"record": made()[1].to_json()}]
+    head = [{"modelc_records": 3}, {"task": TASK.hash, "text": str(TASK)}, {"record": made()[1].to_json()}]
     return "\n".join(json.dumps(line) for line in (*head, {"record": record}))
 
 
 def whole(**changes: object) -> str:
     """What export gives of one whole, with other values in it."""
-    return "\n".join(json.dumps(line) for line in ({"modelc_records": 2}, {"whole": WHOLE.to_json() | changes}))
+    return "\n".join(json.dumps(line) for line in ({"modelc_records": 3}, {"whole": WHOLE.to_json() | changes}))
 
 
 LINES = {
-    "a whole's choice": (whole(choice="../x"), "line 2 is no whole: choice is '../x'"),
+    "a whole's network": (whole(network="../x"), "line 2 is no whole: network is '../x'"),
+    "what a whole took": (whole(taken={TASK.hash: "x"}), "line 2 is no whole: taken is no mapping"),
     "a whole's time": (whole(tuned_seconds=0), "line 2 is no whole: tuned_seconds is 0"),
-    "a whole's fields": (whole(more=1), "line 2 is no whole: a whole has choice"),
+    "a whole's fields": (whole(more=1), "line 2 is no whole: a whole has network"),
     "nothing": ("", "holds no records: its first line"),
-    "another format": ('{"modelc_records": 3}\n', "holds no records: its first line"),
+    "another format": ('{"modelc_records": 2}\n', "holds no records: its first line"),
     "bytes": ("\xff\xfe\x00", "holds no records: its first line"),
     "text": (lines() + "\nfine", "line 5 is not JSON"),
     "a list": (lines() + "\n[]", "line 5 is neither a task with its text nor a record nor a whole"),
@@ -197,4 +198,4 @@ def test_prune_removes_that_alone_for_which_all_holds(tmp_path: Path, capsys) ->
     assert removed("--failed") == 1
     assert contents(database) == contents(filled(tmp_path / "e"))
     assert removed("--target", CONDITIONS.target) == 8
-    assert contents(database) == ['{"modelc_records":2}'] and not (tmp_path / "none").exists()
+    assert contents(database) == ['{"modelc_records":3}'] and not (tmp_path / "none").exists()

@@ -187,8 +187,8 @@ def test_a_register_tile_by_an_intrinsic_reads_bytes_and_vectors_from_memory(tmp
     for (r, v), slot in slots.items():
         places = {
             "C": Place(slot, 0, (1,)),
-            "A": Place(buffers["a"], tx.Cast("int64", k * 4 + r * steps * 4), (1,)),
-            "B": Place(buffers["w"], tx.Cast("int64", k * (vectors * 64) + v * 64), compact_strides(b.shape)),
+            "A": Place(buffers["a"], k * 4 + r * steps * 4, (1,)),
+            "B": Place(buffers["w"], k * (vectors * 64) + v * 64, compact_strides(b.shape)),
         }
         inner += store(c, places["C"], emit(vnni, {**places, "A": load(a, places["A"])}))
     code.append(tx.For(k, tx.IntImm("int32", 0), tx.IntImm("int32", steps), tx.ForKind.SERIAL, tx.SeqStmt(inner)))
@@ -228,11 +228,11 @@ def test_operands_that_lie_unevenly_are_put_together() -> None:
     value = load(smmla.operand("A"), Place(buffer, 3, (32, 1)))
     assert str(value.ty.dtype if hasattr(value, "ty") else value.dtype) == "int8x16"
     assert [str(v.indices[0]) for v in value.vectors] == [
-        "T.Ramp(T.int64(3), T.int64(1), 8)",
-        "T.Ramp(T.int64(35), T.int64(1), 8)",
+        "T.Ramp(3, 1, 8)",
+        "T.Ramp(35, 1, 8)",
     ]
     single = load(smmla.operand("A"), Place(buffer, 0, (8, 1)))
-    assert [str(i) for i in single.indices] == ["T.Ramp(T.int64(0), T.int64(1), 16)"]
+    assert [str(i) for i in single.indices] == ["T.Ramp(0, 1, 16)"]
 
 
 # --- invented, in a folder --------------------------------------------------------------------------------------------

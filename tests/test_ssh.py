@@ -20,7 +20,7 @@ from three_ways import host_target, started, task_of
 from modelc.cli import main
 from modelc.database import Database
 from modelc.errors import ConfigError, ModelcError, ToolchainError, Unmeasurable
-from modelc.measure import Measurement, Measurer, Where, ssh
+from modelc.measure import Measurement, Measurer, Where, bench, ssh
 from modelc.measure.ssh import Board
 from modelc.package import find_toolchain, toolchain
 from modelc.target import load_target
@@ -104,12 +104,12 @@ def test_what_is_right_is_timed_there(here: Path, monkeypatch: pytest.MonkeyPatc
         for task in (CONV, TASKS["softmax"], TASKS["opaque"], CONV):
             subject = found.subject(task, cold_bytes=1 << 18)
             some = found.measure(subject, [started(task, host_target())] * 3)
-            assert all(one.ok and one.seconds > 0 and one.repeats >= 3 for one in some), some
+            assert all(one.ok and one.seconds > 0 and one.repeats >= 1 for one in some), some
         (folder,) = (here / "board").iterdir()
         kept = [path for path in folder.iterdir() if path.name != "runner"]
         assert 50_000 < sum(path.stat().st_size for path in kept) <= 120_000
     jobs = [name for name in sent if name.endswith(".job")]
-    assert len(jobs) == 12 and {sent[name] for name in jobs} == {1}
+    assert len(jobs) == 12 and max(sent[name] for name in jobs) <= 2 + bench.AGAIN, "done again without a reason"
     files = [sent[name] for name in sent if name not in jobs]
     assert len(files) < 20, "what candidates share is sent for each"
     assert max(files) == 2, "what was removed is not sent again"

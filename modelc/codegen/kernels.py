@@ -54,7 +54,7 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     options = (LOADED_WHERE_USED,) if target.architecture.memory_operands and spills_accumulators(nest) else ()
     machine = llvm_machine(target, options)
     with machine:  # some operations have a cheaper form on some machines
-        phases = lower_nest(nest, symbol, target.available_intrinsics)
+        phases = lower_nest(nest, symbol, target.available_intrinsics, target.architecture.address_bits)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
     steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)

@@ -27,6 +27,7 @@ class Architecture:
     baseline: tuple[str, ...] = ()  # features that every Linux of this architecture asks for
     c_abi: str | None = None  # LLVM's name of the calling convention, where it must be told
     memory_operands: bool = False  # arithmetic takes an operand out of memory
+    address_bits: int = 64
 
     def feature(self, llvm: str) -> Feature | None:
         return next((feature for feature in self.features if feature.llvm == llvm), None)
@@ -103,6 +104,7 @@ ARMV7 = Architecture(
     (Feature("neon", "neon"), Feature("vfp4", "vfpv4")),
     environments=("gnueabihf", "gnueabi"),
     float_abis=("hard", "soft"),
+    address_bits=32,
 )
 # Kernels use vectors of 128 bits, which every CPU with V has (its Zvl128b), however long its registers are.
 RISCV64 = Architecture(

@@ -26,7 +26,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target.codegen import llvm_lookup_intrinsic_id
 
-from modelc.codegen.lower.vectors import int32, int64, moved, ramp
+from modelc.codegen.lower.vectors import int32, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
@@ -50,7 +50,7 @@ _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "flo
 
 @dataclass(frozen=True)
 class Place:
-    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int, or TIR's int64)."""
+    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int, or TIR's)."""
 
     buffer: Any
     base: Any
@@ -156,7 +156,7 @@ def _runs(offsets: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _at(place: Place, offset: int) -> Any:
-    return int64(place.base + offset) if isinstance(place.base, int) else moved(place.base, offset)
+    return int32(place.base + offset) if isinstance(place.base, int) else moved(place.base, offset)
 
 
 # --- bfloat16 -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,18 @@ from tvm import tirx as tx
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
-from modelc.codegen.lower.vectors import INDEX_OPS, constant, held, int32, int64, lanes_of, moved, ramp, sequence, widen
+from modelc.codegen.lower.vectors import (
+    INDEX_OPS,
+    constant,
+    held,
+    int32,
+    integer,
+    lanes_of,
+    moved,
+    ramp,
+    sequence,
+    widen,
+)
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
@@ -32,10 +43,11 @@ class OpenLoop:
 
 class Expressions:
     """Lowers expressions. `bindings` are statements that name values used twice, before the current store; None where
-    there is no place for any."""
+    there is no place for any. Loops count, and elements are numbered, in `counts`, as wide as addresses are: LLVM would
+    widen each number by itself, and take long over it."""
 
-    def __init__(self, dtypes: dict[str, str]):
-        self.dtypes = dtypes
+    def __init__(self, dtypes: dict[str, str], counts: str):
+        self.dtypes, self.counts = dtypes, counts
         self.loop_vars: dict[str, Any] = {}
         self.open_loops: list[OpenLoop] = []  # from the outermost inwards
         self.sums: dict[Terms, Any] = {}  # all that are named in them
@@ -48,8 +60,11 @@ class Expressions:
             return constant(e), 1
         if isinstance(e, Var):
             index = self.index(e, scope)
+            if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
+                return tx.IntImm("int64", int(index.value)), 1
             lanes = lanes_of(index)
-            return (index if lanes == 1 else lower_cast("int64", index, "int32", lanes)), lanes
+            given = self.counts if lanes == 1 else "int32"
+            return (index if given == "int64" else lower_cast("int64", index, given, lanes)), lanes
         if isinstance(e, Load):
             return self.load(e, scope)
         if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
@@ -168,13 +183,12 @@ class Expressions:
         return Linear(tuple([one for one in form.terms if one[0] != var]), form.constant) if step else form, step
 
     def base_of(self, flat: Linear | Expr, offset: int, scope: Scope) -> Any:
-        """The TIR of an element offset, so many elements further on. It has 64 bits, as addresses have: LLVM would
-        widen each by itself."""
+        """The TIR of an element offset, so many elements further on."""
         if not isinstance(flat, Linear):
             return self.index_of(op("add", flat, offset), scope)
         constant = flat.constant + offset
         if not flat.terms:
-            return int64(constant)
+            return integer(self.counts, constant)
         known = self.sums.get(flat.terms)
         if known is None:
             known = self.named_sum(flat.terms, scope)
@@ -185,7 +199,7 @@ class Expressions:
         and LLVM would take long to find that out."""
         names = {atom.name for atom, _ in terms if isinstance(atom, Var)}
         loop = next(loop for loop in reversed(self.open_loops) if loop.name in names)
-        var = tx.Var("offset", "int64")
+        var = tx.Var("offset", self.counts)
         loop.statements.append(tx.Bind(var, self.index_of(Linear(terms, 0).expr(), scope)))
         loop.named.append(terms)
         self.sums[terms] = var
@@ -194,7 +208,7 @@ class Expressions:
     def inside(self, name: str, body: Callable[[], list[Any]]) -> tuple[Any, Any]:
         """(the variable of a loop, its body). Each loop has one of its own: TVM keeps facts by variable, so no two may
         share one."""
-        self.loop_vars[name] = var = tx.Var(name, "int64")
+        self.loop_vars[name] = var = tx.Var(name, self.counts)
         loop = OpenLoop(name)
         self.open_loops.append(loop)
         made = body()
@@ -254,18 +268,19 @@ class Expressions:
         """The TIR of an index expression; the vector variable becomes a ramp."""
         e = simplify(substitute(e, scope.values), scope.ranges)
         by_lanes = by_lanes or (scope.vector is not None and scope.vector[0] in variables(e))
-        return self.index_of(e, scope, "int32" if by_lanes else "int64")
+        return self.index_of(e, scope, "int32" if by_lanes else self.counts)
 
-    def index_of(self, e: Expr, scope: Scope, dtype: str = "int64") -> Any:
-        """As numbers of 64 bits, as addresses have: LLVM would widen each by itself, and take long over it; of 32,
-        where a vector is to hold one for each lane."""
+    def index_of(self, e: Expr, scope: Scope, dtype: str = "") -> Any:
+        """As numbers of `dtype`, that in which loops count if none is said: narrow ones where a vector is to hold one
+        for each lane."""
+        dtype = dtype or self.counts
         if isinstance(e, Const):
-            return tx.IntImm(dtype, int(e.value))
+            return integer(dtype, int(e.value))
         if isinstance(e, Var):
             if scope.vector is not None and e.name == scope.vector[0]:
                 return tx.Ramp(int32(0), int32(1), scope.vector[1])
             var = self.loop_vars[e.name]
-            return var if dtype == "int64" else tx.Cast(dtype, var)
+            return var if dtype == self.counts else tx.Cast(dtype, var)
         if isinstance(e, Load):
             loaded, _ = self.load(e, scope)
             return tx.Cast(dtype, loaded)

@@ -56,7 +56,7 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.lower.vectors import constant, halved, int32, int64, sequence, widen
+from modelc.codegen.lower.vectors import constant, halved, int32, integer, sequence, widen
 from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
@@ -85,17 +85,18 @@ class Phase:
     intrinsics: tuple[Intrinsic, ...]
 
 
-def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = ()) -> list[Phase]:
+def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = (), address_bits: int = 64) -> list[Phase]:
     """The functions of `nest`, one per phase, named `symbol` and `symbol_1`, ...; `intrinsics` are what its loops may
     be tagged with."""
     names = [symbol if k == 0 else f"{symbol}_{k}" for k in range(len(nest.phases))]
-    return [_lowered(nest, phase, name, intrinsics) for phase, name in zip(nest.phases, names, strict=True)]
+    counts = f"int{address_bits}"
+    return [_lowered(nest, phase, name, intrinsics, counts) for phase, name in zip(nest.phases, names, strict=True)]
 
 
-def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequence[Intrinsic]) -> Phase:
-    first = _Lowering(nest, body, symbol, intrinsics)
+def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequence[Intrinsic], counts: str) -> Phase:
+    first = _Lowering(nest, body, symbol, intrinsics, counts)
     phase = first.phase()
-    return _Lowering(nest, body, symbol, intrinsics, first.files).phase() if first.files else phase
+    return _Lowering(nest, body, symbol, intrinsics, counts, first.files).phase() if first.files else phase
 
 
 class _Lowering(Expressions):
@@ -105,6 +106,7 @@ class _Lowering(Expressions):
         body: tuple[Stmt, ...],
         symbol: str,
         intrinsics: Sequence[Intrinsic],
+        counts: str,
         shaped: Mapping[int, TileFile] | None = None,
     ):
         self.nest, self.body, self.symbol, self.intrinsics = nest, body, symbol, intrinsics
@@ -118,7 +120,7 @@ class _Lowering(Expressions):
             int, tuple[Leaf, Leaf, list[Expr], list[Op]]
         ] = {}  # what asked() says, by the Leaf's identity
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
-        super().__init__({r.name: r.dtype for r in regions})
+        super().__init__({r.name: r.dtype for r in regions}, counts)
         self.scratch_bytes = 0
         self.declared: list[Any] = []
         self.scratch_buffers: dict[str, Any] = {}
@@ -147,7 +149,7 @@ class _Lowering(Expressions):
                 extent = first.extent
                 inner = bind(scope, first.var, Var(first.var), extent)
                 var, inside = self.inside(first.var, lambda: self.block(first.body, inner))
-                first_one, count = (tx.Cast("int64", x) for x in (begin, end - begin))
+                first_one, count = (tx.Cast(self.counts, x) for x in (begin, end - begin))
                 code = [tx.For(var, first_one, count, tx.ForKind.SERIAL, inside)]
             else:
                 extent, code = 1, self.block(self.body, scope)
@@ -174,7 +176,7 @@ class _Lowering(Expressions):
         self.forget()
         var, inside = self.inside(name, body)
         self.forget()
-        return tx.For(var, int64(0), int64(extent), tx.ForKind.SERIAL, inside)
+        return tx.For(var, *(integer(self.counts, n) for n in (0, extent)), tx.ForKind.SERIAL, inside)
 
     def forget(self) -> None:
         """The end of a straight line of code: what tile registers hold is not known any more."""

@@ -36,24 +36,27 @@ def sequence(stmts: list[Any]) -> Any:
     return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
 
 
-@lru_cache(maxsize=65536)
 def int32(value: int) -> Any:
-    return tx.IntImm("int32", value)
+    return integer("int32", value)
 
 
 @lru_cache(maxsize=65536)
-def int64(value: int) -> Any:
-    return tx.IntImm("int64", value)
+def integer(dtype: str, value: int) -> Any:
+    return tx.IntImm(dtype, value)
 
 
 def moved(base: Any, by: int) -> Any:
     """An element offset so many elements further on."""
-    return tx.Add(base, int64(by)) if by else base
+    return tx.Add(base, integer(dtype_of_index(base), by)) if by else base
 
 
 def ramp(base: Any, step: int, lanes: int) -> Any:
     """The element offsets of a vector."""
-    return tx.Ramp(base, int64(step), lanes)
+    return tx.Ramp(base, integer(dtype_of_index(base), step), lanes)
+
+
+def dtype_of_index(index: Any) -> str:
+    return str(index.dtype if hasattr(index, "dtype") else index.ty.dtype)
 
 
 def constant(e: Const) -> Any:
