@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.database.whole import LEAST_GAIN
 from modelc.ir.candidate import Candidate
-from modelc.measure.measurement import Measurement
+from modelc.measure.measurement import SURE, Measurement
 from modelc.package import Package, read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
@@ -33,8 +34,6 @@ LEVEL = 1.02  # times the untuned Candidate's time by itself: what is slower tha
 SECONDS = 2.0  # of runs of each package
 SLICES, FRESH = 12, 3  # in all, and in the same processes: how fast one is hangs on where its pages lie
 MOST_BYTES = 2 << 30  # of the parameters of all packages together
-SURE = 2.0  # standard errors that a Candidate is faster by
-LEAST_GAIN = 0.01  # of the untuned one's time, below which nothing is called faster
 
 Floats = NDArray[np.float64]
 
