@@ -26,13 +26,14 @@ from modelc.package import Package, read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
+from modelc.verify.bench import turns
 from modelc.verify.check import drawn_for_variants
 from modelc.verify.engine import Engine
 
 FINALISTS = 6  # of each Task
 LEVEL = 1.02  # times the untuned Candidate's time by itself: what is slower than that is left out
 SECONDS = 2.0  # of runs of each package
-SLICES, FRESH = 12, 3  # in all, and in the same processes: how fast one is hangs on where its pages lie
+SLICES = 12
 MOST_BYTES = 2 << 30  # of the parameters of all packages together
 
 Floats = NDArray[np.float64]
@@ -85,13 +86,10 @@ def finals(
         each = SECONDS / SLICES / len(feeds)
         with ExitStack() as stack:
             engines = [stack.enter_context(Engine("modelc", one.path, threads)) for one in packages]
-            for number in range(SLICES):
-                say(f"slice {number + 1} of {SLICES}")
+            for engine in engines:
+                engine.run(feeds[0])
+            for _ in turns(engines, each * len(feeds), SLICES, say):
                 for row, engine, spec in zip(rows, engines, specs, strict=True):
-                    if number % FRESH == 0:
-                        if number:
-                            engine.restart()
-                        _by_task(engine, spec, task_of, feeds, each)  # warms up
                     row.append(_by_task(engine, spec, task_of, feeds, each))
     times = {key: np.array([[one.get(key, 0.0) for one in row] for row in rows]) for key in rows[0][0]}
     times = {key: one[: 1 + entered.get(key, 0)] for key, one in times.items()}

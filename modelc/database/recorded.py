@@ -68,10 +68,13 @@ class Recorded:
             for key in known.taken.keys() & tasks.keys():
                 self._take(key, known.taken[key], self._conditions(tasks[key], policy, cold_bytes))
         elif found:
-            self.note = (
-                f"what was measured to be faster for {len(found)} tasks is not taken: together they took "
-                f"{1e3 * known.tuned_seconds:.3f} ms, and {1e3 * known.untuned_seconds:.3f} ms without, by turns"
-            )
+            together = "among its neighbours none of it was faster"
+            if known.taken:
+                together = (
+                    f"together they took {1e3 * known.tuned_seconds:.3f} ms, and {1e3 * known.untuned_seconds:.3f} ms "
+                    "without, by turns"
+                )
+            self.note = f"what was measured to be faster for {len(found)} tasks is not taken: {together}"
 
     def _take(self, task: str, key: str, conditions: Conditions) -> None:
         """The Candidate of that key, where a record of it is still there."""

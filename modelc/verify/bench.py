@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,21 +117,26 @@ def _least_ms(plan: Plan, gflops: Mapping[str, float]) -> float:
 def alternating(
     engines: Mapping[str, Timed], seconds: float, say: Callable[[str], None], slices: int = SLICES
 ) -> dict[str, list[float]]:
-    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run: in slices by
-    turns, so that what else the machine does falls on all alike, and every few slices in new processes, which are
-    warmed up first."""
+    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run."""
     times: dict[str, list[float]] = {name: [] for name in engines}
-    for number in range(slices):
-        if number % FRESH == 0:
-            say(f"slice {number + 1} of {slices}, warming up")
-            for engine in engines.values():
-                if number and isinstance(engine, Engine):
-                    engine.restart()
-                engine.time(seconds * WARM_UP * FRESH / slices)
-        say(f"slice {number + 1} of {slices}")
+    for _ in turns(list(engines.values()), seconds / slices, slices, say):
         for name, engine in engines.items():
             times[name] += engine.time(seconds / slices)
     return times
+
+
+def turns(engines: Sequence[Timed], seconds: float, slices: int, say: Callable[[str], None]) -> Iterator[int]:
+    """Slices of about `seconds` of each engine, so that what else the machine does falls on all alike; every few of
+    them in new processes, which are warmed up first."""
+    for number in range(slices):
+        if number % FRESH == 0:
+            say(f"slice {number + 1} of {slices}, warming up")
+            for engine in engines:
+                if number and isinstance(engine, Engine):
+                    engine.restart()
+                engine.time(seconds * WARM_UP * FRESH)
+        say(f"slice {number + 1} of {slices}")
+        yield number
 
 
 def _percentiles(times: Sequence[float]) -> dict[str, Any]:
