@@ -63,11 +63,11 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     task = TASKS[name]
     subject = measurer.subject(task, cold_bytes=1 << 20)
     first, again = measurer.measure(subject, [chosen(task, measurer.target).candidate] * 2)
-    for one in (first, again):
+    for one, least in ((first, QUICK.least), (again, 1)):  # what looks slow beside a best is timed less often
         assert one.ok, one
-        assert 0 < one.seconds < 0.1 and one.repeats >= 3 and one.noise >= 0 and one.build_seconds > 0
+        assert 0 < one.seconds < 1 and least <= one.repeats <= QUICK.most and one.noise >= 0 and one.build_seconds > 0
         assert Measurement.from_json(one.to_json()) == one
-    assert first.relative == 1.0 and 0.1 < again.relative < 10
+    assert first.relative == 1.0 and 1e-3 < again.relative < 1e3
     assert measurer.subject(task, cold_bytes=1 << 20) is subject
 
 
