@@ -11,13 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from test_package_model import spec_of
 
 from modelc import finals, wholes
 from modelc.package import write_package
 from modelc.scratch import user_cache
 
-OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already
+OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what they make there goes with it
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")  # how long an example takes, or its drawing, says something of this machine alone
 
 if OWN not in os.environ:
     theirs = user_cache()

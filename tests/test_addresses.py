@@ -3,6 +3,7 @@ a sentence, and no byte outside the buffers is touched (pages without access aro
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from modelc.package.toolchain import machine_of, native_machine
 from modelc.runtime import ModelError, load
 
 HERE = Path(__file__).parent
-FOLDER = TemporaryDirectory(prefix="modelc-addresses-")
+FOLDER = TemporaryDirectory(prefix="modelc-addresses-", dir=os.environ.get("MODELC_TESTS_CACHE"))
 BAD_DATA = 8  # MODELC_BAD_DATA
 WILD = [2**31 - 1, -(2**31), 2**31, 2**32, 2**32 + 1, -(2**32), 10**12, -(10**12), 2**63 - 1, -(2**63)]
 NATIVE = native_machine()
@@ -308,7 +309,7 @@ def guarded(path: Path, program: Path, feeds: Sequence[Feed], threads: int = 1, 
         given, taken = Path(name) / "in", Path(name) / "out"
         given.write_bytes(b"".join(np.ascontiguousarray(f[t.name]).tobytes() for f in feeds for t in plan.inputs))
         command = [*before, str(program), str(path), str(given), str(taken), str(len(feeds)), str(threads)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
         data, found = taken.read_bytes(), []
     for line in done.stdout.splitlines():

@@ -147,7 +147,7 @@ def endless(folder: Path) -> tuple[object, ...]:
 
 def wait_for(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -> None:
     """Until it holds: at the latest when all of them are done, as far as there is to measure."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 400
     while not condition():
         codes = [process.poll() for process in processes]
         assert set(codes) <= {None, 0} and time.monotonic() < end, codes

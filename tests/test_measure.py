@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
-    limits = Limits(run_seconds=2.0, buffer_bytes=1 << 28, statements=1000)
+    limits = Limits(run_seconds=4.0, buffer_bytes=1 << 28, statements=1000)
     with Measurer(tensor_target(), Setting(limits=limits), builders=1, effort=QUICK) as found:
         yield found
 
@@ -71,12 +73,24 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     assert measurer.subject(task, cold_bytes=1 << 20) is subject
 
 
-def test_others_are_measured_beside_the_first_however_long_that_is_built() -> None:
+def test_others_are_measured_beside_the_first_however_long_that_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     candidates = [unrolled(), started(RELU, host_target()), unrolled()]
     with Measurer(host_target(), builders=2, effort=QUICK) as measurer:
+        build, names, another = measurer.bench.build, list[str](), threading.Event()
+
+        def building(name: str, *what: Any) -> tuple[Any, Any]:
+            """The first is built when another is."""
+            names.append(name)
+            if name == "c1":
+                assert another.wait(120)
+            built = build(name, *what)
+            another.set()
+            return built
+
+        monkeypatch.setattr(measurer.bench, "build", building)
         found = measurer.measure(measurer.subject(RELU), candidates)
+        assert sorted(names) == ["c1", "c2", "c3"] and found[0].build_seconds > 0
         assert [one.reference for one in found] == [candidates[0].key] * 3 and found[0].relative == 1.0
-        assert found[0].build_seconds > found[1].build_seconds, "the first was there first anyway"
         conv = measurer.measure(measurer.subject(CONV), [candidates[0], *several(2)])
         assert [(one.outcome, one.reference) for one in conv[1:]] == [("ok", several(1)[0].key)] * 2
         assert conv[0].outcome == "invalid"
@@ -135,7 +149,7 @@ def test_each_costs_one_candidate(measurer: Measurer) -> None:
     cases = {
         "good": (good, "ok", ""),
         "wrong": (forged_candidate("wrong"), "wrong", r"of y0, \d+ of 2310 elements are wrong, the first at \["),
-        "endless": (forged_candidate("endless"), "timeout", "did not end within 2 s"),
+        "endless": (forged_candidate("endless"), "timeout", "did not end within 4 s"),
         "large": (forged_candidate("large"), "invalid", r"takes \d+ bytes of memory, and may take 268435456"),
         "unrolled": (unrolled(), "invalid", "unrolls to 2310 statements, and may have 1000"),
         "unknown": (unknown, "invalid", "no derivation rule 'nothing'"),
@@ -241,13 +255,12 @@ def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path:
     assert process.stdout is not None
     folder = process.stdout.readline().strip()
     assert [process.stdout.readline().strip() for _ in range(3)] == ["ok"] * 3
-    assert (
-        Path(folder).parent == tmp_path and Path(folder).is_dir() and len(processes_of(folder)) >= 4
-    )  # runner, zygote, builders; and a job at times
+    assert Path(folder).parent == tmp_path and Path(folder).is_dir()
+    assert len(processes_of(folder)) >= 2 + len(os.sched_getaffinity(0))  # runner, zygote, builders; a job at times
     process.send_signal(number)
     process.stdout.read()
-    assert process.wait(60) != 0
-    until = time.monotonic() + 20
+    assert process.wait(120) != 0
+    until = time.monotonic() + 120
     while (processes_of(folder) or Path(folder).exists()) and time.monotonic() < until:
         time.sleep(0.05)
     assert processes_of(folder) == [] and not Path(folder).exists()

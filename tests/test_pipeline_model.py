@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import modelc
 
-FOLDER = TemporaryDirectory(prefix="modelc-tests-")
+FOLDER = TemporaryDirectory(prefix="modelc-small-", dir=os.environ.get("MODELC_TESTS_CACHE"))
 
 
 def save(path: Path, nodes: Sequence, inputs: dict, outputs: dict, weights: dict[str, np.ndarray]) -> Path:

@@ -141,7 +141,7 @@ def test_profile(package: Path) -> None:
     with load(package, threads=2) as model:
         steps = model.profile(inputs_of(7), repeat=5)
         assert [s.name for s in steps] == ["scale", 'row norm \\ "?', "normalise", "count"]
-        assert all(s.calls == 5 and 0 < s.seconds < 1 for s in steps)
+        assert all(s.calls == 5 and 0 < s.seconds < 60 for s in steps)
         assert (steps[0].flops, steps[0].bytes) == (3 * 7 * 64, 8 * 7 * 64)
 
 
@@ -416,7 +416,7 @@ def test_the_runtime_under_sanitizers(package: Path, tmp_path: Path, flag: str) 
         pytest.skip(f"programs made with {flag} do not run here")
     driver = build_driver(tmp_path, package, flag, "-fno-sanitize-recover=all")
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
-    done = subprocess.run([driver, package], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run([driver, package], capture_output=True, text=True, timeout=600, env=environment)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
@@ -429,6 +429,19 @@ def test_the_default_number_of_threads_follows_the_affinity(package: Path) -> No
         assert 1 <= model.threads <= len(cpus)
 
 
+def asleep(threads: set[str]) -> bool:
+    """Whether these threads of this process sleep, and did nothing for a while."""
+
+    def standing() -> list[tuple[str, ...]]:
+        """The state of each, and the clock ticks that it has taken."""
+        stats = (Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split() for thread in threads)
+        return [(fields[0], *fields[11:13]) for fields in stats]
+
+    before = standing()
+    time.sleep(0.1)
+    return {state for state, *_ in before} == {"S"} and standing() == before
+
+
 def test_workers_end_with_their_handle_and_sleep_when_idle(package: Path) -> None:
     def tasks() -> set[str]:
         return set(os.listdir("/proc/self/task"))
@@ -438,11 +451,10 @@ def test_workers_end_with_their_handle_and_sleep_when_idle(package: Path) -> Non
         model.run(inputs_of())
         workers = tasks() - before
         assert len(workers) == 3
-        time.sleep(0.05)
-        start = time.process_time()
-        time.sleep(0.2)
-        assert time.process_time() - start < 0.05
-    deadline = time.monotonic() + 2  # the kernel takes a moment to forget a thread that was joined
+        end = time.monotonic() + 60  # they first look for more to do
+        while not asleep(workers):
+            assert time.monotonic() < end
+    deadline = time.monotonic() + 60  # the kernel takes a moment to forget a thread that was joined
     while tasks() & workers and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not tasks() & workers
@@ -461,7 +473,7 @@ def test_a_forked_child_still_computes(package: Path) -> None:
             same = os.waitpid(pid, 0)[1] == 0
         os._exit(0 if same else 1)
     """
-    subprocess.run([sys.executable, "-c", code, package], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, package], check=True, timeout=600)
 
 
 def test_opening_is_quick(package: Path) -> None:

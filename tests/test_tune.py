@@ -135,7 +135,7 @@ def test_a_task_on_this_machine() -> None:
         result = tune_tasks(subjects, scheduler, Measuring(measurer), Budget(trials=4), batch=4)
     found = [m for _, m in result.subjects[0].measured]
     assert len(found) == 4 and all(m.ok for m in found), found
-    assert 0 < result.subjects[0].seconds < 0.1
+    assert 0 < result.subjects[0].seconds < 1
 
 
 def test_rounds_overlap_where_measuring_would_run_dry() -> None:

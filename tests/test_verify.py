@@ -392,9 +392,9 @@ PARENT = """if True:
     engine = Engine(sys.argv[2], sys.argv[3])
     engine.run({"x": __import__("numpy").zeros(64, "float32")})
     if sys.argv[1] == "forked" and os.fork() == 0:
-        time.sleep(120)  # another process that could still write to the worker
+        time.sleep(1000)  # another process that could still write to the worker
     print(engine._worker.pid, flush=True)
-    engine.time(120) if sys.argv[1] == "busy" else time.sleep(120)
+    engine.time(1000) if sys.argv[1] == "busy" else time.sleep(1000)
 """
 
 
@@ -424,7 +424,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, doing: str, engine: str) 
         watch.register(os.pidfd_open(worker), select.POLLIN)
         assert not watch.poll(300)
         parent.kill()
-        ended = watch.poll(20_000)
+        ended = watch.poll(60_000)
         if not ended:
             os.kill(worker, signal.SIGKILL)
         assert ended

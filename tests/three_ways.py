@@ -9,6 +9,7 @@ range; all have to give the same bits.
 from __future__ import annotations
 
 import atexit
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,7 @@ from modelc.target import Target, list_targets, load_target
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
-SECONDS = 20  # that a kernel may run
+SECONDS = 120  # that a kernel may run
 __all__ = ["random_array", "random_inputs", "run_task"]  # for the tests, beside what is defined here
 
 
@@ -228,7 +229,7 @@ _runners: dict[str, Runner] = {}
 def runner_of(target: Target) -> Runner:
     """One for each machine, until the process ends."""
     if target.triple not in _runners:
-        folder = tempfile.TemporaryDirectory(prefix="modelc-kernels-")
+        folder = tempfile.TemporaryDirectory(prefix="modelc-kernels-", dir=os.environ.get("MODELC_TESTS_CACHE"))
         atexit.register(folder.cleanup)
         here = target.triple == host_target().triple
         machine = tensor_target() if here else replace(target, features=())  # emulators know more than any one board
