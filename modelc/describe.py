@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.errors import InputError, blaming
+from modelc.errors import InputError, ModelError, blaming
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import fix_constants, free_flags
@@ -23,18 +23,20 @@ def inspect(
     shapes: Sequence[Shapes] = (),
     dims: Mapping[str, int | Sequence[int]] | None = None,
     constants: Mapping[str, Given] | None = None,
+    states: Mapping[str, str] | None = None,
+    bounds: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
     dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, sizes that
     data decides, and each node that cannot be compiled with the reason, all after what `shapes`, `dims` and
-    `constants` fix, as of compile."""
+    `constants` fix, as of compile, and but for the states and sizes that `states` and `bounds` name."""
     place = Path(path)
     folder = os.path.isdir(place)
     with blaming(f"{'package' if folder else 'model'} {place}"):
         if not folder:
-            return _model(place, next(iter(shapes), {}), dims or {}, constants or {})
-        if shapes or dims or constants:
-            raise InputError("the inputs of a package are fixed; --shape, --dim and --constant are for models")
+            return _model(place, next(iter(shapes), {}), dims or {}, constants or {}, states or {}, bounds or {})
+        if shapes or dims or constants or states or bounds:
+            raise InputError("the inputs of a package are fixed: flags that fix or bound them are for models")
         from modelc.package.describe import described  # a look at a model needs nothing of what packages are made with
 
         return described(place)
@@ -45,7 +47,12 @@ def _state(one: StateCandidate) -> dict[str, Any]:
 
 
 def _model(
-    path: Path, shapes: Shapes, dims: Mapping[str, int | Sequence[int]], constants: Mapping[str, Given]
+    path: Path,
+    shapes: Shapes,
+    dims: Mapping[str, int | Sequence[int]],
+    constants: Mapping[str, Given],
+    states: Mapping[str, str],
+    bounds: Mapping[str, int],
 ) -> dict[str, Any]:
     model = read_outline(path)
     known, given = looked_at(
@@ -54,13 +61,26 @@ def _model(
     fix_constants(model, known)
     lacking = [dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model)]
     uses = Uses(model.graph, path.parent)
+    _check_named(uses, states, bounds)
     return {
         "kind": "model",
         **summary(model),
         "free": free_flags(given),
         "steering": [asdict(one) for one in uses.steering()],
-        "sizes": [dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded()],
-        "states": [_state(one) for one in state_candidates(model.graph)],
+        "sizes": [
+            dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded() if row[0] not in bounds
+        ],
+        "states": [_state(one) for one in state_candidates(model.graph) if one.input not in states],
         "supported": not lacking,
         "unsupported": lacking,
     }
+
+
+def _check_named(uses: Uses, states: Mapping[str, str], bounds: Mapping[str, int]) -> None:
+    """Raises ModelError for a name that is none of the model's inputs, outputs and values."""
+    outputs, values = {o.name for o in uses.graph.output}, {*uses.inputs, *uses.producers}
+    flags = [(f"--state {a}={b}", a in uses.inputs and b in outputs, "input and output") for a, b in states.items()]
+    flags += [(f"--bound {name}={most}", name in values, "value") for name, most in bounds.items()]
+    for flag, known, what in flags:
+        if not known:
+            raise ModelError(f"{flag} names no {what} of the model")

@@ -25,12 +25,12 @@ from modelc.arrays import write_npz
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.surgery import expose
-from modelc.frontend.uses import index_spans, not_negative, read_uses
+from modelc.frontend.uses import Span, Uses, index_spans, not_negative, read_uses
 from modelc.inputs import Flags
 from modelc.minimise import minimised
 from modelc.package import TensorInfo
 from modelc.scratch import TemporaryFolder
-from modelc.verify.check import check_feed
+from modelc.verify.check import check_feed, zeros
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine, EngineError
 
@@ -62,7 +62,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left of `nodes` nodes: the model in `path`, its inputs in `inputs`, and how both fail."""
+    """What is left of `nodes` nodes: the model in `path`, its inputs in `inputs`, and how both fail with `options` of
+    `modelc compile`."""
 
     path: Path
     inputs: Path
@@ -70,11 +71,13 @@ class Reduced:
     left: int
     attempts: int
     failure: Failure
+    options: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "model": str(self.path),
             "inputs": str(self.inputs),
+            "options": list(self.options),
             "nodes": self.nodes,
             "left": self.left,
             "attempts": self.attempts,
@@ -83,13 +86,24 @@ class Reduced:
         }
 
 
+@dataclass(frozen=True)
+class _Excerpt:
+    """A part of a model, what it is given, and the options of `modelc compile` for it."""
+
+    model: Any  # as onnx has it
+    feed: Arrays
+    options: tuple[str, ...]
+
+
 @dataclass
 class Reduction:
-    """One model, and how it is judged: with the `options` of `modelc compile`, each time within `seconds`."""
+    """One model, and how it is judged: with the `options` of `modelc compile`, and those of `flags` that name what is
+    left, each time within `seconds`."""
 
     whole: Whole
     known: Arrays
     options: Sequence[str]
+    flags: Flags
     seconds: float = SECONDS
     tell: Callable[[str], None] = lambda text: None
     attempts: int = 0
@@ -103,16 +117,30 @@ class Reduction:
         return self.judged[key]
 
     def _judge(self, kept: Sequence[int]) -> Failure | None:
-        found = self.whole.excerpt(kept, self.known)
+        found = self.excerpt(kept)
         if found is None:
             return None
         self.attempts += 1
         self.tell(f"{len(kept)} nodes, attempt {self.attempts}")
         with TemporaryFolder("reduce") as folder:
             path, inputs = Path(folder) / "model.onnx", Path(folder) / "inputs.npz"
-            save_model(found[0], path)
-            write_npz(inputs, found[1])
-            return judged(path, inputs, self.options, self.seconds)
+            save_model(found.model, path)
+            write_npz(inputs, found.feed)
+            return judged(path, inputs, found.options, self.seconds)
+
+    def excerpt(self, kept: Collection[int]) -> _Excerpt | None:
+        """The model of the nodes `kept` with what is given to it; None where it is no model."""
+        found = self.whole.excerpt(kept, self.known)
+        if found is None:
+            return None
+        model, feed = found
+        bounds = {name: most for name, most in self.flags.bounds.items() if name in Uses(model.graph).sizes}
+        outputs = {value.name for value in model.graph.output}
+        states = {name: to for name, to in self.flags.states.items() if name in feed and to in outputs}
+        more = [word for name, most in bounds.items() for word in ("--bound", f"{name}={most}")]
+        more += [word for name, output in states.items() for word in ("--state", f"{name}={output}")]
+        given = {name: array for name, array in feed.items() if name not in states}
+        return _Excerpt(model, given, (*self.options, *more))
 
     def reduced(self) -> tuple[list[int], Failure]:
         """The nodes that are left, and how they fail. Raises ModelError if all of them together do not."""
@@ -143,27 +171,31 @@ def reduce(
     tell: Callable[[str], None] = lambda text: None,
 ) -> Reduced:
     """Writes the excerpt of `model` that fails as it does to `output`, and its inputs beside it (.npz). `options` are
-    further ones of `modelc compile`. Inputs are `data`, or drawn. Raises ModelError where the model does not fail, or
-    where not even ONNX Runtime reads it."""
+    further ones of `modelc compile`. Inputs are `data`, or drawn; states are zeros. Raises ModelError where the model
+    does not fail, or where not even ONNX Runtime reads it."""
     steering = flags.applied(model, data)
     whole = Whole(model, steering)
-    tensors = [TensorInfo(value.name, value.dtype, value.shape) for value in whole.inputs]
+    every = [TensorInfo(value.name, value.dtype, value.shape) for value in whole.inputs]
+    tensors = [tensor for tensor in every if tensor.name not in flags.states]
+    started = {tensor.name: zeros(tensor) for tensor in every if tensor.name in flags.states}
     if data is None:
         uses = read_uses(model)
-        feed = draw_inputs(tensors, index_spans(uses), seed, positive=not_negative(uses))
+        spans = index_spans(uses, [(name, Span(None, 0, most)) for name, most in flags.bounds.items()])
+        feed = draw_inputs(tensors, spans, seed, positive=not_negative(uses))
     else:
         feed = {name: array for name, array in data.items() if name not in steering.constants}
         check_feed([tensors], feed, f"the model {model}")
+    feed = {**feed, **started}
     tell("running the model in ONNX Runtime")
     known = {**feed, **_values(model, whole, {**feed, **steering.constants})}
-    reduction = Reduction(whole, known, options, seconds, tell)
+    reduction = Reduction(whole, known, options, flags, seconds, tell)
     left, failure = reduction.reduced()
-    found = whole.excerpt(left, known)
+    found = reduction.excerpt(left)
     assert found is not None
     inputs = output.with_suffix(".npz")
-    write_npz(inputs, found[1])
-    save_model(found[0], output)
-    return Reduced(output, inputs, len(whole.nodes), len(left), reduction.attempts, failure)
+    write_npz(inputs, found.feed)
+    save_model(found.model, output)
+    return Reduced(output, inputs, len(whole.nodes), len(left), reduction.attempts, failure, found.options)
 
 
 def judged(model: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:

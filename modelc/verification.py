@@ -19,15 +19,13 @@ from modelc.verify import Report
 from modelc.verify.check import (
     ATOL,
     RTOL,
-    drawn,
     filled_up,
+    given_or_drawn,
     other_model,
     variant_of,
     verify_outputs,
-    without_constants,
 )
 from modelc.verify.compare import BF16, Tolerance
-from modelc.verify.reference import fixed_inputs
 from modelc.verify.report import LayerReport
 
 
@@ -74,8 +72,7 @@ def _verify(
     report = replace(report, notes=(*notes, *report.notes))
     if not per_layer:
         return report
-    feed = next(drawn(read, model, seed)) if inputs is None else dict(without_constants(fixed_inputs(read), inputs))
-    return replace(report, layers=kernels(filled_up(read, feed)))
+    return replace(report, layers=kernels(filled_up(read, given_or_drawn(read, model, inputs, seed))))
 
 
 def _layers(

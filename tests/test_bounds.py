@@ -187,6 +187,9 @@ def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path]
             main(arguments)
         assert end.value.code == code
     assert "add --bound longest=N" in capsys.readouterr().out
+    assert modelc.inspect(path, bounds={"longest": 40})["sizes"] == []
+    with pytest.raises(ModelError, match="--bound long=4 names no value of the model"):
+        modelc.inspect(path, bounds={"long": 4})
     for wrong, sentence in (("nothing", "no value of"), ("wave", "not what a size is made of")):
         with pytest.raises(ModelError, match=rf"--bound names '{wrong}', which is .*{sentence}"):
             import_model(path, bounds={"longest": 40, wrong: 3})

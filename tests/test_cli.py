@@ -185,12 +185,17 @@ def test_bench(cli) -> None:
     assert code == 2 and "--model" in err
 
 
-def test_profile(cli) -> None:
+def test_profile(cli, tmp_path) -> None:
     code, out, _ = cli("profile", small.package(), "--json")
     found = json.loads(out)
     assert code == 0 and any(k["flops"] > 0 for k in found["kernels"]) and found["peak_gflops"]["float32"] > 0
-    code, out, _ = cli("profile", small.package(), "--threads", 2)
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 24), np.float32))
+    code, out, _ = cli("profile", small.package(), "--threads", 2, "--inputs", tmp_path / "in.npz")
     assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 23), np.float32))
+    for verb in ("profile", "bench"):
+        code, _, err = cli(verb, small.package(), "--inputs", tmp_path / "in.npz")
+        assert code == 2 and "x [1, 3, 20, 23]" in err and "x [1, 3, 20, 24]" in err
 
 
 def test_run(cli, tmp_path) -> None:

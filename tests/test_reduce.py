@@ -16,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from modelc.cli import main
+from modelc.cli.fixing import size_bounds
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole
+from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Steered
 from modelc.inputs import Flags
 from modelc.minimise import minimised
-from modelc.reduction import Failure, judged, reduce
+from modelc.reduction import Failure, Reduction, judged, reduce
 
 
 def chain(*operators: str, size: int | str = 6) -> onnx.ModelProto:
@@ -145,6 +148,55 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     assert {n.name for n in onnx.load(small).graph.node} == {"there", "back"}
     again = judged(small, Path(found["inputs"]), (), 100)
     assert again is not None and again.sentence == found["sentence"]
+
+
+def test_sizes_from_data_are_bounded_in_every_excerpt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--bound` goes with what is left of the value that it names, and inputs are drawn within it; a state begins with
+    zeros, and is one where its output is left."""
+    weights = {"zero": np.int64(0), "one": np.int64(1)}
+    nodes = [
+        helper.make_node("Add", ["past", "n"], ["present"], name="add"),
+        helper.make_node("Range", ["zero", "n", "one"], ["r"], name="range"),
+        helper.make_node("Mul", ["r", "r"], ["squares"], name="mul"),
+        helper.make_node("Cast", ["squares"], ["text"], name="there", to=TensorProto.STRING),
+        helper.make_node("Cast", ["text"], ["y"], name="back", to=TensorProto.INT64),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ()) for name in ("past", "n")]
+    outputs = [helper.make_tensor_value_info(*one) for one in (("present", 7, ()), ("y", 7, ["k"]))]
+    held = [numpy_helper.from_array(np.asarray(x), name) for name, x in weights.items()]
+    graph = helper.make_graph(nodes, "sizes", inputs, outputs, held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    whole = Whole(tmp_path / "m.onnx", Steered(({},), {}))
+    known = {name: np.int64([1, 2, 3]) for name in whole.values} | {"past": np.int64(0), "n": np.int64(3)}
+    reduction = Reduction(whole, known, ("--threads", "1"), Flags(bounds={"n": 5}, states={"past": "present"}))
+    found = {kept: reduction.excerpt(kept) for kept in ((0, 1), (1,), (0,), (2,))}
+    flags = {kept: one.options[2:] for kept, one in found.items() if one is not None}
+    bound, state = ("--bound", "n=5"), ("--state", "past=present")
+    assert flags == {(0, 1): (*bound, *state), (1,): bound, (0,): state, (2,): ()}
+    assert found[0, 1] is not None and {*found[0, 1].feed} == {"n"}
+
+    def judge(path: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
+        given = dict(zip(options[::2], options[1::2], strict=True))
+        bounds = size_bounds((given["--bound"],)) if "--bound" in given else {}
+        try:
+            import_model(path, bounds=bounds)
+        except ModelError as error:
+            return Failure("refused", str(error))
+        with np.load(inputs) as arrays:
+            assert "past" not in arrays or "--state" not in given
+            assert "n" not in arrays or 0 <= arrays["n"] <= 5
+        return None
+
+    monkeypatch.setattr("modelc.reduction.judged", judge)
+    given_ = ("--bound", "n=5", "--state", "past=present", "-o", str(tmp_path / "small.onnx"))
+    with pytest.raises(SystemExit) as end:
+        main(["reduce", str(tmp_path / "m.onnx"), *given_, "--json"])
+    assert end.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    left = {n.name for n in onnx.load(tmp_path / "small.onnx").graph.node}
+    assert (left, said["options"]) == ({"there", "back"}, []), "bounded, the Range is no reason to refuse"
 
 
 def test_what_does_not_fail_is_not_reduced(tmp_path: Path) -> None:

@@ -74,5 +74,6 @@ def test_inspect_says_the_flags_that_compile_takes(tmp_path) -> None:
     inputs = [helper.make_tensor_value_info(name, F, [2, 3]) for name in ("x", "h0")]
     path = saved(tmp_path / "n.onnx", nodes, inputs, ["hn"], {})
     (one,) = modelc.inspect(path)["states"]
+    assert modelc.inspect(path, states={one["input"]: one["output"]})["states"] == []
     flag = one["flag"].removeprefix("--state ").split("=")
     assert modelc.compile(path, output=tmp_path / "p", states=dict([flag]), stop_after="import").path is None

@@ -449,7 +449,8 @@ def test_bench_compares_engines() -> None:
 def test_packages_are_engines_too(tmp_path: Path) -> None:
     other = tmp_path / "other.modelc"
     shutil.copytree(small.package(), other)
-    found = bench(small.package(), [str(other)], seconds=0.1)
+    feed = {"x": np.ones((1, 3, 20, 24), np.float32)}
+    found = bench(small.package(), [str(other)], seconds=0.1, inputs=feed)
     assert set(found["engines"]) == {"modelc", str(other)} and found["ratio"][str(other)] > 0
     manifest = json.loads((other / "manifest.json").read_text())
     for variant in manifest["variants"]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from modelc.cli.fixing import data_option, given_data
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 
@@ -28,6 +29,7 @@ MOST_SECONDS = 86400.0
     "--seconds", metavar="S", type=Finite(0.1, MOST_SECONDS), default=3.0, show_default=True, help="Per engine."
 )
 @click.option("--peak", is_flag=True, help="Also the share of what this machine's units reach, timed by turns too.")
+@data_option("What all of them run on, in the variant that takes it (default: drawn, in the first).")
 @json_option
 def bench(
     package: Path,
@@ -36,14 +38,16 @@ def bench(
     threads: int,
     seconds: float,
     peak: bool,
+    inputs: Path | None,
     as_json: bool,
 ) -> None:
     """Times a package beside other engines, in alternating slices of one run."""
     from modelc.verify.bench import bench as bench_package
 
     engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
+    data = given_data(inputs)
     with progress("starting") as then:
-        found = bench_package(package, engines, model, threads, seconds, then, peak)
+        found = bench_package(package, engines, model, threads, seconds, then, peak, data)
     for note in found["notes"]:
         complain(f"modelc: {note}")
     if as_json:

@@ -1,5 +1,5 @@
 """The flags that fix a model's inputs before it is compiled: --shape, --dim, --constant; what becomes of them in a run:
---state, --pad-dim, --pad-value, --bound; and --inputs, data to verify with."""
+--state, --bound, --pad-dim, --pad-value; and --inputs, data to verify with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from numpy.typing import NDArray
 
 from modelc.arrays import read_npz
 
@@ -35,21 +36,28 @@ def fixing_options(function: F) -> F:
 
 
 def running_options(function: F) -> F:
-    """--state, --pad-dim, --pad-value, --bound and --inputs, as texts and a path: what `running` takes."""
+    """Those of `kept_options`, --pad-dim, --pad-value and --inputs, as texts and a path: what `running` takes."""
     data = "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given."
     return _repeated(
-        click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=data)(function),
-        (
-            "--bound",
-            "NAME=N",
-            "The most that a value of the model can be of which a size is made, where that depends on data: a run in "
-            "which it is more ends with an error.",
-        ),
+        kept_options(data_option(data)(function)),
         ("--pad-value", "INPUT=VALUE", "What an input is filled up with in place of zeros."),
         (
             "--pad-dim",
             "NAME",
             "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
+        ),
+    )
+
+
+def kept_options(function: F) -> F:
+    """--state and --bound, as texts: what `kept` takes."""
+    return _repeated(
+        function,
+        (
+            "--bound",
+            "NAME=N",
+            "The most that a value of the model can be of which a size is made, where that depends on data: a run in "
+            "which it is more ends with an error.",
         ),
         (
             "--state",
@@ -57,6 +65,11 @@ def running_options(function: F) -> F:
             "The package keeps this input from run to run, from zeros on: after a run it is this output.",
         ),
     )
+
+
+def data_option(says: str) -> Callable[[F], F]:
+    """--inputs, as a path: what `given_data` takes."""
+    return click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=says)
 
 
 def _repeated(function: F, *options: tuple[str, str, str]) -> F:
@@ -80,13 +93,18 @@ def running(
     inputs: Path | None,
 ) -> dict[str, Any]:
     """What --state, --pad-dim, --pad-value, --bound and --inputs say, likewise."""
-    return {
-        "states": state_names(states),
-        "pad_dims": pad_dims,
-        "pad_values": fill_values(pad_values),
-        "bounds": size_bounds(bounds),
-        "inputs": None if inputs is None else read_npz(inputs),
-    }
+    padded = {"pad_dims": pad_dims, "pad_values": fill_values(pad_values)}
+    return kept(states, bounds) | padded | {"inputs": given_data(inputs)}
+
+
+def kept(states: tuple[str, ...], bounds: tuple[str, ...]) -> dict[str, Any]:
+    """What --state and --bound say, likewise."""
+    return {"states": state_names(states), "bounds": size_bounds(bounds)}
+
+
+def given_data(inputs: Path | None) -> Mapping[str, NDArray[Any]] | None:
+    """What --inputs says."""
+    return None if inputs is None else read_npz(inputs)
 
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:

@@ -8,22 +8,29 @@ from typing import Any
 
 import click
 
-from modelc.cli.fixing import fixed, fixing_options
+from modelc.cli.fixing import fixed, fixing_options, kept, kept_options
 from modelc.cli.output import json_option, print_json, say, size
 
 
 @click.command()
 @click.argument("path", metavar="MODEL.onnx|PKG", type=click.Path(path_type=Path))
 @fixing_options
+@kept_options
 @json_option
 def inspect(
-    path: Path, shapes: tuple[str, ...], dims: tuple[str, ...], constants: tuple[str, ...], as_json: bool
+    path: Path,
+    shapes: tuple[str, ...],
+    dims: tuple[str, ...],
+    constants: tuple[str, ...],
+    states: tuple[str, ...],
+    bounds: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Says what a model needs and whether it can be compiled, after what the flags fix, or what a package is and
     whether it is undamaged."""
     from modelc.describe import inspect as inspect_path
 
-    found = inspect_path(path, **fixed(shapes, dims, constants))
+    found = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
     if as_json:
         print_json(found)
     elif found["kind"] == "package":

@@ -6,19 +6,22 @@ from pathlib import Path
 
 import click
 
+from modelc.cli.fixing import data_option, given_data
 from modelc.cli.output import json_option, print_json, progress, say, show, size
 
 
 @click.command()
 @click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True)
+@data_option("What it runs on, in the variant that takes it (default: drawn, in the first).")
 @json_option
-def profile(package: Path, threads: int, as_json: bool) -> None:
+def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> None:
     """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
     from modelc.verify.profile import profile as profile_package
 
+    data = given_data(inputs)
     with progress("running, and measuring this machine's peak"):
-        found = profile_package(package, threads)
+        found = profile_package(package, threads, inputs=data)
     if as_json:
         print_json(found)
         return

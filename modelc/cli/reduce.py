@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from modelc.arrays import read_npz
 from modelc.cli.compile import PRECISIONS
-from modelc.cli.fixing import fixed, fixing_options
+from modelc.cli.fixing import data_option, fixed, fixing_options, given_data, kept, kept_options
 from modelc.cli.output import config_option, json_option, print_json, progress, say
 
 
@@ -22,7 +21,8 @@ from modelc.cli.output import config_option, json_option, print_json, progress, 
 @config_option
 @click.option("--precision", type=click.Choice(PRECISIONS), help="What contractions multiply.")
 @fixing_options
-@click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="What it fails with (default: drawn).")
+@kept_options
+@data_option("What it fails with (default: drawn).")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of what is drawn.")
 @click.option(
     "--seconds",
@@ -42,6 +42,8 @@ def reduce(
     shapes: tuple[str, ...],
     dims: tuple[str, ...],
     constants: tuple[str, ...],
+    states: tuple[str, ...],
+    bounds: tuple[str, ...],
     inputs: Path | None,
     seed: int,
     seconds: float,
@@ -55,14 +57,14 @@ def reduce(
     place = output or Path(f"{model.stem}-reduced.onnx")
     given = (("--target", target), ("--config", config), ("--precision", precision))
     options = [word for name, value in given if value is not None for word in (name, value)]
-    flags = Flags(**fixed(shapes, dims, constants))
-    data = None if inputs is None else read_npz(inputs)
+    flags = Flags(**fixed(shapes, dims, constants), **kept(states, bounds))
+    data = given_data(inputs)
     with progress("reading the model") as then:
         found = reduced(model, place, flags, options, data, seed, seconds, then)
     if as_json:
         print_json(found.to_json())
     else:
-        again = shlex.join(["modelc", "compile", str(found.path), "--inputs", str(found.inputs), *options])
+        again = shlex.join(["modelc", "compile", str(found.path), "--inputs", str(found.inputs), *found.options])
         say(f"{found.left} of {found.nodes} nodes are left, after {found.attempts} attempts: {found.path}")
         say(f"  fails as      {found.failure.kind}{f': {found.failure.sentence}' if found.failure.sentence else ''}")
         say(f"  inputs        {found.inputs}")

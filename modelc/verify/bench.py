@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.errors import InputError, TargetError
 from modelc.package import Package, machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
-from modelc.verify.check import drawn, for_the_model, other_model
+from modelc.verify.check import for_the_model, given_or_drawn, other_model, variant_of
 from modelc.verify.engine import NAMES, Engine
 
 SUFFIX = ".modelc"  # of what is a package among engines
@@ -37,12 +38,13 @@ def bench(
     seconds: float = 3.0,
     progress: Callable[[str], None] | None = None,
     peak: bool = False,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, Any]:
     """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
     ort-plain (without optimisations), openvino in float32, openvino-bf16, or the path of another package, PKG.modelc.
-    `ratio` is an engine's median time / the package's: above 1, the package is faster. With `peak` also what this
-    machine's units reach by themselves: `peak_gflops` for every dtype that the package computes in, `peak_share` of the
-    time that its arithmetic would take there."""
+    All run on `inputs`, or on drawn ones. `ratio` is an engine's median time / the package's: above 1, the package
+    is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype that
+    the package computes in, `peak_share` of the time that its arithmetic would take there."""
     say = progress or (lambda text: None)
     packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
     others = [name for name in dict.fromkeys(against) if name not in packages]
@@ -55,9 +57,10 @@ def bench(
     if others and model is None:
         raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
     read = _native(package)
+    feed = given_or_drawn(read, model, inputs)
+    number = variant_of(read, feed)
     for other in packages:
-        _same_boundary(read, _native(other))
-    feed = next(drawn(read, model))
+        _same_boundary(read, number, _native(other))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name in ("modelc", *packages, *others):
@@ -66,7 +69,7 @@ def bench(
             assert path is not None
             engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, path, threads))
             engines[name].run(for_the_model(read, feed) if name in others else feed)
-        plan = read.manifest.variants[0]
+        plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks}, seconds, say)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
@@ -91,14 +94,14 @@ def _native(path: str | Path) -> Package:
     return read
 
 
-def _same_boundary(one: Package, other: Package) -> None:
-    """Raises InputError where the first variants of two packages take other inputs."""
-    if one.manifest.variants[0].inputs != other.manifest.variants[0].inputs:
-        raise InputError(f"{_taken(one)}, and {_taken(other)}: they cannot be compared")
+def _same_boundary(one: Package, number: int, other: Package) -> None:
+    """Raises InputError where no variant of the other package takes what this one's variant takes."""
+    if one.manifest.variants[number].inputs not in [plan.inputs for plan in other.manifest.variants]:
+        raise InputError(f"{_taken(one, number)}, and {_taken(other, 0)}: they cannot be compared")
 
 
-def _taken(package: Package) -> str:
-    inputs = (f"{t.name} {t.dtype}{list(t.shape)}" for t in package.manifest.variants[0].inputs)
+def _taken(package: Package, number: int) -> str:
+    inputs = (f"{t.name} {t.dtype}{list(t.shape)}" for t in package.manifest.variants[number].inputs)
     return f"{package.path} takes {', '.join(inputs)}"
 
 

@@ -238,6 +238,17 @@ def _fitting(
     raise InputError(f"the inputs are {found}; {what} takes {known}{shorter}")
 
 
+def given_or_drawn(
+    package: Package, model: str | Path | None, inputs: Mapping[str, NDArray[Any]] | None, seed: int = 0
+) -> Arrays:
+    """What a package is run on: `inputs`, or drawn ones. Raises InputError where no variant takes them."""
+    if inputs is None:
+        return next(drawn(package, model, seed))
+    feed = dict(without_constants(fixed_inputs(package), inputs))
+    check_inputs(package, feed)
+    return feed
+
+
 def filled_up(package: Package, feed: Arrays) -> Arrays:
     """The inputs at the size of the variant that takes them, as its kernels are."""
     padding = package.manifest.padding
