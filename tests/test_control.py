@@ -228,6 +228,19 @@ def test_branches_of_different_ranks_are_refused_with_what_would_help(tmp_path) 
     assert [n.op for n in import_model(path, constants={"flag": np.array([False])}).nodes] == ["ReduceSum"]
 
 
+def test_what_no_node_reads_of_an_if_is_not_made(tmp_path) -> None:
+    """Be it of another rank in each branch, or without a name."""
+    then = body([node("Squeeze", ["x"], ["s"]), node("Relu", ["x"], ["a"])], ["s", "a"])
+    other = body([node("Abs", ["x"], ["s2"]), node("Neg", ["x"], ["b"])], ["s2", "b"])
+    total = [node("ReduceSum", ["x"], ["t"], keepdims=0), node("Greater", ["t", "zero"], ["flag"])]
+    for name in ("", "unread"):  # without a name ONNX Runtime does not open it
+        choose = node("If", ["flag"], [name, "y"], "choose", then_branch=then, else_branch=other)
+        path = saved(tmp_path / "m.onnx", [*total, choose], [INFO("x", F, [1, 3])], ["y"], {"zero": np.float32(0)})
+        (made,) = [n for n in import_model(path).nodes if n.bodies]
+        assert made.outputs == ("y",) and [one.nodes[0].op for one in made.bodies] == ["Relu", "Neg"]
+    assert modelc.compile(path, output=tmp_path / "p", database=False).report.passed
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_branch_that_the_shapes_do_not_allow_ends_a_run_that_takes_it(tmp_path, first) -> None:
     """As where a model takes two sampling rates, of which each goes with another length."""

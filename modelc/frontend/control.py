@@ -4,6 +4,7 @@ keeps both of its branches. (repeat.py has loops.)"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -28,13 +29,15 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
     """Imports an If whose condition is known only at run time. Where one branch cannot be run with the shapes that the
     model is compiled for, the other is taken, and a run that decides otherwise ends with an error."""
     b, condition = importer.builder, node.inputs[0]
+    places = [k for k, output in enumerate(node.outputs) if output]
+    node = replace(node, outputs=tuple(node.outputs[k] for k in places))
     bodies: list[Body | None] = []
     wrong: dict[int, str] = {}
     for k, which in enumerate(BRANCHES):
         inner = scope.within(f"{node.name}/{which}/")
         graph = branch_of(proto, which, node.name)
         try:
-            wanted = [o.name for o in graph.output][: len(node.outputs)]
+            wanted = [graph.output[k].name for k in places]
             bodies.append(body_of(importer, graph, node, inner, {}, {}, wanted))
         except NotKnown:
             raise

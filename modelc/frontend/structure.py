@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -62,9 +62,10 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 def ordered(
     nodes: Sequence[onnx.NodeProto], outputs: Iterable[str], available: Iterable[str], what: str
 ) -> list[tuple[str, onnx.NodeProto]]:
-    """The nodes that `outputs` need, named, producers first, otherwise in the model's order. Raises ModelError for
-    values that nothing produces or two nodes produce, and for cycles."""
-    known = set(available)
+    """The nodes that `outputs` need, named, producers first, otherwise in the model's order; of an If without the names
+    of outputs that nothing needs. Raises ModelError for values that nothing produces or two nodes produce, and for
+    cycles."""
+    known, outputs = set(available), list(outputs)
     names = node_names(nodes)
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):
@@ -77,6 +78,7 @@ def ordered(
     for index in set(range(len(nodes))) - alive:
         if missing := [r for r in reads(nodes[index]) if r not in known and r not in producer]:
             raise ModelError(_unproduced(what, missing[0], names[index]))
+    needed = {*outputs, *(r for index in alive for r in reads(nodes[index]))}
     done: set[int] = set()
     result: list[tuple[str, onnx.NodeProto]] = []
     for index in sorted(alive):
@@ -90,13 +92,22 @@ def ordered(
                 path.discard(top)
                 if top not in done:
                     done.add(top)
-                    result.append((names[top], nodes[top]))
+                    result.append((names[top], _of_needed(nodes[top], needed)))
                 continue
             path.add(top)
             if any(w in path for w in waiting):
                 raise ModelError(f"{what}: node {names[top]!r} depends on its own output")
             stack += waiting
     return result
+
+
+def _of_needed(node: onnx.NodeProto, needed: Container[str]) -> onnx.NodeProto:
+    if node.op_type != "If" or all(x in needed for x in node.output):
+        return node
+    left = onnx.NodeProto()
+    left.CopyFrom(node)
+    left.output[:] = [x if x in needed else "" for x in node.output]
+    return left
 
 
 def _alive(
