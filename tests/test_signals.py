@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 import test_pipeline_model as small
+from test_package_model import NATIVE_TRIPLE
 
 from modelc import scratch
+from modelc.package import find_toolchain
 from modelc.scratch import TemporaryFolder, beside, remove_orphans
 from modelc.signals import ENDING
 
@@ -30,11 +33,11 @@ def as_from_a_terminal() -> None:
 
 @contextmanager
 def modelc(
-    folder: Path, *arguments: object, until: str = "", before: object = as_from_a_terminal
+    folder: Path, *arguments: object, until: str = "", before: object = as_from_a_terminal, path: str = str(ROOT)
 ) -> Iterator[subprocess.Popen[str]]:
     """The command in a process, in `folder`, with a $TMPDIR of its own there; what it says up to `until` is read."""
     (folder / "tmp").mkdir(exist_ok=True)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
+    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
     command = [sys.executable, "-m", "modelc", *map(str, arguments)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder, preexec_fn=before
@@ -48,6 +51,36 @@ def modelc(
             process.kill()
 
 
+COMPILER = """#!/bin/sh
+while [ -e {hold} ] && kill -0 $PPID; do
+    : > {there}
+    sleep 0.05
+done
+exec {real} "$@"
+"""
+
+
+@pytest.fixture
+def hold(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file: while it is there, the C compiler waits, so that no compilation is done before its signal comes. One that
+    waits has made a file `there`, beside it."""
+    folder = tmp_path_factory.mktemp("compiler")
+    hold, there, script = folder / "hold", folder / "there", folder / "cc"
+    real = shlex.join(find_toolchain(NATIVE_TRIPLE).command)
+    script.write_text(COMPILER.format(hold=hold, there=there, real=real))
+    script.chmod(0o755)
+    hold.touch()
+    monkeypatch.setenv("CC", str(script))
+    return hold
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 240
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+
+
 def compiling(folder: Path) -> tuple[object, ...]:
     return "compile", small.model(), "--shape", "x=1,3,20,24", "-o", folder / "p"
 
@@ -57,7 +90,7 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_ends_a_compilation_without_a_trace(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_a_compilation_without_a_trace(tmp_path: Path, hold: Path, number: int) -> None:
     with modelc(tmp_path, *compiling(tmp_path), until="codegen") as process:
         process.send_signal(number)
         said = process.communicate()[1]
@@ -76,14 +109,23 @@ def test_a_signal_during_imports_is_answered_by_a_sentence(tmp_path: Path, delay
         process.send_signal(signal.SIGINT)
         said = process.communicate()[1]
     assert (process.returncode, said) in [(130, "modelc: interrupted\n"), (0, "")]
-    assert process.returncode or delay
+
+
+def test_a_signal_during_a_long_import_is_answered_at_once(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (tmp_path / "click.py").write_text(f"import time\nopen({str(there)!r}, 'w').close()\ntime.sleep(1000)\n")
+    with modelc(tmp_path, "targets", "list", path=f"{tmp_path}:{ROOT}") as process:
+        wait_for(there, process)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert (process.returncode, said) == (130, "modelc: interrupted\n")
 
 
 def caught(status: str) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
 
 
-def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path, hold: Path) -> None:
     def before() -> None:
         as_from_a_terminal()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -92,14 +134,14 @@ def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
     with modelc(tmp_path, *compiling(tmp_path), "--no-verify", until="codegen", before=before) as process:
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGINT)
+        hold.unlink()
         process.communicate()
     assert process.returncode == 0 and (tmp_path / "p/manifest.json").is_file()
 
 
-def test_a_killed_compilation_is_tidied_by_the_next_command(tmp_path: Path) -> None:
+def test_a_killed_compilation_is_tidied_by_the_next_command(tmp_path: Path, hold: Path) -> None:
     with modelc(tmp_path, *compiling(tmp_path), until="package") as process:
-        while not list(tmp_path.glob("tmp/modelc-tmp-*")):
-            assert process.poll() is None
+        wait_for(hold.with_name("there"), process)
         process.kill()
         process.communicate()
     assert list(tmp_path.glob(".p.*.modelc.partial")) and list(tmp_path.glob("tmp/modelc-tmp-*"))
