@@ -19,6 +19,7 @@ from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual
 from modelc.ops import evaluate_graph
+from modelc.runtime import ModelError as LoadedError
 from modelc.runtime import load
 
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -227,7 +228,43 @@ DETECTOR = Case(
         for found in (scene(1, share) for share in (1, 0.7, 0, 0.62))
     ],
 )
-CASES = {"branches": BRANCHES, "loops": LOOPS, "detector": DETECTOR}
+WORDS = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
+
+
+def decoder() -> Case:
+    """Words that follow each other until one says the end: every iteration makes what is carried larger by one."""
+    nodes = [
+        N("Gather", ["table", "w1"], ["e"], axis=0),
+        N("ReduceMean", ["e"], ["mean"], axes=[1], keepdims=0),
+        N("Gather", ["x", "i"], ["xi"], axis=0),
+        N("Add", ["mean", "xi"], ["now"]),
+        N("Concat", ["h1", "now"], ["h2"], axis=0),
+        N("ReduceMax", ["h2"], ["top"], axes=[0], keepdims=1),
+        N("Transpose", ["table"], ["turned"], perm=[1, 0]),
+        N("MatMul", ["top", "turned"], ["each"]),
+        N("ArgMax", ["each"], ["next"], axis=1, keepdims=1),
+        N("Concat", ["w1", "next"], ["w2"], axis=1),
+        N("Squeeze", ["next"], ["word"]),
+        N("Equal", ["word", "i0"], ["ends"]),
+        N("Not", ["ends"], ["on"]),
+    ]
+    info = helper.make_tensor_value_info
+    given = [info("i", I, []), info("go", B, []), info("w1", I, None), info("h1", F, None)]
+    given_back = [onnx.ValueInfoProto(name=name) for name in ("on", "w2", "h2", "each")]
+    inner = helper.make_graph(nodes, "body", given, given_back)
+    outer = [
+        N("Loop", ["most", "", "begin", "none"], ["said", "heard", "scores"], "talk", body=inner),
+        N("ReduceSum", ["heard", "z"], ["sum"], keepdims=0),
+    ]
+    held = {"table": WORDS, "most": ints(7)[0], "i0": ints(0)[0], "z": ints(0), "none": np.zeros((0, 4), np.float32)}
+    feeds = [
+        {"x": np.random.default_rng(seed).standard_normal((7, 1, 4)).astype(np.float32), "begin": ints(1)[None]}
+        for seed in (0, 3, 24, 22)  # 7, 1, 4 and 2 words
+    ]
+    return Case(outer, ("said", "heard", "scores", "sum"), held, feeds)
+
+
+CASES = {"branches": BRANCHES, "loops": LOOPS, "detector": DETECTOR, "decoder": decoder()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -281,12 +318,20 @@ def test_what_iterations_hand_out(scan: bool, tmp_path: Path, monkeypatch: pytes
 
 
 GROWING = body([N("Concat", ["v1", "r"], ["v2"], axis=0)], "on v2", "v1")
+TWICE = body([N("Concat", ["v1", "v1"], ["v2"], axis=0)], "on v2", "v1")
 EACH = body(
     [N("Cast", ["i"], ["f"], to=F), N("Greater", ["s", "f"], ["g"]), N("Compress", ["x", "g"], ["y1"], axis=0)], "on y1"
 )
 ASKED = [N("ReduceMax", ["s"], ["top"], keepdims=0), N("Greater", ["top", "half"], ["go"])]
 REFUSED = {
-    "grows": ([loop("r", "y", GROWING)], r"'Loop_y' \(Loop\): .* gives float32\[24, 4\]: .* may not be larger"),
+    "grows": (
+        [loop("r", "y", GROWING)],
+        r"'Loop_y' \(Loop\): .* gives float32\[24, 4\]: .* may not be larger.* --bound n=N",
+    ),
+    "doubles": (
+        [*ASKED, N("Loop", ["two", "go", "r"], ["y"], "Loop_y", body=TWICE)],
+        r"'Loop_y' \(Loop\): .*: .* may not be larger",
+    ),
     "other rows": (
         [*ASKED, N("Loop", ["two", "go"], ["y"], "l", body=EACH)],
         r"'l' \(Loop\): dimension 0 of .* hands out another",
@@ -307,3 +352,16 @@ def test_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     case = rows(nodes, "y", [{**ROWS[0], "n": np.asarray(2)}], two=ints(2)[0])
     with pytest.raises(ModelError, match=sentence):
         import_model(saved(case, tmp_path / "m.onnx"))
+
+
+def test_what_grows_is_bounded_by_the_flag(tmp_path: Path) -> None:
+    """The trip count is an input; more iterations than were said end a run with a sentence."""
+    case = rows([loop("r", "y", GROWING)], "y", [{**ROWS[0], "n": np.asarray(k)} for k in (2, 0, 3)])
+    path = saved(case, tmp_path / "m.onnx")
+    session = ort.InferenceSession(path.read_bytes())
+    modelc.compile(path, output=tmp_path / "p", database=False, bounds={"n": 3}, verify=False)
+    with load(tmp_path / "p") as model:
+        for feed in case.feeds:
+            agree(model.run(feed), session.run(None, feed), case.outputs)
+        with pytest.raises(LoadedError, match="'n' is 4; expected a number from 0 to 3"):
+            model.run({**case.feeds[0], "n": np.asarray(4)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.bodies import Body, emit_control
 from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.carried import Carried, carried, handed_counts, like
+from modelc.frontend.carried import UNBOUNDED, Carried, carried, handed_counts, like
 from modelc.frontend.control import body_of
 from modelc.frontend.importing import Importing, Scope
 from modelc.frontend.sizes import refuse
@@ -23,6 +24,7 @@ from modelc.ops.found import ROOM
 
 LEAST_INT64 = -(1 << 63)
 FEW_NUMBERS = 64  # of a state that may be the same in every iteration, as shapes are
+MOST_GROWING = 1 << 12  # iterations that there is room for of what each makes larger, which all of them copy
 MOST_COLLECTED = 1 << 16  # iterations that there is room for where a run decides how many there are
 
 
@@ -52,7 +54,8 @@ def repeated_loop(
     count, go = (b.data(node.input(k)) for k in (0, 1))
     limit = NO_LIMIT if count is None else max(0, int(count.reshape(-1)[0]))
     asked = node.input(1) if go is None else ""
-    runs = Runs(limit, node.input(0) if count is None else "", asked) if known_count is None else Runs(known_count)
+    counted = _checked_count(b, node.input(0)) if count is None else ""
+    runs = Runs(limit, counted, asked) if known_count is None else Runs(known_count)
     yes = b.constant(np.asarray(True), f"{node.name}/condition")
     number = Value(b.fresh(f"{node.name}/number"), "int64", ())
     formals = [i.name for i in graph.input]
@@ -67,9 +70,14 @@ def repeated_loop(
         named = {formals[0]: number} | {formals[2 + k]: x for k, x in zip(moved, given, strict=True)}
         return _imported(importer, node, graph, outer, named, known, why)
 
-    form = carried(b, node, [states[k] for k in moved], imported, lambda body: [body.results[1 + k] for k in moved])
+    begun, most = [states[k] for k in moved], _most(b, runs) if known_count is None else 0
+    room = most if 0 < most <= MOST_GROWING else 0
+    form = carried(b, node, begun, imported, lambda body: [body.results[1 + k] for k in moved], room)
     if not isinstance(form, Carried):
-        return f"{why}, and {form}" if form else ""
+        outermost = outer.around is not None and outer.around.around is None and not outer.around.prefix
+        asks_most = bool(form and form.endswith(UNBOUNDED) and runs.count and not room and outermost)
+        more = f"; say how often it runs at most, up to {MOST_GROWING}, with --bound {quote(f'{node.input(0)}=N')}"
+        return f"{why}, and {form}{more * asks_most}" if form else ""
     body = form.body
     goes_on = b.data(body.found[0]) if known_count is None else np.asarray(True)
     asks = [body.results[0]] if goes_on is None else []
@@ -160,10 +168,14 @@ def _give(b: Builder, outputs: Sequence[str], form: Carried) -> None:
 
 def _most(b: Builder, runs: Runs) -> int:
     """How many iterations there can be, as far as that is known; -1 where nothing says it."""
-    elements = b.sizes.elements.get(runs.count)
-    if elements is None:
-        return runs.limit
-    return int(b.sizes.bounded(elements).reshape(-1)[0])
+    return b.sizes.bounds.get(runs.count, runs.limit)
+
+
+def _checked_count(b: Builder, count: str) -> str:
+    """The trip count as what a run checks, where it has a bound."""
+    elements = b.sizes.elements.get(count)
+    marked = b.sizes.marked(int(elements.reshape(-1)[0])) if elements is not None else None
+    return marked if marked is not None else count
 
 
 def _counted(
