@@ -138,6 +138,13 @@ def split(task: Task) -> bool:
     return any(p.name == "split" for b in task.buffers for p in b.layout.primitives)
 
 
+@pytest.fixture(autouse=True)
+def everything_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine's estimates are."""
+    for name in ("NEAR", "NEAR_CUTS"):
+        monkeypatch.setattr(alternatives, name, 9.0)
+
+
 @pytest.fixture
 def network(tmp_path: Path, in_brief: None) -> Path:
     m = Model()
@@ -162,8 +169,6 @@ class Ran:
 
 def tuned(path: Path, monkeypatch, planted: Planted, times: Times, joint: float = 0.7, **more: object) -> Ran:
     seen, given = list[Standing](), list[Any]()
-    for name in ("NEAR", "NEAR_CUTS"):  # whatever this machine's estimates are
-        monkeypatch.setattr(alternatives, name, 9.0)
     monkeypatch.setattr(tuning, "_measurer", lambda *arguments: planted)
     monkeypatch.setattr(outcome, "compared", lambda *arguments: times)
     monkeypatch.setattr(tuning, "_beside_ort", lambda *arguments: 0.0)
