@@ -59,7 +59,9 @@ def _model(
         model.graph, shapes, {n: d if isinstance(d, int) else d[0] for n, d in dims.items()}, constants
     )
     fix_constants(model, known)
-    lacking = [dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model)]
+    lacking = [
+        dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model, bounds)
+    ]
     uses = Uses(model.graph, path.parent)
     _check_named(uses, states, bounds)
     return {

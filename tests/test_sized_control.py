@@ -318,6 +318,7 @@ def test_what_iterations_hand_out(scan: bool, tmp_path: Path, monkeypatch: pytes
 
 
 GROWING = body([N("Concat", ["v1", "r"], ["v2"], axis=0)], "on v2", "v1")
+COLLECTING = body([*GROWING.node[:-1], N("Cast", ["i"], ["each"], to=F)], "on v2 each", "v1")
 TWICE = body([N("Concat", ["v1", "v1"], ["v2"], axis=0)], "on v2", "v1")
 EACH = body(
     [N("Cast", ["i"], ["f"], to=F), N("Greater", ["s", "f"], ["g"]), N("Compress", ["x", "g"], ["y1"], axis=0)], "on y1"
@@ -355,9 +356,13 @@ def test_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
 
 
 def test_what_grows_is_bounded_by_the_flag(tmp_path: Path) -> None:
-    """The trip count is an input; more iterations than were said end a run with a sentence."""
-    case = rows([loop("r", "y", GROWING)], "y", [{**ROWS[0], "n": np.asarray(k)} for k in (2, 0, 3)])
+    """The trip count is an input, and each iteration hands out something, too; more iterations than were said end a run
+    with a sentence."""
+    case = rows([loop("r", "y steps", COLLECTING)], "y steps", [{**ROWS[0], "n": np.asarray(k)} for k in (2, 0, 3)])
     path = saved(case, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"what it hands out is not known when compiling; say .* with --bound n=N"):
+        import_model(path)
+    assert modelc.inspect(path, bounds={"n": 3})["supported"] and not modelc.inspect(path)["supported"]
     session = ort.InferenceSession(path.read_bytes())
     modelc.compile(path, output=tmp_path / "p", database=False, bounds={"n": 3}, verify=False)
     with load(tmp_path / "p") as model:

@@ -7,7 +7,7 @@ or replaced by the body that the model or ONNX gives for them, and inferred by t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -48,11 +48,14 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, size_name
 
 
-def unsupported(path: str | Path, model: onnx.ModelProto | None = None) -> list[tuple[str, str, str, str]]:
+def unsupported(
+    path: str | Path, model: onnx.ModelProto | None = None, bounds: Collection[str] = ()
+) -> list[tuple[str, str, str, str]]:
     """(node, operator, domain, reason) of every node that modelc cannot compile, found without knowing shapes. `model`
-    is what was read from the file, if it was. Raises ModelError if it is no model at all."""
+    is what was read from the file, if it was; `bounds` are the values of which a user says the most. Raises ModelError
+    if it is no model at all."""
     model, _ = restated(read_model(path) if model is None else model)
-    found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path))))
+    found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path)), bounds))
     return [(u.node, u.op, u.domain, u.reason) for u in found]
 
 
@@ -73,7 +76,7 @@ def import_model(
     model, notes = restated(model)
     nodes = _live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
-    _refuse(path, advised(uses, _lacking(model, nodes)))
+    _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
     builder = Builder(bounds=bounds or {})
     builder.advice = lambda name: bound_advice(builder, name) or uses.advice(name)
     importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
@@ -111,9 +114,11 @@ def _functions(model: onnx.ModelProto) -> Functions:
     return {(domain_of(f), f.name): f for f in model.functions}
 
 
-def _lacking(model: onnx.ModelProto, nodes: list[tuple[str, onnx.NodeProto]]) -> list[Unsupported]:
+def _lacking(
+    model: onnx.ModelProto, nodes: list[tuple[str, onnx.NodeProto]], bounds: Collection[str]
+) -> list[Unsupported]:
     constants = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-    lack = Lack(_functions(model))
+    lack = Lack(_functions(model), bounds)
     lack.look(nodes, operator_sets(model), constants)
     return lack.found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 import onnx
 
@@ -152,6 +153,7 @@ class Lack:
     """Looks for what modelc lacks in a model whose shapes are not known yet."""
 
     functions: Functions
+    bounded: Container[str] = ()  # values of which a user says the most
     found: list[Unsupported] = field(default_factory=list)
 
     def look(
@@ -189,9 +191,11 @@ class Lack:
                 self._look_into(name, node, versions, constants, depth)
         elif op == "Loop" and domain == "":
             if any(x and x not in constants for x in node.input[:2]):
-                unbounded = not node.input[0] or node.input[0] not in constants
+                count = node.input[0]
+                unbounded = not count or (count not in constants and count not in self.bounded)
                 if unbounded and any(node.output[len(node.input) - 2 :]):
-                    self.found.append(Unsupported(name, op, domain, REASONS["Loop"]))
+                    more = f"; say the most with --bound {quote(f'{count}=N')}" if count else ""
+                    self.found.append(Unsupported(name, op, domain, REASONS["Loop"] + more))
                 self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
