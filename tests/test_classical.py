@@ -207,6 +207,23 @@ def test_what_does_not_fit_is_refused(node: onnx.NodeProto, sentence: str, tmp_p
         import_model(tmp_path / "m.onnx")
 
 
+def test_strings_are_listed_before_shapes_are_known(tmp_path: Path) -> None:
+    """As skl2onnx gives the classes of a model whose labels are words: in an attribute, and in a tensor."""
+    share = {"coefficients": [1.0] * 10, "intercepts": [0.0, 1.0]}
+    nodes = [
+        ml("LinearClassifier", "x", "y z", classlabels_strings=["a", "b"], **share),
+        ml("LinearClassifier", "x", "w v", classlabels_ints=[0, 1], **share),
+        ml("ArrayFeatureExtractor", "words w", "said"),
+    ]
+    model = model_of(nodes, {"x": X}, VERSIONS)
+    model.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"b"]))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    found = {row[0]: row[3] for row in unsupported(tmp_path / "m.onnx")}
+    assert {*found} == {"y", "said"} and all("whole numbers as labels" in reason for reason in found.values())
+    assert "classlabels_strings are strings" in found["y"] and "'words' are strings" in found["said"]
+
+
 def test_what_is_not_known_of_the_domain_is_listed(tmp_path: Path) -> None:
     onnx.save(model_of([ml("DictVectorizer", "x", "y", int64_vocabulary=[1])], {"x": X}, VERSIONS), tmp_path / "m.onnx")
     ((node, op, domain, reason),) = unsupported(tmp_path / "m.onnx")

@@ -46,12 +46,17 @@ def floats(n: OnnxNode, name: str) -> NDArray[Any]:
     return np.asarray(n.attrs.get(name) or (), np.float32)
 
 
+def strings_refused(name: str) -> str:
+    """Why a node whose attribute or input of that name is of strings is refused."""
+    return (
+        f"its {name} are strings, which a package does not have; convert the model with whole numbers as labels, and "
+        "look the strings up after it"
+    )
+
+
 def refuse_strings(n: OnnxNode, *names: str) -> None:
     if found := [name for name in names if n.attrs.get(name)]:
-        raise n.fail(
-            f"its {found[0]} are strings, which a package does not have; convert the model with whole numbers as "
-            "labels, and look the strings up after it"
-        )
+        raise n.fail(strings_refused(found[0]))
 
 
 def labels_of(n: OnnxNode, ints: str, count: int) -> NDArray[Any]:

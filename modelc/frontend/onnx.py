@@ -21,6 +21,7 @@ from modelc.frontend.attributes import attributes, resolved
 from modelc.frontend.bodies import BRANCHES
 from modelc.frontend.bounded import bound_advice, check_bounds, count_sizes
 from modelc.frontend.build import Builder, OnnxNode
+from modelc.frontend.classical import strings_refused
 from modelc.frontend.control import both_branches, branch_of
 from modelc.frontend.counted import RULES, numbers_of, touched
 from modelc.frontend.fold import FINDING, KEPT, run_node, worth_folding
@@ -120,6 +121,12 @@ def _lacking(
     constants = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     lack = Lack(_functions(model), bounds)
     lack.look(nodes, operator_sets(model), constants)
+    said = {one.node for one in lack.found}
+    strings = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.STRING}
+    for name, node in nodes:
+        if name not in said and (read := [x for x in node.input if x in strings]):
+            text = strings_refused(f"values {read[0]!r}")
+            lack.found.append(Unsupported(name, node.op_type, domain_of(node), text))
     return lack.found
 
 

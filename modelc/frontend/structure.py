@@ -9,6 +9,7 @@ from shlex import quote
 import onnx
 
 from modelc.errors import ModelError
+from modelc.frontend.classical import strings_refused
 from modelc.frontend.fold import KEPT, RANDOM
 from modelc.frontend.functions import Functions, domain_of, has_body, operator_sets, schema_of
 from modelc.frontend.importing import Unsupported
@@ -22,6 +23,7 @@ from modelc.ops import OPERATORS, REFUSED
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
+OF_STRINGS = ("classlabels_strings", "cats_strings", "keys_strings", "values_strings")  # of ai.onnx.ml
 REASONS = {
     "Loop": "how often it runs at most depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
@@ -199,6 +201,8 @@ class Lack:
                 self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
+        elif strings := [a.name for a in node.attribute if a.name in OF_STRINGS and a.strings]:
+            self.found.append(Unsupported(name, op, domain, strings_refused(strings[0])))
 
     def _look_into(
         self, name: str, node: onnx.NodeProto, versions: Mapping[str, int], constants: set[str], depth: int
