@@ -28,6 +28,7 @@ from modelc.programs import Programs
 NEAR, NEAR_CUTS = 0.25, 0.1  # of what is around a change of layouts, or a cut, that estimates may be wrong by
 WORTH = 0.002  # of a model's time, that a change has to promise then
 MOST = 16  # changes of each graph
+ESTIMATED = 0.5  # of the time for alternatives, after which no more changes are estimated
 GAIN = 0.01  # of what is around it, by which a change has to be faster
 
 
@@ -58,13 +59,15 @@ class Alternatives:
         """Each with one change, which promises something; what promises most first: as many as are made `until` then
         (of time.monotonic()). `say` is told which one is being made."""
         partitioning, layouts = self.run.partitioning, self.base.programs.layouts
+        estimated = time.monotonic() + ESTIMATED * (until - time.monotonic())
         changes: list[tuple[float, int, str, LayoutChoice]] = []
         for number, (graph, own) in enumerate(zip(partitioning.graphs, layouts, strict=True)):
             policy = partitioning.policy((), blocked=True)
             assert policy.cost is not None
             if (variables := self.variables[number]) is not None:
                 changes += [
-                    (one.promise(NEAR), number, one.says, one.choice) for one in near(variables, own, NEAR, WORTH, MOST)
+                    (one.promise(NEAR), number, one.says, one.choice)
+                    for one in near(variables, own, NEAR, WORTH, MOST, estimated)
                 ]
             size = partitioning.attention_bytes
             changes += [

@@ -1,18 +1,21 @@
-"""What the parts of the search are worth (Ansor's figures 7 and 10): curves of one network at an equal number of
-measurements, each with one part missing or replaced.
+"""What the parts of the search are worth (Ansor's figures 7 and 10, ALT's figure 10): curves of one network at an
+equal number of measurements, each with one part missing or replaced.
 
     python scripts/ablation_search.py NAME [--ways WAY...] [--budget 1000|5m] [--seeds 1] [--target NAME|FILE.yaml]
                                       [--threads N] [--dir models] [--out docs/ablation]
 
-    evolve               as `modelc tune` searches
+    evolve               as `modelc tune` searches loops (ALT-OL: the layouts are those without tuning)
     no learned cost      evolution by the analytic cost and what is measured nearby alone
     limited space        evolution on the one Sketch that holds the untuned schedule's family
     no task scheduler    every Task gets as many rounds as every other
     random, ppo, construct    the other explorers, on the same space
+    joint                the joint stage before: layouts, and where tasks end, with loops inside
+    joint, no propagation     the same where layouts hold for complex operators alone, with conversions around (ALT-WP)
 
 A curve is the untuned network's predicted time over the tuned one's after each round; no way profits from what another
-has measured. Prints the last point of each and the measurements that `evolve` needed to be as good; OUT/NAME.json has
-all curves as they come (the same command goes on after what it has), OUT/NAME.svg draws them.
+has measured. Without propagation the untuned network is another: both are timed as wholes, by turns. Prints the last
+point of each and the measurements that `evolve` needed to be as good; OUT/NAME.json has all curves as they come (the
+same command goes on after what it has), OUT/NAME.svg draws them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from kept_rows import MODELS, Kept, Row
 
 from modelc import __version__
 from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
-from modelc.config import load_config
+from modelc.config import Config, load_config
 from modelc.measure import Measurer, Setting
 from modelc.networks import Network, Subjects, Tasks
 from modelc.pipeline import Run
@@ -41,12 +44,15 @@ from modelc.search.learned import LearnedCost
 from modelc.search.objectives import Aim
 from modelc.search.population import Space
 from modelc.search.scheduler import Scheduler
-from modelc.search.tune import Budget, Moment, Subject, tune_tasks
+from modelc.search.standing import Standing
+from modelc.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
+from modelc.session import Session
 from modelc.target import load_target
 from modelc.tuning import Measuring
+from modelc.wholes import compared
 
 ROOT = Path(__file__).resolve().parent.parent
-COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555")
+COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555", "#d36ba6")
 
 
 class InTurn(Scheduler):
@@ -73,12 +79,13 @@ class Limited(Space):
 
 @dataclass(frozen=True)
 class Way:
-    """How one curve is searched. `learns`: with the learned cost; `prepared` changes the Tasks before."""
+    """How one curve is searched. `prepared` changes the Tasks before; `joint`: layouts too, which `propagate`."""
 
     explorer: str = "evolve"
-    learns: bool = True
     scheduler: type[Scheduler] = Scheduler
     prepared: Callable[[Tasks, int], Tasks] = lambda tasks, seed: tasks
+    joint: bool = False
+    propagate: bool = True
 
 
 def unlearned(tasks: Tasks, seed: int) -> Tasks:
@@ -101,11 +108,40 @@ WAYS: dict[str, Way] = {
     "random": Way("random"),
     "ppo": Way("ppo"),
     "construct": Way("construct"),
+    "joint": Way(joint=True),
+    "joint, no propagation": Way(joint=True, propagate=False),
 }
 
 
 def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> Row:
     """The curve of one way: measurements, seconds and speed after each round."""
+    by = jointly if way.joint else loops
+    points, found = by(network, way, budget, seed, threads)
+    return {"points": points, "rate": found.rate, "search_share": found.share, "ended": found.ended}
+
+
+def jointly(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> tuple[list[list[float]], Tuned]:
+    run, untuned = network.run, 1.0
+    settings: Config = replace(run.config, layout=replace(run.config.layout, propagate=way.propagate))
+    if settings != run.config:
+        own = Run(run.model, run.digest, run.target, settings, run.shapes)
+        other = Network.of(network.name, own, network.output)
+        times = compared(run, {"untuned": network.spec, "tuned": other.spec}, threads)
+        network, untuned = other, times.untuned_ms / times.tuned_ms
+    points: list[list[float]] = []
+
+    def after(standing: Standing) -> None:
+        speed = untuned * standing.untuned_seconds / standing.predicted_seconds
+        points.append([standing.trials, round(standing.seconds, 2), round(speed, 5)])
+
+    session = Session([network], way.explorer, seed, threads, budget, Aim().of([network.name]), watch=after)
+    session.prepare()
+    with Measurer(run.target, Setting(threads, run.config.flush_denormals, seed)) as measurer:
+        found, _ = session.run(Measuring(measurer))
+    return points, found
+
+
+def loops(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> tuple[list[list[float]], Tuned]:
     subjects = Subjects([network], way.explorer, seed, threads, LearnedCost(seed))
     tasks = way.prepared(subjects.tasks([[network.base]]), seed)
     estimated = np.array([work.seconds for work in tasks.work])
@@ -120,7 +156,7 @@ def searched(network: Network, way: Way, budget: Budget, seed: int, threads: int
     setting = Setting(threads, network.run.config.flush_denormals, seed)
     with Measurer(network.run.target, setting) as measurer:
         found = tune_tasks(tasks.subjects, scheduler, Measuring(measurer), budget, None, after)
-    return {"points": points, "rate": found.rate, "search_share": found.share, "ended": found.ended}
+    return points, found
 
 
 def summary(rows: Sequence[Row]) -> list[str]:

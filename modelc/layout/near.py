@@ -8,6 +8,8 @@ tables are solved again: that combines the changes that paid.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,9 +35,12 @@ class Near:
         return share * self.seconds - self.more
 
 
-def near(variables: Variables, reference: LayoutChoice, share: float, worth: float, most: int) -> list[Near]:
+def near(
+    variables: Variables, reference: LayoutChoice, share: float, worth: float, most: int, until: float = math.inf
+) -> list[Near]:
     """At most so many changes of a choice which promise a part `worth` of all where estimates are wrong by `share` of
-    what hangs on them; what promises most first."""
+    what hangs on them; what promises most first. Those that are known `until` then (of time.monotonic()): a change has
+    to be estimated with all that follows from it."""
     tables, sizes = variables.tables, variables.sizes
     own = variables.values(reference)
     tables.ask(own)
@@ -46,7 +51,7 @@ def near(variables: Variables, reference: LayoutChoice, share: float, worth: flo
         bounds += [(share * seconds - (cost - whole), v, u) for u, cost in enumerate(costs) if u != own[v]]
     found: dict[str, Near] = {}
     for bound, v, value in sorted(bounds, key=lambda one: -one[0]):
-        if bound < worth * whole or len(found) == most:
+        if bound < worth * whole or len(found) == most or time.monotonic() >= until:
             break
         best = tables.least(sizes, own, (v, value))
         choice = variables.choice(best.values)
