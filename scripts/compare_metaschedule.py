@@ -14,6 +14,7 @@ is no row.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -143,7 +144,9 @@ def by_metaschedule(task: Task, target: Target, trials: int) -> tuple[Callable[[
     module = function_of(task)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modelc-metaschedule-") as folder:
-        database = ms.tune_tir(module, machine, folder, trials, num_trials_per_iter=16, num_tuning_cores=1)
+        cores = len(os.sched_getaffinity(0))
+        builder = ms.builder.LocalBuilder(max_workers=cores, initializer=metaschedule)
+        database = ms.tune_tir(module, machine, folder, trials, builder=builder, num_tuning_cores=cores)
         spent = time.monotonic() - begin
         count = len(database)
         schedule = ms.tir_integration.compile_tir(database, module, machine)
