@@ -23,7 +23,13 @@ from modelc.ops import OPERATORS, REFUSED
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
-OF_STRINGS = ("classlabels_strings", "cats_strings", "keys_strings", "values_strings")  # of ai.onnx.ml
+OF_STRINGS = (
+    "classlabels_strings",
+    "cats_strings",
+    "keys_strings",
+    "values_strings",
+    "classes_strings",
+)  # of ai.onnx.ml
 REASONS = {
     "Loop": "how often it runs at most depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
