@@ -13,6 +13,7 @@ RMSE and R^2 of throughputs over the best of their Task, the share of pairs in t
     pairs            all that are more than 2 % apart
     sure             those that the measurements themselves tell apart: by two of their standard errors too
     > 5 % ... 20 %   those that are so far apart
+    pooled           all, of different Tasks too, by throughputs over the best of their Task: as Ansor counts them
 
 What no prediction can be much better than is printed below: what one without an error would get, if the errors of the
 measurements are as large as they say and normal; and, with --again, how well a second database ranks the first, in
@@ -78,10 +79,10 @@ def key_of(one: Example) -> tuple[str, frozenset[tuple[str, float]]]:
 
 def table(rows: dict[str, Ranking]) -> str:
     names = [f"> {100 * x:.0f} %" for x in APART]
-    titles = ["RMSE", "R^2", "pairs", "sure", *names, "recall", "quarter"]
+    titles = ["RMSE", "R^2", "pairs", "sure", *names, "recall", "quarter", "pooled"]
     lines = [" " * 24 + "".join(f"{title:>9}" for title in titles)]
     for name, one in rows.items():
-        numbers = [one.rmse, one.r2, one.pairs, one.sure, *one.apart, one.recall, one.quarter]
+        numbers = [one.rmse, one.r2, one.pairs, one.sure, *one.apart, one.recall, one.quarter, one.pooled]
         lines.append(f"{name:24}" + "".join(f"{x:9.3f}" for x in numbers))
     return "\n".join(lines)
 

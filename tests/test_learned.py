@@ -9,6 +9,8 @@ from pathlib import Path
 import learned_cost
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_search import measured, seconds_of, space_of
 from three_ways import host_target, task_of
 
@@ -30,7 +32,7 @@ from modelc.search.learned import (
     throughputs,
 )
 from modelc.search.population import Individual, Space
-from modelc.search.ranking import as_measured, pairs_of, ranked
+from modelc.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
 from modelc.search.resume import Memory, record_of
 from modelc.search.tune import Subject
 from modelc.space.choose import chosen
@@ -190,7 +192,7 @@ def test_rankings() -> None:
     assert (best.pairs, best.recall, best.r2, best.rmse) == (1.0, 1.0, 1.0, 0.0) and best.quarter == pytest.approx(1.0)
     assert (worst.pairs, worst.recall) == (0.0, 0.0) and worst.quarter == pytest.approx(-1.0)
     none = ranked(np.ones(200), truth, groups)
-    assert none.pairs == 0.5 and none.quarter == 0.0 and none.compared > 100
+    assert none.pairs == none.pooled == 0.5 and none.quarter == 0.0 and none.compared > 100
     assert ranked(np.zeros(0), np.zeros(0), np.zeros(0, np.int64)).pairs == 0.0
 
 
@@ -210,6 +212,14 @@ def test_pairs_that_measurements_tell_apart() -> None:
     every, sure = as_measured(truth, noise, groups)
     assert 0.8 < every < sure < 1.0
     assert as_measured(truth, np.zeros(5), groups) == (1.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
+def test_pairs_of_all_tasks_are_those_that_are_counted_one_by_one(rows: list[tuple[int, int]]) -> None:
+    scores, truth = (np.array([float(row[k]) for row in rows]) for k in (0, 1))
+    pairs = [(s - t, x - y) for k, (s, x) in enumerate(rows) for t, y in rows[:k] if x != y]
+    right = [1.0 if s * x > 0 else 0.5 * (s == 0) for s, x in pairs]
+    assert pooled_pairs(scores, truth) == pytest.approx(sum(right) / len(right) if right else 0.0)
 
 
 def test_few_samples_leave_doubt() -> None:

@@ -1,5 +1,5 @@
 """How well predicted scores say what was measured (Ansor, section 7.5). `groups` say which records are of one Task:
-order is compared within Tasks alone."""
+order is compared within Tasks, and once as Ansor does, among all records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from scipy.stats import spearmanr
+from scipy.stats import kendalltau, spearmanr
 
 from modelc.measure.measurement import SURE
 
@@ -28,7 +28,8 @@ class Ranking:
     """`rmse` and `r2` of scores that are throughputs over the best of their Task; `pairs`, the share of pairs that are
     in the right order, of `compared`; `sure`, of those that the measurements tell apart by SURE of their standard
     errors, which are `told` of all; `apart`, of those that are further apart than each of APART; `recall` of the best
-    TOP; `quarter`, the rank correlation within the best quarter of each Task, as a mean."""
+    TOP; `quarter`, the rank correlation within the best quarter of each Task, as a mean; `pooled`, the share of pairs of
+    all Tasks together."""
 
     records: int
     compared: int
@@ -40,6 +41,7 @@ class Ranking:
     apart: tuple[float, ...]
     recall: float
     quarter: float
+    pooled: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +66,7 @@ def ranked(scores: Floats, measured: Floats, groups: Ints, noise: Floats | None 
         apart=tuple(_share(*pairs_of(scores, measured, groups, least=least)) for least in APART),
         recall=_mean([_recall(scores[at], measured[at]) for at in tasks(groups)]),
         quarter=_mean([_quarter(scores[at], measured[at]) for at in tasks(groups) if len(at) >= FEW]),
+        pooled=pooled_pairs(scores, measured),
     )
 
 
@@ -95,6 +98,22 @@ def pairs_of(
         right += 0.5 * float((faster & (said[:, None] == said[None, :])).sum())
         compared += int(faster.sum())
     return right, compared
+
+
+def pooled_pairs(scores: Floats, measured: Floats) -> float:
+    """The share of pairs in the right order, and half of those that are predicted equal, of all that were not measured
+    equal, whatever Tasks they are of: Ansor's pairwise comparison accuracy."""
+
+    def equal(values: Floats) -> float:
+        counts = np.unique(values, return_counts=True)[1].astype(np.float64)
+        return float((counts * (counts - 1) / 2).sum())
+
+    pairs = len(scores) * (len(scores) - 1) / 2
+    compared, predicted = pairs - equal(measured), pairs - equal(scores)
+    if not compared or not predicted:
+        return 0.5 if compared else 0.0
+    tau = float(kendalltau(scores, measured).statistic)  # right less wrong pairs, over the root of both
+    return 0.5 + 0.5 * tau * (predicted / compared) ** 0.5
 
 
 def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> NDArray[np.bool_]:
