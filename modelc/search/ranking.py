@@ -3,6 +3,7 @@ order is compared within Tasks, and once as Ansor does, among all records."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,8 +29,8 @@ class Ranking:
     """`rmse` and `r2` of scores that are throughputs over the best of their Task; `pairs`, the share of pairs that are
     in the right order, of `compared`; `sure`, of those that the measurements tell apart by SURE of their standard
     errors, which are `told` of all; `apart`, of those that are further apart than each of APART; `recall` of the best
-    TOP; `quarter`, the rank correlation within the best quarter of each Task, as a mean; `pooled`, the share of pairs of
-    all Tasks together."""
+    TOP; `quarter`, the rank correlation within the best quarter of each Task, as a mean; `pooled`, the share of pairs
+    of all Tasks together."""
 
     records: int
     compared: int
@@ -113,7 +114,7 @@ def pooled_pairs(scores: Floats, measured: Floats) -> float:
     if not compared or not predicted:
         return 0.5 if compared else 0.0
     tau = float(kendalltau(scores, measured).statistic)  # right less wrong pairs, over the root of both
-    return 0.5 + 0.5 * tau * (predicted / compared) ** 0.5
+    return 0.5 + 0.5 * tau * math.sqrt(predicted / compared)
 
 
 def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> NDArray[np.bool_]:
