@@ -26,9 +26,9 @@ from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target
-from modelc.verify import distance
+from modelc.verify import OutputReport, Report, distance
 from modelc.verify.bench import bench
-from modelc.verify.compare import conditioning, filtered_distance
+from modelc.verify.compare import BF16, conditioning, filtered_distance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.judge import Judge
@@ -213,6 +213,27 @@ def test_a_meaning_of_our_own_is_no_truth(tmp_path) -> None:
     assert np.abs(other / ours["z"] - 1).max() > 1e-3, "the case is an easy one"
     assert verdicts({**ours, "z": other}) == {"y": True, "k": True, "z": True}
     assert verdicts({"y": ours["y"] * 1.01, "k": ours["k"] + 1, "z": ours["z"] + 1e6}) == dict.fromkeys("ykz", False)
+
+
+def test_a_reference_that_adds_up_one_by_one_may_lose_much(tmp_path) -> None:
+    """After 2^24 float32 does not get larger by ones."""
+    node = helper.make_node("ReduceSumSquare", ["x"], ["y"], axes=[0, 1])
+    path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 20_001]}, {"y": [1, 1]}, {})
+    model = onnx.load(path)
+    model.opset_import[0].version = 13
+    onnx.save(model, path)
+    feed = {"x": np.ones((1, 20_001), np.float32)}
+    feed["x"][0, 0] = 4096
+    ours = {"y": evaluated(path, feed)["y"].astype(np.float32)}
+    assert ours["y"] == 2**24 + 20_000 and evaluated(path, feed, wide=False)["y"] == 2**24
+
+    def found(reference: float) -> OutputReport:
+        (one,) = Judge(path, {}, 1e-3, 1e-4).compare(ours, {"y": np.full((1, 1), reference, np.float32)}, feed)
+        return one
+
+    assert found(2**24).passed and not found(2**23).passed
+    said = Report("ort", 1e-3, 1e-4, BF16, 0, 1, (found(2**23),)).sentence()
+    assert said.endswith("is 0.0e+00 from the float64 result, the reference 5.0e-01, which rounding does not explain")
 
 
 @pytest.mark.parametrize("opset", [8, 9, 13, 15])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import reduce
 from itertools import product
 from math import prod
@@ -36,7 +38,19 @@ Buffers = MutableMapping[str, Array]
 Meaning = Callable[..., tuple[Array, ...]]
 Env = Mapping[str, Array]
 GRID = 1 << 22  # points evaluated at once
+_in_turn: ContextVar[bool] = ContextVar("in_turn", default=False)
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@contextmanager
+def summed_in_turn() -> Iterator[None]:
+    """Within it sums of float32 that are no matrix products are rounded to float32 after each addition, as the plainest
+    loop does, and not at their end."""
+    before = _in_turn.set(True)
+    try:
+        yield
+    finally:
+        _in_turn.reset(before)
 
 
 def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
@@ -184,7 +198,8 @@ def _reduced(
     kept: int,
     buffers: Buffers,
 ) -> list[Array]:
-    """The body's values combined over all axes but the first `kept`; sums and products of floats in float64."""
+    """The body's values combined over all axes but the first `kept`; sums and products of floats in float64, unless
+    they are summed_in_turn()."""
     extents = _extents(env)
     dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
     identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
@@ -196,6 +211,10 @@ def _reduced(
     if name not in UFUNCS:
         return _fold(name, values, kept, identities)
     (value,), (identity,) = values, identities
+    if name == "add" and dtypes[0] == "float32" and value.size and _in_turn.get():
+        with np.errstate(all="ignore"):
+            flat = value.astype(np.float32).reshape(*value.shape[:kept], -1)
+            return [np.add.accumulate(flat, axis=-1, dtype=np.float32)[..., -1]]
     if name in ("add", "mul") and dtypes[0] in FLOATS:
         value, identity = value.astype(np.float64), identity.astype(np.float64)
     with np.errstate(all="ignore"):

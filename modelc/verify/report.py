@@ -112,10 +112,10 @@ class Report:
         )
 
     def _by_kernel(self, output: OutputReport) -> str:
-        """What is said of the kernels where they decide."""
+        """What is said of the float64 result, or of the kernels where they decide."""
         first = self.first_departure
         if output.quantized is None:
-            return ""
+            return "" if output.float64 is None else f"; it {_unexplained(output.float64)}"
         if first is not None:
             return f"; the first kernel that departs on the same inputs is {first.kernel} ({first.value!r})"
         return f"; it {_quantized(output.quantized)}"
@@ -177,6 +177,10 @@ class Report:
 
 def _against_float64(c: Conditioning) -> str:
     return f"is {c.ours_rms:.1e} from the float64 result, the reference {c.reference_rms:.1e}"
+
+
+def _unexplained(c: Conditioning) -> str:
+    return _against_float64(c) + ", which rounding does not explain" * (not c.explained)
 
 
 def _quantized(q: Quantized) -> str:
