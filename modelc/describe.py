@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.errors import InputError, ModelError, blaming
+from modelc.errors import InputError, blaming
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import fix_constants, free_flags
 from modelc.frontend.states import StateCandidate, state_candidates
 from modelc.frontend.steering import Given, Shapes, looked_at
 from modelc.frontend.surgery import summary
-from modelc.frontend.uses import Uses
+from modelc.frontend.uses import Uses, check_named
 
 
 def inspect(
@@ -63,7 +63,7 @@ def _model(
         dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model, bounds)
     ]
     uses = Uses(model.graph, path.parent)
-    _check_named(uses, states, bounds)
+    check_named(uses, states, bounds)
     return {
         "kind": "model",
         **summary(model),
@@ -76,13 +76,3 @@ def _model(
         "supported": not lacking,
         "unsupported": lacking,
     }
-
-
-def _check_named(uses: Uses, states: Mapping[str, str], bounds: Mapping[str, int]) -> None:
-    """Raises ModelError for a name that is none of the model's inputs, outputs and values."""
-    outputs, values = {o.name for o in uses.graph.output}, {*uses.inputs, *uses.producers}
-    flags = [(f"--state {a}={b}", a in uses.inputs and b in outputs, "input and output") for a, b in states.items()]
-    flags += [(f"--bound {name}={most}", name in values, "value") for name, most in bounds.items()]
-    for flag, known, what in flags:
-        if not known:
-            raise ModelError(f"{flag} names no {what} of the model")

@@ -25,7 +25,7 @@ from modelc.arrays import write_npz
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.surgery import expose
-from modelc.frontend.uses import Span, Uses, index_spans, not_negative, read_uses
+from modelc.frontend.uses import Span, Uses, check_named, index_spans, not_negative, read_uses
 from modelc.inputs import Flags
 from modelc.minimise import minimised
 from modelc.package import TensorInfo
@@ -173,13 +173,14 @@ def reduce(
     """Writes the excerpt of `model` that fails as it does to `output`, and its inputs beside it (.npz). `options` are
     further ones of `modelc compile`. Inputs are `data`, or drawn; states are zeros. Raises ModelError where the model
     does not fail, or where not even ONNX Runtime reads it."""
+    uses = read_uses(model)
+    check_named(uses, flags.states, flags.bounds)
     steering = flags.applied(model, data)
     whole = Whole(model, steering)
     every = [TensorInfo(value.name, value.dtype, value.shape) for value in whole.inputs]
     tensors = [tensor for tensor in every if tensor.name not in flags.states]
     started = {tensor.name: zeros(tensor) for tensor in every if tensor.name in flags.states}
     if data is None:
-        uses = read_uses(model)
         spans = index_spans(uses, [(name, Span(None, 0, most)) for name, most in flags.bounds.items()])
         feed = draw_inputs(tensors, spans, seed, positive=not_negative(uses))
     else:

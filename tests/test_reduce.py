@@ -176,6 +176,9 @@ def test_sizes_from_data_are_bounded_in_every_excerpt(
     bound, state = ("--bound", "n=5"), ("--state", "past=present")
     assert flags == {(0, 1): (*bound, *state), (1,): bound, (0,): state, (2,): ()}
     assert found[0, 1] is not None and {*found[0, 1].feed} == {"n"}
+    for unknown in (Flags(bounds={"m": 5}), Flags(states={"past": "y2"})):
+        with pytest.raises(ModelError, match="names no"):
+            reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", unknown)
 
     def judge(path: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
         given = dict(zip(options[::2], options[1::2], strict=True))

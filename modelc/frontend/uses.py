@@ -269,6 +269,16 @@ def _every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
 # --- inputs that become indices -------------------------------------------------------------------------------------
 
 
+def check_named(uses: Uses, states: Mapping[str, str], bounds: Mapping[str, int]) -> None:
+    """Raises ModelError for a name that is none of the model's inputs, outputs and values."""
+    outputs, values = {o.name for o in uses.graph.output}, {*uses.inputs, *uses.producers}
+    flags = [(f"--state {a}={b}", a in uses.inputs and b in outputs, "input and output") for a, b in states.items()]
+    flags += [(f"--bound {name}={most}", name in values, "value") for name, most in bounds.items()]
+    for flag, known, what in flags:
+        if not known:
+            raise ModelError(f"{flag} names no {what} of the model")
+
+
 def read_uses(path: str | Path) -> Uses:
     """Raises ModelError if the file is no model."""
     return Uses(read_outline(path).graph, Path(path).parent)
