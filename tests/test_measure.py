@@ -25,8 +25,8 @@ from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
 from modelc.measure import Effort, Limits, Measurement, Measurer, Setting, Subject, builder
-from modelc.measure.builder import Constants, Prepare, input_file, prepare
-from modelc.measure.data import bounds_of, difference, draw, packed, slack_of, surely_close
+from modelc.measure.builder import Prepare, input_file
+from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
 from modelc.measure.pool import Builder
 from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
@@ -338,36 +338,17 @@ def test_measurements_that_are_none() -> None:
             Measurement.from_json(bad)
 
 
-def test_constants_at_hand_are_those_of_the_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was asked for before, of this Task or of another, and however much of it is kept."""
-    other = replace(CONV, name="other")
-    ways = list(candidates(CONV, host_target()))
-    drawn = {"t": draw(CONV, 0), "u": draw(other, 1)}
-    for key, task, seed in (("t", CONV, 0), ("u", other, 1)):
-        prepare(Prepare(key, task, seed), tmp_path)
-    for most in (1 << 30, 20_000, 1):
-        monkeypatch.setattr(builder, "MOST_KEPT", most)
-        constants, layouts = Constants(tmp_path), set()
-        for key, way in [(key, way) for way in (*ways, *reversed(ways)) for key in drawn]:
-            wanted = packed(CONV, way, {name: drawn[key][name] for name in CONV.constants})
-            found = constants.stored(key, CONV, way)
-            assert found.keys() == wanted.keys() and all((found[n] == wanted[n]).all() for n in wanted)
-            layouts.add((str(way.stages), str(way.layouts.get("x1"))))
-        assert len(layouts) > 1 and (most > 1 or len(constants._kept) == 1)
-
-
 def test_a_full_disk_is_no_candidates_fault(
     tmp_path: Path, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing counts as failed for it: a database would never try it again."""
-    constants = Constants(tmp_path)
     request = Prepare("t", RELU, 0)
-    assert builder._answer(request, constants)[0] == "done"
+    assert builder._answer(request, tmp_path)[0] == "done"
     request = Prepare("u", RELU, 0)
     (tmp_path / input_file("u", RELU, "x0")).mkdir()  # so that it cannot be written
-    assert builder._answer(request, constants)[0] == "build-failed"
+    assert builder._answer(request, tmp_path)[0] == "build-failed"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    assert builder._answer(request, constants) == ("no-room", str(tmp_path.parent))
+    assert builder._answer(request, tmp_path) == ("no-room", str(tmp_path.parent))
     monkeypatch.setattr(Builder, "ask", lambda self, request, seconds: ("no-room", "/tmp"))
     with pytest.raises(Unmeasurable, match="there is no room in /tmp to build in: make some there, or name another"):
         measurer.bench.build("c", Subject("t", RELU, 0), started(RELU, host_target()), measurer.bench.builders[0])

@@ -23,13 +23,6 @@ from modelc.ops import OPERATORS, REFUSED
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
-OF_STRINGS = (
-    "classlabels_strings",
-    "cats_strings",
-    "keys_strings",
-    "values_strings",
-    "classes_strings",
-)  # of ai.onnx.ml
 REASONS = {
     "Loop": "how often it runs at most depends on data, so the length of what it hands out is not known when compiling",
     "SequenceMap": "of sequences modelc takes those that are made, read and put together node by node",
@@ -207,7 +200,7 @@ class Lack:
                 self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):
             self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
-        elif strings := [a.name for a in node.attribute if a.name in OF_STRINGS and a.strings]:
+        elif strings := [a.name for a in node.attribute if a.name.endswith("_strings") and a.strings]:
             self.found.append(Unsupported(name, op, domain, strings_refused(strings[0])))
 
     def _look_into(

@@ -12,7 +12,7 @@ from modelc.errors import InvalidIR, Unmeasurable
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.build import schedule
-from modelc.measure.builder import Build, BuiltFiles, Constants, Prepare, input_file, wanted_of
+from modelc.measure.builder import Build, BuiltFiles, Prepare, constants_of, input_file, wanted_of
 from modelc.measure.job import Answer, Job, Part, Timing, Way
 from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.pool import Builder, Zygote
@@ -122,8 +122,8 @@ class Bench:
         scheduled = None
         if {stage.rule for stage in candidate.stages} - self._zygote.rules:
             try:
-                found = schedule(subject.task, candidate, self.target, self.setting.limits)
-                scheduled = found, Constants(self.folder).stored(subject.key, subject.task, candidate)
+                constants = constants_of(subject.task, subject.key, self.folder)
+                scheduled = schedule(subject.task, candidate, self.target, constants, self.setting.limits)
             except InvalidIR as error:
                 return "invalid", str(error)
         request = Build(name, subject.key, subject.task, candidate, self.target, self.setting.limits, scheduled)

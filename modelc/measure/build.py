@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelc.codegen.kernels import Kernel, compile_nest
@@ -11,7 +10,7 @@ from modelc.errors import MISFIT, InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
-from modelc.measure.data import Array, packed
+from modelc.measure.data import Array, Arrays, packed
 from modelc.measure.measurement import Limits
 from modelc.measure.sizes import check_sizes
 from modelc.package import compile_kernel, find_toolchain, link_kernel
@@ -24,11 +23,12 @@ SYMBOL = "kernel"
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A Candidate that its Task accepts: the Task after its stages, the Nest, and whether rules among the stages round
-    otherwise than the Task does."""
+    """A Candidate that its Task accepts: the Task after its stages, the Nest, every constant's bytes as the Nest reads
+    them, and whether rules among the stages round otherwise than the Task does."""
 
     derived: Task
     nest: Nest
+    constants: Arrays
     filtered: bool
 
 
@@ -40,28 +40,18 @@ class Built:
     library: bytes
 
 
-def schedule(task: Task, candidate: Candidate, target: Target, limits: Limits) -> Scheduled:
+def schedule(
+    task: Task, candidate: Candidate, target: Target, constants: Mapping[str, Array], limits: Limits
+) -> Scheduled:
     """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large."""
-    with _no_misfit():
+    try:
         found = accepted(task, candidate, target)
         check_sizes(found.nest, limits)
-        return Scheduled(found.task, found.nest, rounding_error(task, candidate.stages) > 0)
-
-
-def stored(task: Task, candidate: Candidate, name: str, data: Array) -> Array:
-    """The bytes of a constant as the Candidate's kernel reads them. Raises InvalidIR as schedule() does."""
-    with _no_misfit():
-        return packed(task, candidate, {name: data})[name]
-
-
-@contextmanager
-def _no_misfit() -> Iterator[None]:
-    """A Candidate is data from elsewhere: what builds loops meets it unprepared."""
-    try:
-        yield
+        stored = packed(task, candidate, constants)
+        return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)
     except InvalidIR:
         raise
-    except MISFIT as wrong:
+    except MISFIT as wrong:  # a Candidate is data from elsewhere: what builds loops meets it unprepared
         raise InvalidIR(f"it is no schedule of this task: {type(wrong).__name__}: {wrong}") from wrong
 
 

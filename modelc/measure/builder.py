@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.block import Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
-from modelc.measure.build import Scheduled, build, schedule, stored
+from modelc.measure.build import Scheduled, build, schedule
 from modelc.measure.data import Array, Arrays, draw, run_task, to_storage
 from modelc.measure.measurement import Limits
 from modelc.plan.program import Compiled, is_serial
@@ -35,7 +34,6 @@ from modelc.target import Target
 
 PR_SET_PDEATHSIG = 1
 GARBAGE = 100_000  # objects more than before, when cycles are looked for: a kernel makes as many, and few cycles
-MOST_KEPT = 128 << 20  # bytes of constants that a builder has at hand
 LEAST_ROOM = 1 << 20  # bytes of disk, below which it is not a candidate's fault that it was not built
 
 
@@ -51,8 +49,8 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Build:
-    """Builds one candidate of a Task that is prepared: files NAME.so, and input_file() for each constant. `scheduled`,
-    and its constants as they are stored, where whoever asks knows derivation rules that a builder does not."""
+    """Builds one candidate of a Task that is prepared: files NAME.so, and input_file() for each constant. `scheduled`
+    where whoever asks knows derivation rules that a builder does not."""
 
     name: str
     key: str
@@ -60,7 +58,7 @@ class Build:
     candidate: Candidate
     target: Target
     limits: Limits
-    scheduled: tuple[Scheduled, Arrays] | None = None
+    scheduled: Scheduled | None = None
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,9 @@ def serve(inherited: int, folder: Path) -> None:
     os.dup2(log, 2)  # what LLVM says before it ends the process
     connection = Connection(inherited)
     gc.set_threshold(GARBAGE)
-    constants = Constants(folder)
     try:
         while True:
-            connection.send(_answer(connection.recv(), constants))
+            connection.send(_answer(connection.recv(), folder))
     except (EOFError, ConnectionError):
         os._exit(0)
     except BaseException as error:
@@ -104,14 +101,13 @@ def serve(inherited: int, folder: Path) -> None:
         os._exit(1)
 
 
-def _answer(request: Prepare | Build, constants: Constants) -> tuple[str, Any]:
+def _answer(request: Prepare | Build, folder: Path) -> tuple[str, Any]:
     """("done", what it gives), or the outcome and what is wrong; ("no-room", where) where the disk is full."""
-    folder = constants.folder
     try:
         if isinstance(request, Prepare):
             return "done", prepare(request, folder)
         limit_memory(request.limits.build_bytes)
-        return "done", build_files(request, constants)
+        return "done", build_files(request, folder)
     except InvalidIR as error:
         return "invalid", str(error)
     except MemoryError:
@@ -148,49 +144,29 @@ def read_logical(path: Path, buffer: Buffer) -> Array:
     return np.fromfile(path, np.uint8).view(DTYPES[buffer.dtype]).reshape(buffer.shape)
 
 
-class Constants:
-    """Constants in `folder` as kernels read them, MOST_KEPT bytes of those that were asked for last: the candidates of
-    a round differ in their loops more than in their layouts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._kept: OrderedDict[tuple[str, ...], Array] = OrderedDict()
-
-    def stored(self, key: str, task: Task, candidate: Candidate) -> Arrays:
-        """Those of a Task that is prepared as `key`. Raises InvalidIR for a Candidate that does not fit them."""
-        return {name: self._one(key, task, candidate, name) for name in sorted(task.constants)}
-
-    def _one(self, key: str, task: Task, candidate: Candidate, name: str) -> Array:
-        way = key, name, str(candidate.stages), str(candidate.layouts.get(name))
-        if way not in self._kept:
-            data = read_logical(self.folder / input_file(key, task, name), task.buffer(name))
-            self._kept[way] = stored(task, candidate, name, data)
-        self._kept.move_to_end(way)
-        while sum(one.nbytes for one in self._kept.values()) > MOST_KEPT and len(self._kept) > 1:
-            self._kept.popitem(last=False)
-        return self._kept[way]
+def constants_of(task: Task, key: str, folder: Path) -> Arrays:
+    names = sorted(task.constants)
+    return {name: read_logical(folder / input_file(key, task, name), task.buffer(name)) for name in names}
 
 
 def wanted_of(task: Task, key: str, folder: Path) -> Arrays:
     return {name: read_logical(folder / wanted_file(key, task, name), task.buffer(name)) for name in task.outputs}
 
 
-def build_files(request: Build, constants: Constants) -> BuiltFiles:
+def build_files(request: Build, folder: Path) -> BuiltFiles:
     start = time.perf_counter()
-    task, candidate, folder = request.task, request.candidate, constants.folder
-    if request.scheduled is not None:
-        found, own = request.scheduled
-    else:
-        found = schedule(task, candidate, request.target, request.limits)
-        own = constants.stored(request.key, task, candidate)
+    task, candidate = request.task, request.candidate
+    found = request.scheduled
+    if found is None:
+        found = schedule(task, candidate, request.target, constants_of(task, request.key, folder), request.limits)
     built = build(found.nest, request.target)
     (folder / f"{request.name}.so").write_bytes(built.library)
-    for name, data in own.items():
+    for name, data in found.constants.items():
         data.tofile(folder / input_file(request.name, task, name))
     compiled = Compiled(task, candidate, found.derived, found.nest, built.kernel)
     return BuiltFiles(
         kernel=built.kernel,
-        sizes={name: data.nbytes for name, data in own.items()},
+        sizes={name: data.nbytes for name, data in found.constants.items()},
         dtypes=tuple(dict.fromkeys(b.dtype for b in found.derived.buffers)),
         filtered=found.filtered,
         serial=tuple(map(is_serial, compiled.works)),
