@@ -16,7 +16,18 @@ from modelc.database.record import NO_CONSTANTS, constants_in
 from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
 from modelc.errors import VerificationError
-from modelc.finals import finalists, finals, packages_of
+from modelc.finals import (
+    FINAL,
+    HEATS,
+    Floats,
+    Round,
+    entrants,
+    finalists,
+    gain_of,
+    packages_of,
+    step_times,
+    winner,
+)
 from modelc.ir.candidate import Candidate
 from modelc.networks import Network
 from modelc.package import FixedInput
@@ -140,7 +151,7 @@ def _found(
     places = {key: network.place_of(task) for key, task in alternative.tasks.items()}
     own = {s.task.hash: s for s in subjects if places.get(s.task.hash) == _place_of(network, s)}
     changed = {key: s.best for key, s in own.items() if s.best is not s.untuned}
-    contenders = {key: finalists(s.compared, s.untuned) for key, s in own.items()}
+    contenders = {key: entrants(s.compared, s.untuned) for key, s in own.items()}
     recorded = None
     if database is not None:
         recorded = Recorded(database, run.target, threads)
@@ -149,7 +160,7 @@ def _found(
         changed = {key: one for key, one in found.items() if one.key != alternative.untuned[key].key}
         for key, task in alternative.tasks.items():
             measured = recorded.measured(task, alternative.untuned[key], policy, cold)
-            contenders[key] = finalists(measured, alternative.untuned[key])
+            contenders[key] = entrants(measured, alternative.untuned[key])
     if timed:
         return _final(network, alternative, contenders, threads, recorded)
     locked = _locked(network, alternative, changed) if changed or alternative.says else run
@@ -165,26 +176,53 @@ def _final(
 ) -> _Found:
     """What wins the finals of an alternative."""
     untuned = _locked(network, alternative, {}) if alternative.says else network.run
-    most = min(packages_of(alternative.programs.parameter_bytes), max(map(len, contenders.values()), default=0))
-    ranks = [{key: some[k] for key, some in contenders.items() if len(some) > k} for k in range(most)]
-    if not ranks:
+    most = packages_of(alternative.programs.parameter_bytes)
+    known: dict[tuple[str, str], Compiled] = {}
+    hold = partial(_timed, network, alternative, untuned, known, threads)
+    entered = {key: some[:most] for key, some in contenders.items()}
+    heats = hold(HEATS, entered)
+    last = {key: [entered[key][k - 1] for k in finalists(one)] for key, one in heats.items()}
+    times = hold(FINAL, last)
+    if not times:
         return _Found(alternative, {}, untuned, recorded)
-    runs = [untuned, *(_locked(network, alternative, one) for one in ranks)]
-    programs = alternative.programs
+    won = {key: k for key, one in times.items() if (k := winner(one))}
+    changed = {key: last[key][k - 1] for key, k in won.items()}
+    locked = _locked(network, alternative, changed, {key: known[key, one.key] for key, one in changed.items()})
+    which = f" ({alternative.says})" if alternative.says else ""
+    note = (
+        f"finals{which}: {len(changed)} of {sum(map(bool, entered.values()))} tasks are faster in the network too, "
+        f"which promises {gain_of(times, won):.3f} times the speed"
+    )
+    return _Found(alternative, changed, locked if changed else untuned, recorded, note)
+
+
+def _timed(
+    network: Network,
+    alternative: Alternative,
+    untuned: Run,
+    known: dict[tuple[str, str], Compiled],
+    threads: int,
+    held: Round,
+    entered: Mapping[str, Sequence[Candidate]],
+) -> dict[str, Floats]:
+    """Milliseconds of every Task in a round of the finals, by its hash [Candidates x slices], the first of which is the
+    untuned one; nothing where none has another Candidate. `known` are the kernels that are built, by Task and
+    Candidate."""
+    most = max(map(len, entered.values()), default=0)
+    if not most:
+        return {}
+    programs, runs = alternative.programs, [untuned]
+    for k in range(most):
+        rank = {key: some[k] for key, some in entered.items() if len(some) > k}
+        done = {key: known[key, one.key] for key, one in rank.items() if (key, one.key) in known}
+        runs.append(_locked(network, alternative, rank, done))
     compiled = [run.kernels(programs.rounded) for run in runs]
+    known.update({(key, one.candidate.key): one for some in compiled for key, one in some.items()})
     specs = [run.spec(programs, one) for run, one in zip(runs, compiled, strict=True)]
     task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
     say = partial(network.run.stages.progress, "finals")
-    entered = {key: len(some[:most]) for key, some in contenders.items()}
-    found = finals(network.run, specs, task_of, entered, threads, say)
-    changed = {key: ranks[k - 1][key] for key, k in found.won.items()}
-    locked = _locked(network, alternative, changed, {key: compiled[k][key] for key, k in found.won.items()})
-    which = f" ({alternative.says})" if alternative.says else ""
-    note = (
-        f"finals{which}: {len(changed)} of {len(ranks[0])} tasks are faster in the network too, which promises "
-        f"{found.gain:.3f} times the speed"
-    )
-    return _Found(alternative, changed, locked if changed else untuned, recorded, note)
+    times = step_times(held, network.run, specs, task_of, threads, say)
+    return {key: one[: 1 + len(entered.get(key, ()))] for key, one in times.items()}
 
 
 def _place_of(network: Network, subject: Subject) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from test_package_model import spec_of
 
-from modelc import finals, wholes
+from modelc import finals, outcome, wholes
 from modelc.package import write_package
 from modelc.scratch import user_cache
 
@@ -59,13 +59,14 @@ def copy(package: Path, tmp_path: Path) -> Path:
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few packages are timed, for a moment: what is tested is not who is faster."""
     monkeypatch.setattr(wholes, "SECONDS", 0.05)
-    monkeypatch.setattr(finals, "SECONDS", 0.02)
-    monkeypatch.setattr(finals, "SLICES", 2)
-    monkeypatch.setattr(finals, "FINALISTS", 2)
+    monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 1, 2))
+    monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 1, 3))
+    monkeypatch.setattr(finals, "ENTRANTS", 2)
 
 
 @pytest.fixture
 def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is not the untuned Candidate is taken, so that there is something to build and to compare."""
     monkeypatch.setattr(finals, "LEVEL", 1e9)
-    monkeypatch.setattr(finals, "winner", lambda times: min(1, len(times) - 1))
+    monkeypatch.setattr(finals, "LIKELY", 1e9)
+    monkeypatch.setattr(outcome, "winner", lambda times: min(1, len(times) - 1))

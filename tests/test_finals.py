@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from test_measure import CONV, QUICK, several
 from three_ways import host_target, started
 
 import modelc
-from modelc import finals
+from modelc import finals, outcome
 from modelc.choices import read_choices_file
 from modelc.database import whole
 from modelc.measure import Measurement, Measurer
@@ -46,6 +45,21 @@ def test_the_winner_is_surely_the_fastest(ratios: list[float], noise: float, dri
     assert finals.winner(times(ratios, noise, drift)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("ratios", "noise", "wanted"),
+    [
+        ([1, 0.9, 0.8, 0.95], 0.001, [2, 1]),
+        ([1, 1.2, 0.9], 0.001, [2]),
+        ([1, 1.2], 0.001, []),
+        ([1, 1.01], 0.3, [1]),  # it may be faster
+        ([1], 0.1, []),
+        ([0, 0], 0.0, []),
+    ],
+)
+def test_who_goes_on_to_the_final(ratios: list[float], noise: float, wanted: list[int]) -> None:
+    assert finals.finalists(times(ratios, noise)) == wanted
+
+
 def test_who_enters() -> None:
     space = Space(CONV, host_target(), Policy(), 1)
     points = (space.individual(row).candidate for row in space.random(64, RNG))
@@ -54,30 +68,37 @@ def test_who_enters() -> None:
     relative = [1.0, 0.7, 1.015, 1.5, 0.9, 0.8, 0.6, 0.95, 0.97]
     measured = [(c, replace(good, seconds=1e-3 * r)) for c, r in zip(candidates, relative, strict=True)]
     measured[6] = candidates[6], replace(measured[6][1], outcome="wrong")
-    found = finals.finalists(measured, candidates[0])
+    found = finals.entrants(measured, candidates[0])
     assert [candidates.index(one) for one in found] == [1, 5, 4, 7, 8, 2]
-    assert finals.packages_of(1 << 20) == finals.FINALISTS and finals.packages_of(1 << 40) == 1
+    assert finals.packages_of(1 << 20) == finals.ENTRANTS and finals.packages_of(1 << 40) == 1
 
 
 def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_brief: None) -> None:
-    """The second finalist of every Task that has two: by the numbers of packages, through the package that is made."""
+    """The second of the final in every Task that has two, which was the first of the heats: by the numbers of packages,
+    through the package that is made."""
+    heats: list[np.ndarray] = []
     seen: list[np.ndarray] = []
+
+    def both(found: np.ndarray) -> list[int]:
+        heats.append(found)
+        return [2, 1] if len(found) > 2 else []
 
     def second(found: np.ndarray) -> int:
         seen.append(found)
         return 2 if len(found) > 2 else 0
 
     monkeypatch.setattr(finals, "LEVEL", 1e9)
-    monkeypatch.setattr(finals, "winner", second)
+    monkeypatch.setattr(outcome, "finalists", both)
+    monkeypatch.setattr(outcome, "winner", second)
     monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
     found = modelc.tune(network(tmp_path), output=tmp_path / "t.modelc", budget="6", explorer="random", database=False)
     (one,) = found
     assert one.tuned and len(seen) == one.changed == 1
-    assert seen[0].shape == (3, finals.SLICES) and (seen[0] > 0).all(), "the untuned one and two others"
+    assert heats[0].shape == (3, outcome.HEATS.slices) and (heats[0] > 0).all(), "the untuned one and two others"
+    assert seen[0].shape == (3, outcome.FINAL.slices) and (seen[0] > 0).all()
     best = min((m.relative, c.key) for s in one.search.subjects for c, m in s.compared if c is not s.untuned)
     (taken,) = read_choices_file(tmp_path / "t.modelc").tasks.values()
-    keys = {c.key for s in one.search.subjects for c, _ in s.compared}
-    assert taken.key in keys and taken.key != best[1], json.dumps(sorted(keys))
+    assert taken.key == best[1], "the second of the final was the first of the heats, the fastest by itself"
 
 
 def test_a_busy_machine_and_a_lucky_time_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

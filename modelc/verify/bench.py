@@ -128,16 +128,18 @@ def alternating(
     return times
 
 
-def turns(engines: Sequence[Timed], seconds: float, slices: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Slices of about `seconds` of each engine, so that what else the machine does falls on all alike; every few of
+def turns(
+    engines: Sequence[Timed], seconds: float, slices: int, say: Callable[[str], None], fresh: int = FRESH
+) -> Iterator[int]:
+    """Slices of about `seconds` of each engine, so that what else the machine does falls on all alike; every `fresh` of
     them in new processes, which are warmed up first."""
     for number in range(slices):
-        if number % FRESH == 0:
+        if number % fresh == 0:
             say(f"slice {number + 1} of {slices}, warming up")
             for engine in engines:
                 if number and isinstance(engine, Engine):
                     engine.restart()
-                engine.time(seconds * WARM_UP * FRESH)
+                engine.time(seconds * WARM_UP * fresh)
         say(f"slice {number + 1} of {slices}")
         yield number
 
