@@ -18,7 +18,9 @@ from modelc.ir.block import Block, Task
 from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import chosen
+from modelc.space.cost.analytic import estimate
 from modelc.space.cost.operations import operations
+from modelc.space.cost.population import every_candidate
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.target import Cache, CostParameters, Target, load_target
@@ -180,6 +182,23 @@ def test_walking_down_a_map_waits_for_rows_that_walking_along_does_not() -> None
     assert seconds["w0"] > 1.05 * seconds["h0"]
     tags = [block.tags.items() for block in chosen(task, target).candidate.blocks.values()]
     assert [loop for found in tags for loop, tag in found if tag == "parallel"] == ["h0"]
+
+
+def by_columns(size: int, begin_share: float) -> float:
+    """How much more the best order down the columns of a map takes than the best along its rows, by estimate."""
+    target = replace(ZEN4, cores=2, cost=replace(ZEN4.cost, begin_share=begin_share))
+    (sketch,) = (s for s in sketches(depthwise(size, 64, 1), target, Policy()) if isinstance(s, Contraction))
+    every = every_candidate(sketch.model)
+    seconds = estimate(sketch.model, every).seconds
+    loops = np.array(sketch.model.parallel)[every.parallel]
+    return float(seconds[loops == "w0"].min() / seconds[loops == "h0"].min())
+
+
+def test_a_map_beyond_the_second_level_is_walked_along_its_rows() -> None:
+    """The first lines of rows are what tells the orders apart, unless the second level holds all."""
+    share = ZEN4.cost.begin_share
+    assert by_columns(160, share) > 1.01 * by_columns(160, 1e-9)
+    assert by_columns(20, share) == by_columns(20, 1e-9)
 
 
 def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:

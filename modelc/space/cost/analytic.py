@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -22,6 +23,7 @@ from modelc.space.cost.register_tile import instructions, kernel_cycles, registe
 from modelc.space.cost.step import exposed
 from modelc.space.sketches.parallel import busiest_share
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
+from modelc.target import CostParameters
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     own = np.where(model.moving[:, population.parallel], cores, 1)  # copies of what is held [operands x P]
     times = np.array([o.times for o in operands])[:, None]
     moved: list[Floats] = []  # of each level, [operands x P]
+    beyond: list[Floats] = []  # the part of all that is touched that a level does not hold, [P]
     for cache in target.caches:
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
@@ -69,6 +72,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
             held = held + np.where(loops >= depth, prefetched, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
         moved.append(times * traffic(inside.swapaxes(0, 1), trips, held, room, cost.blur_share))
+        beyond.append(np.maximum(0.0, 1 - room / held[-1]))
     if (
         len(target.caches) > 1
     ):  # what fits in the last cache is there: it was written by the task before, or read before
@@ -86,6 +90,9 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
+    waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
+    lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
+    begun = _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     prologue = _copies(model, population, walk, found, asked) / hertz
     resources = np.column_stack([compute + prologue, memory])
@@ -95,7 +102,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     held_registers = registers(tiled, population.rows, population.vectors)
     if model.fetched:
         waited_for = waited_for * (held_registers >= target.vector.registers)
-    waiting = waiting + cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
+    late = cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
+    waiting = waiting + late + begun / hertz
     return Estimate(
         total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),
         compute,
@@ -127,6 +135,30 @@ def _reshaped(found: Footprint, members: int) -> Footprint:
 def _inside(found: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:
     """That of the boxes inside one loop [P], of some members."""
     return Footprint(*(getattr(found, f.name)[loop][which] for f in fields(Footprint)))
+
+
+def _begun_cycles(
+    cost: CostParameters, found: Sequence[Footprint], trips: Floats, inner: int, moved: Sequence[Floats]
+) -> Floats:
+    """Cycles that the first lines of runs are waited for as they come from beyond the second level: no prefetcher knows
+    of a run before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that
+    enter each level and were not there before [reads x P]."""
+    later = [far - near for near, far in pairwise([*cost.latencies[: len(moved)], cost.latencies[-1]])]
+    total = np.zeros(trips.shape[1])
+    for k, one in enumerate(found):
+        begins = 1 / _run_lines(one, trips, inner)
+        for cycles, lines in list(zip(later, moved, strict=True))[1:]:
+            total = total + cost.begin_share * cycles * lines[k] * begins
+    return total
+
+
+def _run_lines(found: Footprint, trips: Floats, inner: int) -> Floats:
+    """The lines of a run that register tiles go along before they come to another: those of the box inside the
+    innermost loop around them that begins other runs [P]."""
+    begins = (found.runs[inner + 1 :] > found.runs[inner:-1]) & (trips[inner:] > 1)
+    none = np.ones((1, trips.shape[1]), np.bool_)
+    at, each = inner + np.argmax(np.concatenate([begins, none]), axis=0), np.arange(trips.shape[1])
+    return np.asarray(found.lines[at, each] / found.runs[at, each], np.float64)
 
 
 @dataclass(frozen=True)

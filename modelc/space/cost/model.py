@@ -59,6 +59,11 @@ class Operand:
     packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
     unpacked: bool = False  # computed, and its vectors are read where they lie
 
+    @property
+    def written(self) -> bool:
+        """Whether it is a result: stores wait for nothing."""
+        return self.times > 1
+
 
 @dataclass(frozen=True)
 class Model:
