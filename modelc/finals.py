@@ -129,9 +129,10 @@ def _by_task(
 
 
 def gain_of(times: Mapping[str, Floats], won: Mapping[str, int]) -> float:
-    """The time of all steps with the untuned Candidates over that with those that `won`."""
+    """The time of all steps with the untuned Candidates over that with those that `won`: row numbers by the Task's
+    hash."""
     untuned = sum(float(np.median(one[0])) for one in times.values())
-    return untuned / sum(float(np.median(one[won[key]])) for key, one in times.items()) if untuned else 1.0
+    return untuned / sum(float(np.median(one[won.get(key, 0)])) for key, one in times.items()) if untuned else 1.0
 
 
 def finalists(times: Floats) -> list[int]:

@@ -94,6 +94,7 @@ def attempt(
             row = measured(name, budget, target, arguments, Path(folder), lambda text: status.update(f"{what}: {text}"))
         except Exception as error:
             failures.append(failure(what, error))
+            err.print(f"{what}: {error}", markup=False)
             return
     kept.add({"task": what, **row})
     err.print(f"{what}: gain {row['gain']:.3f}", markup=False)

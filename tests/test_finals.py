@@ -60,6 +60,12 @@ def test_who_goes_on_to_the_final(ratios: list[float], noise: float, wanted: lis
     assert finals.finalists(times(ratios, noise)) == wanted
 
 
+def test_what_did_not_win_counts_as_it_was() -> None:
+    found = {"a": np.array([[4.0] * 3, [2.0] * 3]), "b": np.array([[6.0] * 3, [3.0] * 3]), "c": np.array([[2.0] * 3])}
+    assert finals.gain_of(found, {"a": 1}) == pytest.approx(1.2)
+    assert finals.gain_of(found, {}) == 1.0
+
+
 def test_who_enters() -> None:
     space = Space(CONV, host_target(), Policy(), 1)
     points = (space.individual(row).candidate for row in space.random(64, RNG))
