@@ -56,7 +56,7 @@ def test_an_image_is_what_is_reached(case):
     assert listed(frame, box) == set(wanted)
     if wanted:
         for k in range(2):
-            assert found.limits(k) == (min(w[k] for w in wanted), max(w[k] for w in wanted))
+            assert found.limits[k] == (min(w[k] for w in wanted), max(w[k] for w in wanted))
 
 
 @quick
@@ -75,9 +75,9 @@ def test_remainders_and_intersections(first, others):
 
 def test_dense_sums_are_intervals_however_large():
     found = image([parse("i * 4096 + j * 4 + k")], {"i": 10**9, "j": 1024, "k": 4})
-    assert found.injective and found.limits(0) == (0, 10**9 * 4096 - 1)
+    assert found.injective and found.limits[0] == (0, 10**9 * 4096 - 1)
     overlapping = image([parse("i + k - 1")], {"i": 10**9, "k": 3})
-    assert not overlapping.injective and overlapping.limits(0) == (-1, 10**9)
+    assert not overlapping.injective and overlapping.limits[0] == (-1, 10**9)
 
 
 def test_sets_that_are_too_large_are_refused(monkeypatch):

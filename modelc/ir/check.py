@@ -107,7 +107,7 @@ def inside(
             found = image([index], _near(index, guards, ranges), guards)
         except TooLarge:
             continue
-        low, high = (0, -1) if found.empty else found.limits(0)
+        low, high = (0, -1) if found.empty else found.limits[0]
         if low < 0 or high >= n:
             fail(where, f"{shown or show(access)} is {verb} at {low}..{high} of dimension {d}, which has {n} elements")
 

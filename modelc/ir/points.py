@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as Names
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -55,8 +56,15 @@ class Image:
     injective: bool  # no two points of the grid have the same image
     empty: bool
 
-    def limits(self, column: int) -> tuple[int, int]:
-        return next(f.limits(column) for f in self.factors if column in f.columns)
+    @cached_property
+    def limits(self) -> Mapping[int, tuple[int, int]]:
+        """Least and greatest value of each column."""
+        return {column: f.limits(column) for f in self.factors for column in f.columns}
+
+    @cached_property
+    def first(self) -> Mapping[int, Factor]:
+        """Factors by their first columns."""
+        return {f.columns[0]: f for f in self.factors}
 
 
 def image(exprs: Sequence[Expr], ranges: Mapping[str, int], conditions: Iterable[Expr] = ()) -> Image:
@@ -85,18 +93,24 @@ def image(exprs: Sequence[Expr], ranges: Mapping[str, int], conditions: Iterable
 
 def _linked(sets: Sequence[Names[str]]) -> list[tuple[set[str], list[int]]]:
     """The sets' positions grouped so that no two groups share an element; an empty set is a group of its own."""
-    groups: list[tuple[set[str], list[int]]] = []
+    groups: dict[int, tuple[set[str], list[int]]] = {}  # by the last set that joined
+    home: dict[str, int] = {}  # of each element
     for k, names in enumerate(sets):
-        joined = [g for g in groups if g[0] & names]
-        groups = [g for g in groups if not g[0] & names]
-        merged = set(names).union(*(g[0] for g in joined))
-        groups.append((merged, sorted([k, *(m for g in joined for m in g[1])])))
-    return groups
+        merged, members = set(names), [k]
+        for old in {home[name] for name in names if name in home}:
+            more, others = groups.pop(old)
+            merged |= more
+            members += others
+        groups[k] = merged, sorted(members)
+        home.update(dict.fromkeys(merged, k))
+    return list(groups.values())
 
 
 def _values(exprs: Sequence[Expr], grid: Mapping[str, int], guards: tuple[Expr, ...]) -> tuple[range | Rows, bool]:
     """The distinct rows of values, and whether no two points share one."""
     if len(exprs) == 1 and not guards:
+        if isinstance(exprs[0], Var) and len(grid) == 1:
+            return range(grid[exprs[0].name]), True
         dense = _dense(exprs[0], grid)
         if dense is not None:
             return dense
@@ -180,7 +194,7 @@ def boxes(images: Sequence[Image], columns: int) -> tuple[Frame, list[Box]]:
     links = [{str(c) for c in f.columns} for i in images for f in i.factors]
     cells = tuple(tuple(sorted(map(int, names))) for names, _ in _linked(links)) or ()
     full = [i for i in images if not i.empty]
-    limits = [[i.limits(k) for i in full] or [(0, 0)] for k in range(columns)]
+    limits = [[i.limits[k] for i in full] or [(0, 0)] for k in range(columns)]
     lows = tuple(min(low for low, _ in column) for column in limits)
     spans = tuple(max(high for _, high in column) - low + 1 for column, low in zip(limits, lows, strict=True))
     frame = Frame(cells, lows, spans)
@@ -188,11 +202,12 @@ def boxes(images: Sequence[Image], columns: int) -> tuple[Frame, list[Box]]:
 
 
 def _cell(i: Image, cell: tuple[int, ...], frame: Frame) -> Set:
-    parts = [f for f in i.factors if f.columns[0] in cell]
     if i.empty:
         return range(0)
     if len(cell) == 1:
-        return parts[0].values if isinstance(parts[0].values, range) else np.sort(parts[0].values[:, 0])
+        values = i.first[cell[0]].values
+        return values if isinstance(values, range) else np.sort(values[:, 0])
+    parts = [i.first[column] for column in cell if column in i.first]
     if prod(len(f.values) for f in parts) > LIMIT:
         raise TooLarge
     rows: Rows = np.zeros((1, 0), np.int64)
@@ -215,13 +230,13 @@ def common(a: Box, b: Box) -> Box:
 
 def without(a: Box, b: Box) -> list[Box]:
     """What is in `a` and not in `b`, as disjoint boxes."""
-    if disjoint(a, b):
+    inside = common(a, b)
+    if not all(len(x) for x in inside):
         return [a] if all(len(x) for x in a) else []
     result: list[Box] = []
-    inside: list[Set] = []
     for k, (x, y) in enumerate(zip(a, b, strict=True)):
-        result += [(*inside, piece, *a[k + 1 :]) for piece in _rest(x, y) if len(piece)]
-        inside.append(_common(x, y))
+        if len(inside[k]) < len(x):
+            result += [(*inside[:k], piece, *a[k + 1 :]) for piece in _rest(x, y) if len(piece)]
     return result
 
 

@@ -288,7 +288,7 @@ def _domain(step: Step, found: Image, iters: Sequence[str], block: Block, depth:
     for k, name in enumerate(iters):
         if found.empty or (allocated and name in {i.name for i in block.spatial}):
             continue
-        low, high = found.limits(depth + k)
+        low, high = found.limits[depth + k]
         if low < 0 or high >= block.ranges[name]:
             assert isinstance(step.what, Leaf)
             value = plain(dict(step.what.binding)[name])
