@@ -8,10 +8,11 @@ Runtime and OpenVINO.
 NAME is a network (scripts/bench_networks.py), or one of Ansor's operators (GMM-3-b1; `operators` for all of batch 1,
 each with `--budget 200` measurements, say). Each is compiled, tuned with every budget, verified, and at the end the
 tuned package, the untuned one and the peers are timed by turns in one run. Printed are the gain (the untuned package's
-time / the tuned one's; 1 where tuning kept the untuned one), the ratios to the peers (a peer's time / the tuned package's), their geometric means and the
-least; and where there are two budgets, the gain with the smaller over that with the larger. FILE keeps each row as it
-comes, and the same command goes on after what it has; DIR keeps the measurements, so that an interrupted row begins
-with its own (every row has a database of its own: none profits from another). The exit code is 1 if something failed.
+time / the tuned one's; 1 where tuning kept the untuned one), the ratios to the peers (a peer's time / the tuned
+package's), their geometric means and the least; and where there are two budgets, the gain with the smaller over that
+with the larger. FILE keeps each row as it comes, and the same command goes on after what it has; DIR keeps the
+measurements, so that an interrupted row begins with its own (every row has a database of its own: none profits from
+another). The exit code is 1 if something failed.
 """
 
 from __future__ import annotations
