@@ -61,6 +61,7 @@ def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wholes, "SECONDS", 0.05)
     monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 1, 2))
     monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 1, 3))
+    monkeypatch.setattr(finals, "FINALISTS", 1)
     monkeypatch.setattr(finals, "ENTRANTS", 2)
 
 

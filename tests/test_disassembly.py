@@ -120,6 +120,8 @@ def test_a_package_holds_what_its_manifest_names(tmp_path: Path, precision: str)
     native = load_target("native")
     if precision == "bf16" and not any(one.multiplies == "bfloat16" for one in native.available_intrinsics):
         pytest.skip("this machine multiplies no bfloat16")
+    if precision == "bf16" and native.peak["bfloat16"] <= native.peak["float32"]:
+        pytest.skip("this machine multiplies bfloat16 no faster than float32: plain vectors are chosen")
     rng = np.random.default_rng(0)
     weights = {
         "a": rng.standard_normal((1024, 512)).astype(np.float32),
