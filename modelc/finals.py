@@ -71,7 +71,7 @@ def packages_of(parameter_bytes: int) -> int:
 
 
 def step_times(
-    held: Round,
+    stage: Round,
     run: Run,
     specs: Sequence[PackageSpec],
     task_of: Mapping[str, str],
@@ -95,8 +95,8 @@ def step_times(
             for engine in engines:
                 engine.run(feed)
             once = 1e-3 * min(engines[0].time(LEAST_SECONDS))
-            seconds[variant] = min(max(held.runs * once, LEAST_SECONDS), MOST_SECONDS)
-        for _ in turns(engines, sum(seconds.values()), held.slices, say, held.fresh):
+            seconds[variant] = min(max(stage.runs * once, LEAST_SECONDS), MOST_SECONDS)
+        for _ in turns(engines, sum(seconds.values()), stage.slices, say, stage.fresh):
             for row, engine, spec in zip(rows, engines, specs, strict=True):
                 row.append(_by_task(engine, spec, task_of, feeds, seconds))
     return {key: np.array([[one.get(key, 0.0) for one in row] for row in rows]) for key in rows[0][0]}

@@ -178,11 +178,11 @@ def _final(
     untuned = _locked(network, alternative, {}) if alternative.says else network.run
     most = packages_of(alternative.programs.parameter_bytes)
     known: dict[tuple[str, str], Compiled] = {}
-    hold = partial(_timed, network, alternative, untuned, known, threads)
+    timed = partial(_timed, network, alternative, untuned, known, threads)
     entered = {key: some[:most] for key, some in contenders.items()}
-    heats = hold(HEATS, entered)
+    heats = timed(HEATS, entered)
     last = {key: [entered[key][k - 1] for k in finalists(one)] for key, one in heats.items()}
-    times = hold(FINAL, last)
+    times = timed(FINAL, last)
     if not times:
         return _Found(alternative, {}, untuned, recorded)
     won = {key: k for key, one in times.items() if (k := winner(one))}
@@ -202,7 +202,7 @@ def _timed(
     untuned: Run,
     known: dict[tuple[str, str], Compiled],
     threads: int,
-    held: Round,
+    stage: Round,
     entered: Mapping[str, Sequence[Candidate]],
 ) -> dict[str, Floats]:
     """Milliseconds of every Task in a round of the finals, by its hash [Candidates x slices], the first of which is the
@@ -221,7 +221,7 @@ def _timed(
     specs = [run.spec(programs, one) for run, one in zip(runs, compiled, strict=True)]
     task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
     say = partial(network.run.stages.progress, "finals")
-    times = step_times(held, network.run, specs, task_of, threads, say)
+    times = step_times(stage, network.run, specs, task_of, threads, say)
     return {key: one[: 1 + len(entered.get(key, ()))] for key, one in times.items()}
 
 

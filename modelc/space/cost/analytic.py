@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -23,7 +22,7 @@ from modelc.space.cost.register_tile import instructions, kernel_cycles, registe
 from modelc.space.cost.step import exposed
 from modelc.space.sketches.parallel import busiest_share
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
-from modelc.target import CostParameters
+from modelc.target.cost import LEVELS, CostParameters
 
 
 @dataclass(frozen=True)
@@ -143,13 +142,12 @@ def _begun_cycles(
     """Cycles that the first lines of runs are waited for as they come from beyond the second level: no prefetcher knows
     of a run before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that
     enter each level and were not there before [reads x P]."""
-    later = [far - near for near, far in pairwise([*cost.latencies[: len(moved)], cost.latencies[-1]])]
+    latency = [cost.latencies[min(k, LEVELS - 1)] for k in range(len(moved))] + [cost.latencies[-1]]
     total = np.zeros(trips.shape[1])
     for k, one in enumerate(found):
-        begins = 1 / _run_lines(one, trips, inner)
-        for cycles, lines in list(zip(later, moved, strict=True))[1:]:
-            total = total + cost.begin_share * cycles * lines[k] * begins
-    return total
+        later = [(latency[n + 1] - latency[n]) * moved[n][k] for n in range(1, len(moved))]
+        total = total + reduce_sum([0 * total, *later]) / _run_lines(one, trips, inner)
+    return cost.begin_share * total
 
 
 def _run_lines(found: Footprint, trips: Floats, inner: int) -> Floats:
