@@ -338,9 +338,9 @@ class Measuring:
         self.measurer: Any = measurer
         self.ahead = measurer.lead
 
-    def submit(self, subject: Subject, candidate: Candidate) -> int:
+    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
         measured = self.measurer.subject(subject.task, subject.cold_bytes)
-        number: int = self.measurer.submit(measured, candidate)
+        number: int = self.measurer.submit(measured, candidate, verify=verify)
         return number
 
     def result(self) -> tuple[int, Measurement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from three_ways import host_target, started, task_of, tensor_target
 
-from modelc.errors import ToolchainError, Unmeasurable
+from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
@@ -34,7 +35,7 @@ from modelc.scratch import remove_orphans
 from modelc.space.choose import candidates, chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
-from modelc.target import load_target
+from modelc.target import Target, load_target
 
 QUICK = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
 RELU = task_of("Relu", {}, [(33, 70)])
@@ -94,6 +95,31 @@ def test_others_are_measured_beside_the_first_however_long_that_is_built(monkeyp
         conv = measurer.measure(measurer.subject(CONV), [candidates[0], *several(2)])
         assert [(one.outcome, one.reference) for one in conv[1:]] == [("ok", several(1)[0].key)] * 2
         assert conv[0].outcome == "invalid"
+
+
+def test_points_of_a_space_are_verified_when_they_are_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slower is never looked at, and one whose Nest is refused then is no winner."""
+    good, looked = started(RELU, host_target()), list[str]()
+
+    def verifying(task: Task, candidate: Candidate, target: Target) -> None:
+        looked.append(candidate.key)
+        if candidate.key == unrolled().key:
+            raise InvalidIR("it writes beyond y0")
+
+    monkeypatch.setattr("modelc.measure.bench.accepted", verifying)
+    with Measurer(host_target(), builders=1, effort=QUICK) as measurer:
+        subject = measurer.subject(RELU)
+
+        def outcome(candidate: Candidate, best: float, verify: bool = False) -> str:
+            subject.best = best
+            measurer.submit(subject, candidate, verify=verify)
+            ((_, found),) = measurer.results()
+            return found.outcome
+
+        assert outcome(good, math.inf) == "ok" and looked == [good.key], "what others are compared with"
+        assert outcome(unrolled(), 1e-9) == outcome(unrolled(), math.inf, verify=True) == "ok" and len(looked) == 1
+        assert outcome(unrolled(), math.inf) == "invalid" and looked[1:] == [unrolled().key]
+        assert subject.best == math.inf, "it is no winner"
 
 
 # --- candidates that go wrong ---------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ class Machine:
         name = candidate.key
         return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
 
-    def submit(self, subject: Subject, candidate: Candidate) -> int:
+    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
+        assert verify is False, "points of a Space are verified when they are the fastest"
         self.submitted += 1
         self.batch.append((self.submitted, len(self.batch), candidate))
         return self.submitted
@@ -146,9 +147,9 @@ def test_rounds_overlap_where_measuring_would_run_dry() -> None:
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     watched = Machine.submit
 
-    def submit(self: Machine, subject: Subject, candidate: Candidate) -> int:
+    def submit(self: Machine, subject: Subject, candidate: Candidate, verify: bool) -> int:
         behind.append(len(self.batch))
-        return watched(self, subject, candidate)
+        return watched(self, subject, candidate, verify)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Machine, "submit", submit)

@@ -41,11 +41,12 @@ class Built:
 
 
 def schedule(
-    task: Task, candidate: Candidate, target: Target, constants: Mapping[str, Array], limits: Limits
+    task: Task, candidate: Candidate, target: Target, constants: Mapping[str, Array], limits: Limits, verify: bool
 ) -> Scheduled:
-    """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large."""
+    """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large; see
+    accepted() of `verify`."""
     try:
-        found = accepted(task, candidate, target)
+        found = accepted(task, candidate, target, verify)
         check_sizes(found.nest, limits)
         stored = packed(task, candidate, constants)
         return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)

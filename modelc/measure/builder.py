@@ -50,7 +50,7 @@ class Prepare:
 @dataclass(frozen=True)
 class Build:
     """Builds one candidate of a Task that is prepared: files NAME.so, and input_file() for each constant. `scheduled`
-    where whoever asks knows derivation rules that a builder does not."""
+    where whoever asks knows derivation rules that a builder does not. Without `verify`, its Nest is not verified."""
 
     name: str
     key: str
@@ -58,19 +58,22 @@ class Build:
     candidate: Candidate
     target: Target
     limits: Limits
+    verify: bool
     scheduled: Scheduled | None = None
 
 
 @dataclass(frozen=True)
 class BuiltFiles:
     """What a builder says of the files that it wrote. `sizes` are bytes of the constants; `dtypes` are those that
-    values pass through; `serial` says which steps are not worth sharing among threads."""
+    values pass through; `serial` says which steps are not worth sharing among threads; `verified`, whether the Nest
+    is."""
 
     kernel: Kernel
     sizes: dict[str, int]
     dtypes: tuple[str, ...]
     filtered: bool
     serial: tuple[bool, ...]
+    verified: bool
     seconds: float
 
 
@@ -158,7 +161,8 @@ def build_files(request: Build, folder: Path) -> BuiltFiles:
     task, candidate = request.task, request.candidate
     found = request.scheduled
     if found is None:
-        found = schedule(task, candidate, request.target, constants_of(task, request.key, folder), request.limits)
+        constants = constants_of(task, request.key, folder)
+        found = schedule(task, candidate, request.target, constants, request.limits, request.verify)
     built = build(found.nest, request.target)
     (folder / f"{request.name}.so").write_bytes(built.library)
     for name, data in found.constants.items():
@@ -170,5 +174,6 @@ def build_files(request: Build, folder: Path) -> BuiltFiles:
         dtypes=tuple(dict.fromkeys(b.dtype for b in found.derived.buffers)),
         filtered=found.filtered,
         serial=tuple(map(is_serial, compiled.works)),
+        verified=request.verify or request.scheduled is not None,
         seconds=time.perf_counter() - start,
     )

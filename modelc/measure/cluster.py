@@ -97,10 +97,12 @@ class Cluster:
     def subject(self, task: Task, cold_bytes: int = 0) -> ClusterSubject:
         return self._subjects.setdefault((str(task), cold_bytes), ClusterSubject(task, cold_bytes))
 
-    def submit(self, subject: ClusterSubject, candidate: Candidate, effort: Effort | None = None) -> int:
+    def submit(
+        self, subject: ClusterSubject, candidate: Candidate, effort: Effort | None = None, verify: bool = True
+    ) -> int:
         self._numbers += 1
         number = self._numbers
-        arguments = self._setup, subject.task, subject.cold_bytes, f"c{number}", candidate
+        arguments = self._setup, subject.task, subject.cold_bytes, f"c{number}", candidate, verify
         product = self._client.submit(build_there, *arguments, key=self._key("build", number), pure=False)
         self._orders[number] = _Order(subject, effort or self.effort, product)
         if subject.reference is None and subject.first is not None:

@@ -32,6 +32,7 @@ class _Order:
     subject: Subject
     candidate: Candidate
     effort: Effort
+    verify: bool
     first: bool  # of its subject
 
     @property
@@ -69,13 +70,14 @@ class Measurer:
         outputs computed with NumPy, when its first candidate is built."""
         return self.bench.subject(task, cold_bytes)
 
-    def submit(self, subject: Subject, candidate: Candidate, effort: Effort | None = None) -> int:
+    def submit(self, subject: Subject, candidate: Candidate, effort: Effort | None = None, verify: bool = True) -> int:
         """Takes a candidate; the number by which results() calls it. The first one of a subject is what the others are
-        measured by turns with; where that fails, the first good one."""
+        measured by turns with; where that fails, the first good one. Without `verify`, which is for points of a Space,
+        its Nest is verified only when it was measured and is the fastest so far."""
         self._numbers += 1
         self._outstanding += 1
         first, subject.begun = not subject.begun, True
-        self._orders.put(_Order(self._numbers, subject, candidate, effort or self.effort, first))
+        self._orders.put(_Order(self._numbers, subject, candidate, effort or self.effort, verify, first))
         return self._numbers
 
     @property
@@ -144,7 +146,7 @@ class Measurer:
     def _build_all(self, builder: Builder) -> None:
         while (order := self._orders.get()) is not None and not self._ending.is_set():
             start = time.monotonic()
-            outcome, found = self.bench.build(order.name, order.subject, order.candidate, builder)
+            outcome, found = self.bench.build(order.name, order.subject, order.candidate, builder, order.verify)
             spent = time.monotonic() - start
             if outcome == "done":
                 self._hand_over(order, replace(found, seconds=spent))

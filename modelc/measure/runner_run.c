@@ -25,8 +25,23 @@ static void give_up(const char *outcome, int32_t which, const char *format, cons
     _exit(0);
 }
 
+/* The bytes that a copy of a cold constant takes in its region. */
+static size_t cold_stride(const buffer *b) { return (b->bytes + 63) / 64 * 64; }
+
+/* Whether calls that are timed read it from its region. */
+static int lies_cold(const buffer *b) { return b->source == COLD && cold_stride(b) <= mr_regions[b->region].bytes; }
+
+/* The cold constants of what the candidate is compared with, which nothing but timed calls reads, stay files. */
+static int is_placed(const job *j, int32_t number) {
+    if (!lies_cold(&j->buffer[number])) return 1;
+    for (int32_t i = 0; i < j->kernel[0].count; i++)
+        for (int32_t a = 0; a < j->kernel[0].steps[i].count; a++)
+            if (j->kernel[0].steps[i].buffers[a] == number) return 1;
+    return 0;
+}
+
 /* Memory between pages that nobody may touch: right after the one before it (low), right before the one after it (high),
- * or one element later than the first (odd). */
+ * or one element later than the first (odd). All is poison but what contents are to fill. */
 static void place(buffer *b, const char *where, uint8_t poison, size_t item) {
     size_t slack = !strcmp(where, "odd") ? item : 0;
     b->room = (b->bytes + slack + PAGE) / PAGE * PAGE;
@@ -34,9 +49,12 @@ static void place(buffer *b, const char *where, uint8_t poison, size_t item) {
     if (memory == MAP_FAILED) give_up("crashed", -1, "its buffers need more memory than it may take%s", "");
     if (mprotect(memory, PAGE, PROT_NONE) || mprotect(memory + PAGE + b->room, PAGE, PROT_NONE))
         give_up("crashed", -1, "its buffers cannot be guarded%s", "");
+    if (lies_cold(b)) madvise(memory + PAGE, b->room, MADV_HUGEPAGE); /* it is not timed: pages are faulted in sooner */
     b->around = memory + PAGE;
     b->data = b->around + (!strcmp(where, "high") ? b->room - b->bytes : slack);
-    memset(b->around, poison, b->room);
+    size_t filled = b->source == POISONED ? 0 : b->bytes, before = (size_t)(b->data - b->around);
+    memset(b->around, poison, before);
+    memset(b->data + filled, poison, b->room - before - filled);
 }
 
 static void load(buffer *b) {
@@ -140,12 +158,11 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The next place of a cold constant. */
+/* The next place of a constant that lies cold. */
 static uintptr_t next_place(const buffer *b) {
     region *r = &mr_regions[b->region];
-    size_t stride = (b->bytes + 63) / 64 * 64;
+    size_t stride = cold_stride(b);
     if (r->cursor + stride > r->bytes) r->cursor = 0;
-    if (stride > r->bytes) return (uintptr_t)b->data;
     uint8_t *found = r->data + r->cursor;
     the_result->cursor[b->region] = r->cursor += stride;
     return (uintptr_t)found;
@@ -163,7 +180,7 @@ static double timed(const kernel *k, int32_t times) {
             for (int32_t a = 0; a < s->count; a++) {
                 const buffer *b = &j->buffer[s->buffers[a]];
                 uintptr_t *at = &data[s->buffers[a]];
-                if (!*at) *at = b->source == COLD ? next_place(b) : (uintptr_t)b->data;
+                if (!*at) *at = lies_cold(b) ? next_place(b) : (uintptr_t)b->data;
                 words[a] = *at;
             }
             bound b = {.step = s, .words = words};
@@ -215,12 +232,13 @@ static void take_samples(void) {
     int32_t calls[2] = {1, 1}, n = 0;
     double least = 1e300, begin = 1e-9 * (double)mc_now();
     r->timed = 1;
-    for (int32_t k = j->kernels; k-- > 0;) { /* the candidate last: its first sample shows whether it is worth more */
+    for (int32_t k = j->kernels; k-- > 0;) {
         timed(&j->kernel[k], 1);
-        calls[k] = calls_of(timed(&j->kernel[k], 1));
+        calls[k] = calls_of(r->samples[k][0] = timed(&j->kernel[k], 1));
     }
-    while (n < j->most) {
-        for (int32_t k = 0; k < j->kernels; k++) r->samples[k][n] = timed(&j->kernel[k], calls[k]);
+    int sampled = calls[0] == 1 && calls[1] == 1; /* single calls are samples as any */
+    for (; n < j->most; sampled = 0) {
+        for (int32_t k = 0; k < j->kernels && !sampled; k++) r->samples[k][n] = timed(&j->kernel[k], calls[k]);
         if (r->samples[0][n] < least) least = r->samples[0][n];
         evaluate(++n);
         if (j->stop > 0 && least > (n > 1 ? 1 : 2) * j->stop) break;
@@ -247,12 +265,14 @@ void mr_do_job(job *j, result *r, uint8_t *outputs) {
     limit_memory(j->limit_bytes);
     for (int32_t k = 0; k < j->kernels; k++) bind(&j->kernel[k]);
     for (int32_t i = 0; i < j->buffers; i++) {
+        if (!is_placed(j, i)) continue;
         place(&j->buffer[i], j->place, j->poison, j->buffer[i].item);
         if (j->buffer[i].source != POISONED) load(&j->buffer[i]);
     }
     mc_float_enter(j->flush);
     run_once(&j->kernel[0]);
-    for (int32_t i = 0; i < j->buffers; i++) look_at(&j->buffer[i], i, j->poison);
+    for (int32_t i = 0; i < j->buffers; i++)
+        if (j->buffer[i].around) look_at(&j->buffer[i], i, j->poison);
     for (int32_t i = 0; i < j->outputs; at += j->buffer[j->output[i++]].bytes)
         memcpy(outputs + at, j->buffer[j->output[i]].data, j->buffer[j->output[i]].bytes);
     if (!j->timed) {

@@ -60,12 +60,12 @@ def version_here(version_of: VersionOf, target: Target) -> str:
     return f"{version_of(target)} with numpy {np.__version__}"
 
 
-def build_there(setup: Setup, task: Task, cold_bytes: int, name: str, candidate: Candidate) -> Product:
+def build_there(setup: Setup, task: Task, cold_bytes: int, name: str, candidate: Candidate, verify: bool) -> Product:
     with _used(setup) as place:
         begin = time.monotonic()
         builder = place.builders.get()
         try:
-            outcome, found = place.bench.build(name, place.bench.subject(task, cold_bytes), candidate, builder)
+            outcome, found = place.bench.build(name, place.bench.subject(task, cold_bytes), candidate, builder, verify)
         finally:
             place.builders.put(builder)
         spent = time.monotonic() - begin

@@ -126,8 +126,9 @@ class Measure(Protocol):
 
     ahead: int
 
-    def submit(self, subject: Subject, candidate: Candidate) -> int:
-        """Takes a Candidate; the number by which result() calls it."""
+    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
+        """Takes a Candidate; the number by which result() calls it. To `verify`: before it runs, as it is no point of a
+        Space."""
 
     def result(self) -> tuple[int, Measurement]:
         """One of those that were submitted, when the next is measured."""
@@ -293,7 +294,8 @@ class _Session:
         one = _Round(number, len(found) < asked, first, len(found))
         self.rounds.append(one)
         for candidate, individual in found:
-            self.waiting[self.measure.submit(subject, candidate)] = one, candidate, individual
+            name = self.measure.submit(subject, candidate, verify=individual is None)
+            self.waiting[name] = one, candidate, individual
         self.searching = spent + time.thread_time() - before
         if not found:
             self._close(one)

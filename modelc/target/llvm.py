@@ -5,12 +5,12 @@ from __future__ import annotations
 from modelc.target.schema import Target
 
 
-def llvm_target(target: Target) -> dict[str, str | list[str]]:
+def llvm_target(target: Target) -> dict[str, str | int | list[str]]:
     """The code generator's options. 512-bit vectors are asked for: LLVM's AVX-512 CPUs prefer 256 bits by default."""
     attributes = [f"+{name}" for name in target.features]
     if target.vector.bits == 512:
         attributes.append("-prefer-256-bit")
-    options: dict[str, str | list[str]] = {
+    options: dict[str, str | int | list[str]] = {
         "kind": "llvm",
         "mtriple": _with_vendor(target.triple),
         "mcpu": target.cpu,

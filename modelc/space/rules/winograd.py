@@ -30,6 +30,7 @@ from modelc.ir.layout import Layout, Primitive
 from modelc.space.rules.rule import DoesNotApply
 
 Matrix = tuple[tuple[float, ...], ...]
+KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
 _ITERATORS = ("th", "tw", "e", "f", "ti", "tj")  # tile rows and columns, points of a transformed tile, points of a tile
 
 
@@ -400,5 +401,11 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
         return data
     moved = np.moveaxis(data.reshape(task.buffer(kernel.buffer).shape), (high.kernel_dim, wide.kernel_dim), (0, 1))
     g = np.array(TRANSFORMS[m].kernel)
-    transformed: NDArray[Any] = np.einsum("er,fs,rs...->ef...", g, g, moved.astype(np.float64))
-    return transformed.astype(data.dtype)
+    count = moved[0, 0].size
+    flat = moved.reshape(3, 3, count)
+    transformed = np.empty((len(g), len(g), count), data.dtype)
+    for start in range(0, count, KERNELS):
+        part = slice(start, start + KERNELS)
+        columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
+        transformed[..., part] = np.einsum("fs,esn->efn", g, columns)
+    return transformed.reshape(len(g), len(g), *moved.shape[2:])
