@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf, prod
 from typing import Any
 
@@ -199,6 +199,7 @@ def show_call(
 AnyBlock = Block | OpaqueBlock
 
 
+@lru_cache(maxsize=4096)
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, in elements."""
     return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))

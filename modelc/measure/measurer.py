@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from modelc.measure.where import Where
 from modelc.target import Target
 
 LEAD = 2  # candidates that are built and wait, for each builder
+SWITCHING = 2e-4  # seconds a thread keeps the interpreter from another: the runner stands still while its thread waits
 FAILURES = 3  # of the runner, one after the other, before measuring is given up
 
 
@@ -113,6 +115,8 @@ class Measurer:
 
     def __enter__(self) -> Measurer:
         self.bench = self._started()
+        self._switching = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCHING)
         self._built.maxsize = LEAD * len(self.bench.builders)
         self._in_thread(self._run_all)
         for builder in self.bench.builders:
@@ -121,6 +125,7 @@ class Measurer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ending.set()
+        sys.setswitchinterval(self._switching)
         for _ in self.bench.builders:
             self._orders.put(None)
         self.bench.stop()
