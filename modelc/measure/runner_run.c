@@ -49,7 +49,7 @@ static void place(buffer *b, const char *where, uint8_t poison, size_t item) {
     if (memory == MAP_FAILED) give_up("crashed", -1, "its buffers need more memory than it may take%s", "");
     if (mprotect(memory, PAGE, PROT_NONE) || mprotect(memory + PAGE + b->room, PAGE, PROT_NONE))
         give_up("crashed", -1, "its buffers cannot be guarded%s", "");
-    if (lies_cold(b)) madvise(memory + PAGE, b->room, MADV_HUGEPAGE); /* it is not timed: pages are faulted in sooner */
+    madvise(memory + PAGE, b->room, MADV_HUGEPAGE); /* as a package's arena */
     b->around = memory + PAGE;
     b->data = b->around + (!strcmp(where, "high") ? b->room - b->bytes : slack);
     size_t filled = b->source == POISONED ? 0 : b->bytes, before = (size_t)(b->data - b->around);
