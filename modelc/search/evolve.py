@@ -1,7 +1,7 @@
 """Explorers: what to measure next of one Task.
 
 An explorer proposes individuals that it has not proposed before, each legal, and learns what was measured of them.
-(Their Nests are verified where they are built, before anything is lowered: in the processes that build, and once.)
+(A Nest is verified once it is measured and the fastest of its Task so far: measure/bench.py.)
 Evolution is Ansor's (section 5.1): selection in proportion to the predicted throughput; mutation of one knob (to a
 neighbour, or to any value), or of the Sketch itself; crossover within a Sketch; and a share of random and of
 constructed individuals.

@@ -67,7 +67,15 @@ COLUMNS = (*NAMES, *TERMS)
 
 
 def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
-    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing."""
+    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing. The Space keeps
+    what is found: evolution comes back to the same points, and those that are measured have been scored before."""
+    keys = [space.row(one).tobytes() for one in individuals]
+    new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in space.described}
+    space.described.update(zip(new, _described(space, list(new.values())), strict=True))
+    return [space.described[key] for key in keys]
+
+
+def _described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
     if not individuals:
         return []
     rows = np.stack([space.row(one) for one in individuals])

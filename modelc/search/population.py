@@ -7,6 +7,7 @@ crossover and selection work on all Sketches at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Space:
         self.sketches = tuple(s for group in groups for s in group)
         self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
+        self.described: dict[bytes, Any] = {}  # by the row: what a learned cost knows of a schedule (learned.py)
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
         for number, sketch in enumerate(self.sketches):

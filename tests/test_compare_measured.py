@@ -1,0 +1,32 @@
+"""scripts/compare_measured.py: from end to end, and what it says of ratios."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import make_networks
+import pytest
+from compare_measured import Compared, summary, task_of
+from test_bench_scripts import script
+
+
+def test_from_end_to_end(tmp_path: Path) -> None:
+    make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
+    found = script("compare_measured", "small", "--dir", tmp_path, "--rounds", 2)
+    assert found.returncode == 0, found.stderr
+    said = re.search(r"small: (\d+) tasks by themselves take ([0-9.]+) of their time", found.stdout)
+    assert said is not None and int(said[1]) > 8 and 0.1 < float(said[2]) < 10, found.stdout
+    assert len(re.findall(r"^ ?conv\w+ +[0-9.]+ +[0-9.]+ +[0-9.]+ *$", found.stdout, re.MULTILINE)) >= 6, found.stdout
+
+
+def test_what_is_twice_as_slow_by_itself_is_said() -> None:
+    twice = [Compared("a", 100.0, 200.0), Compared("b", 50.0, 100.0)]
+    assert summary("n", twice).endswith("take 2.000 of their time in the network, the median one 2.000; spread 0.000")
+    apart = [Compared("a", 100.0, 200.0), Compared("b", 100.0, 50.0)]
+    assert summary("n", apart).endswith("take 1.250 of their time in the network, the median one 1.250; spread 0.693")
+
+
+@pytest.mark.parametrize("symbol", ["k_05341370ce2c68aa", "k_05341370ce2c68aa_1"])
+def test_a_function_says_its_task(symbol: str) -> None:
+    assert task_of(symbol) == "05341370ce2c68aa"
