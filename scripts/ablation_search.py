@@ -30,7 +30,7 @@ from xml.etree.ElementTree import SubElement, indent, tostring
 
 import numpy as np
 from bench_networks import model_file
-from fetch_models import catalogue
+from fetch_models import shapes_of
 from kept_rows import MODELS, Kept, Row
 
 from modelc import __version__
@@ -212,8 +212,7 @@ def main() -> None:
     kept = Kept.at(given.out / f"{given.name}.json", about)
     labels = {f"{way} {seed}": (way, seed) for seed in range(given.seeds) for way in given.ways}
     with tempfile.TemporaryDirectory(prefix="modelc-ablation-") as folder:
-        shape = catalogue().get(given.name, {}).get("shape")
-        shapes = ({key: tuple(extents) for key, extents in shape.items()},) if shape else ({},)
+        shapes = shapes_of(given.name) or [{}]
         run = Run(model_file(given.name, given.dir, print), "", target, load_config(), shapes)
         network = Network.of(given.name, run, Path(folder) / "network.modelc")
         for label, (way, seed) in labels.items():

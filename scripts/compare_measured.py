@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fetch_models import catalogue
+from bench_ops import count
+from fetch_models import shapes_of
 from kept_rows import LONGER, MODELS
 from rich.table import Table
 from space_tasks import model_file, tasks_of
@@ -83,8 +84,7 @@ def compared(name: str, target: Target, arguments: argparse.Namespace, folder: P
     """The Tasks of one network that read constants, those that take longest first."""
     model, package = model_file(name, arguments.dir, folder), folder / f"{name}.modelc"
     config = load_config().allowing(precision=arguments.precision)
-    shape = catalogue().get(name, {}).get("shape")
-    shapes = [{key: tuple(extents) for key, extents in shape.items()}] if shape else []
+    shapes = shapes_of(name)
     err.print(f"{name}: compiling", markup=False)
     modelc.compile(model, target=target, output=package, shapes=shapes, config=config, database=False)
     candidates = read_choices_file(package / "choices.json").tasks
@@ -118,8 +118,8 @@ def main() -> int:
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--dir", type=Path, default=MODELS, help="where the models are")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=count, default=1)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--target", default="native")
     arguments = parser.parse_args()
     target = load_target(arguments.target)

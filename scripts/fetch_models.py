@@ -25,6 +25,12 @@ def catalogue() -> dict[str, dict]:
     return yaml.safe_load((ROOT / "tests/models.yaml").read_text())
 
 
+def shapes_of(name: str) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes to compile a model with, as its entry says them; none where there is no entry, or it says none."""
+    shape = catalogue().get(name, {}).get("shape")
+    return [{key: tuple(extents) for key, extents in shape.items()}] if shape else []
+
+
 def is_present(path: Path, sha256: str) -> bool:
     return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
 

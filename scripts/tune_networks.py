@@ -27,7 +27,7 @@ from pathlib import Path
 import ansor_ops
 from bench_networks import NAMES
 from bench_ops import PEERS, Say, failure, geometric_mean, peers, positive, print_failures
-from fetch_models import catalogue
+from fetch_models import shapes_of
 from kept_rows import MODELS, Kept, Row
 from rich.table import Table
 from space_tasks import model_file
@@ -49,8 +49,7 @@ def label(name: str, budget: str) -> str:
 def measured(name: str, budget: str, target: Target, arguments: argparse.Namespace, folder: Path, say: Say) -> Row:
     """Tunes and times one network."""
     model = model_file(name, arguments.dir, folder)
-    shape = catalogue().get(name, {}).get("shape")
-    shapes = [{key: tuple(extents) for key, extents in shape.items()}] if shape else []
+    shapes = shapes_of(name)
     config = load_config().allowing(precision=arguments.precision)
     untuned, tuned = folder / "untuned.modelc", folder / "tuned.modelc"
     say("compiling")
