@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from contractions import contractions
-from three_ways import Example, check, random_inputs, task_of
+from three_ways import Example, check, host_target, random_inputs, task_of
 
 from modelc.ir.block import Block
 from modelc.space.analysis.loops import covered
@@ -36,8 +36,8 @@ TASKS = {
 @pytest.mark.parametrize("name", TASKS)
 def test_every_way_computes_the_same(name: str) -> None:
     example = Example(TASKS[name], random_inputs(TASKS[name]), rtol=1e-4, atol=1e-4)
-    for sketch in contractions(TASKS[name], TARGET):
-        check(example, constructed(sketch, TARGET.cores, 1)[0].candidate)
+    for sketch in contractions(TASKS[name], host_target()):
+        check(example, constructed(sketch, sketch.target.cores, 1)[0].candidate)
 
 
 @pytest.mark.parametrize("name", ["few channels", "window", "grouped"])

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from three_ways import host_target, task_of
+from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
@@ -15,14 +15,16 @@ from modelc.search.explorers import EXPLORERS
 from modelc.search.population import Individual, Space
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketch import Points
+from modelc.target import load_target
 
+TARGET = load_target("x86-64-v4")  # nothing runs: what a search finds must not depend on the machine
 CONV = task_of("Conv", {"pads": [1] * 4}, [(1, 16, 14, 14), (32, 16, 3, 3), (32,)], (1, 2), True).canonical()
 OPAQUE = task_of("TopK", {"axis": -1}, [(6, 50), (1,)], steering={1: np.array([5])}, outputs=2).canonical()
 
 
 @cache
 def space_of(task: Task) -> Space:
-    return Space(task, host_target())
+    return Space(task, TARGET)
 
 
 def seconds_of(space: Space, one: Individual) -> float:
@@ -48,7 +50,7 @@ def best_of(explorer: Explorer, rounds: int, count: int) -> float:
 def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
     space = space_of(CONV)
     explorer = EXPLORERS[name](space, seed=1)
-    untuned = chosen(CONV, host_target()).candidate
+    untuned = chosen(CONV, TARGET).candidate
     explorer.skip(untuned)
     seen = {untuned.key}
     count = 0
@@ -61,7 +63,7 @@ def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
         count += len(found)
         explorer.learn(measured(space, found))
         if found:
-            accepted(CONV, min(found, key=lambda one: len(one.candidate.stages)).candidate, host_target())
+            accepted(CONV, min(found, key=lambda one: len(one.candidate.stages)).candidate, TARGET)
     assert count >= 6 and len(seen) == count + 1
 
 

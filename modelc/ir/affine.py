@@ -132,7 +132,9 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int] | None:
 def simplify(e: Expr, ranges: Ranges) -> Expr:
     """An equal, canonical index expression: like terms gathered, divisions and remainders that the ranges decide
     resolved (`(4*a + b) // 4` is `a` when 0 <= b < 4)."""
-    form = linear(e) if isinstance(e, Op) else None
+    if isinstance(e, (Var, Const)):
+        return e
+    form = linear(e)
     if form is not None and form.plain:
         kept = form.within(ranges)
         found = kept.expr()

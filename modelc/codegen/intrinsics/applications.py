@@ -15,10 +15,9 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from tvm import tirx as tx
-
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
+from modelc.codegen.lower.vectors import local_buffer
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables
@@ -163,7 +162,7 @@ class Slots:
 def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
     lanes = intrinsic.accumulator.type.lanes
     count = prod(region.shape) // lanes
-    slots = [tx.decl_buffer((lanes,), region.dtype, f"{region.name}_{k}", scope="local") for k in range(count)]
+    slots = [local_buffer(lanes, region.dtype, f"{region.name}_{k}") for k in range(count)]
     return Slots(region, slots)
 
 

@@ -23,6 +23,7 @@ from modelc.codegen.lower.vectors import (
     sequence,
     widen,
 )
+from modelc.codegen.math.code import tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
@@ -105,7 +106,7 @@ class Expressions:
 
     def bound(self, value: Any) -> Any:
         """`value` under a name, so that using it twice does not compute it twice."""
-        dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
+        dtype = tir_dtype(value)
         if self.bindings is None or isinstance(value, tx.Var) or dtype.startswith("bool"):
             return value
         var = tx.Var("part", dtype)

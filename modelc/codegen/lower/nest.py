@@ -56,7 +56,7 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.lower.vectors import constant, halved, int32, integer, sequence, widen
+from modelc.codegen.lower.vectors import constant, halved, int32, integer, local_buffer, sequence, widen
 from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
@@ -264,11 +264,11 @@ class _Lowering(Expressions):
         used = scope.scratch
         if alloc.scope == "register" and indexed_by_constants(region.name, after):
             width = slot_width(region, after, ALIGN // itemsize)
-            slots = [tx.decl_buffer((width,), dtype, f"{region.name}_{k}", scope="local") for k in range(size // width)]
+            slots = [local_buffer(width, dtype, f"{region.name}_{k}") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
             place = Registers(region, slots, width)
         elif size * itemsize <= STACK_BYTES and not stores_accumulators(region, after, self.intrinsics):
-            buffer = tx.decl_buffer((max(size, 1),), dtype, f"{region.name}_", scope="local")
+            buffer = local_buffer(max(size, 1), dtype, f"{region.name}_")
             stmts = [tx.AllocBuffer(buffer)]
             place = Memory(region, buffer)
         else:

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import tirx as tx
 
+from modelc.codegen.math.code import tir_dtype
 from modelc.ir.expr import DTYPES, NARROW, Const
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
@@ -47,16 +47,12 @@ def integer(dtype: str, value: int) -> Any:
 
 def moved(base: Any, by: int) -> Any:
     """An element offset so many elements further on."""
-    return tx.Add(base, integer(dtype_of_index(base), by)) if by else base
+    return tx.Add(base, integer(tir_dtype(base), by)) if by else base
 
 
 def ramp(base: Any, step: int, lanes: int) -> Any:
     """The element offsets of a vector."""
-    return tx.Ramp(base, integer(dtype_of_index(base), step), lanes)
-
-
-def dtype_of_index(index: Any) -> str:
-    return str(index.dtype if hasattr(index, "dtype") else index.ty.dtype)
+    return tx.Ramp(base, integer(tir_dtype(base), step), lanes)
 
 
 def constant(e: Const) -> Any:
@@ -70,15 +66,19 @@ def constant(e: Const) -> Any:
 
 
 def lanes_of(value: Any) -> int:
-    dtype = value.dtype if hasattr(value, "dtype") else value.ty.dtype
-    return int(dtype.lanes if hasattr(dtype, "lanes") else tvm.runtime.DataType(dtype).lanes)
+    return int(value.ty.dtype.lanes)
+
+
+def local_buffer(elements: int, dtype: str, name: str) -> Any:
+    """A buffer on the stack, which LLVM keeps in registers where indices are constants."""
+    return tx.decl_buffer((int32(elements),), dtype, name, scope="local", layout=None)  # TVM takes 20 us for a layout
 
 
 def held(var: Any, value: Any) -> list[Any]:
     """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
     substitute a bound value into whatever uses it, again and again."""
-    dtype, lanes = str(var.dtype if hasattr(var, "dtype") else var.ty.dtype), lanes_of(var)
-    slot = tx.decl_buffer((lanes,), dtype.split("x")[0] if lanes > 1 else dtype, var.name, scope="local")
+    dtype, lanes = tir_dtype(var), lanes_of(var)
+    slot = local_buffer(lanes, dtype.split("x")[0], var.name)
     at = [tx.Ramp(int32(0), int32(1), lanes) if lanes > 1 else int32(0)]
     return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
 

@@ -8,6 +8,7 @@ analyses: a chain of ten takes seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class Code:
 
     def __init__(self, dtype: str, lanes: int) -> None:
         self.dtype, self.lanes = dtype, lanes
-        self.bits = int("".join(c for c in dtype if c.isdigit()) or 1)
+        self.bits = _bits(dtype)
         self.lets: list[tuple[Expr, Expr]] = []
 
     def type(self, dtype: str | None = None) -> str:
@@ -35,7 +36,7 @@ class Code:
     def let(self, value: Expr) -> Expr:
         """A variable with this value. Constants and variables stand for themselves, and so do comparisons, which are
         cheap to repeat and which TVM's analyses cannot bind."""
-        dtype = str(value.dtype if hasattr(value, "dtype") else value.ty.dtype)
+        dtype = tir_dtype(value)
         if isinstance(value, tx.Var) or constant_value(value) is not None or dtype.startswith("bool"):
             return value
         var = tx.Var("t", dtype)
@@ -83,6 +84,16 @@ class Code:
         for c in coefficients[1:]:
             result = result * x + self.const(c)
         return result
+
+
+def tir_dtype(value: Expr) -> str:
+    """The dtype of a TIR expression, with its lanes: float32x8."""
+    return str(value.ty.dtype)
+
+
+@cache
+def _bits(dtype: str) -> int:
+    return int("".join(c for c in dtype if c.isdigit()) or 1)
 
 
 def _vector(dtype: str, lanes: int) -> str:
