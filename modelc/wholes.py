@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from modelc.package import read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
-from modelc.verify.bench import alternating
+from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn, for_the_model
 from modelc.verify.engine import Engine, EngineError
 
-SECONDS = 3.0  # of runs of each
-BRIEF = 0.6  # where the ratio is only shown while the model is tuned
+
+@dataclass(frozen=True)
+class Effort:
+    """How long each engine is timed, in how many slices by turns, and how many of these in the same processes."""
+
+    seconds: float
+    slices: int
+    fresh: int
+
+
+THOROUGH = Effort(3.0, 20, 1)  # processes of one package differ by more than tuning may gain
+BRIEF = Effort(0.6, 10, 2)  # where the ratio is only shown while the model is tuned
 
 
 @dataclass(frozen=True)
 class Times:
-    """Median milliseconds of one run each, by turns; 0 of what was not timed. `loops_ms` are those of what was found
+    """Milliseconds of one run each, by turns: the untuned package's median, and that times the ratio of each other
+    engine beside it; 0 of what was not timed. `loops_ms` are those of what was found
     for the layouts that there are without tuning, where the tuned package has others. `note` says why ONNX Runtime was
     not timed."""
 
@@ -45,9 +55,9 @@ class Times:
         return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
 
 
-def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, seconds: float | None = None) -> Times:
-    """Times packages of a model (untuned, tuned, loops) and ONNX Runtime on one input of the first variant, for
-    `seconds` (SECONDS) each."""
+def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, effort: Effort | None = None) -> Times:
+    """Times packages of a model (untuned, and tuned and loops where there are such) and ONNX Runtime on one input of
+    the first variant, with THOROUGH effort where no other is given."""
     with TemporaryFolder("tuned") as folder, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, spec in specs.items():
@@ -65,7 +75,8 @@ def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, seconds: 
         except EngineError as error:
             engines.pop("ort", None)
             note = f"nothing was timed beside ONNX Runtime: {error}"
-        each = SECONDS if seconds is None else seconds
-        times = alternating(engines, each, lambda text: run.stages.progress("compare", text))
-    found = {f"{name}_ms": float(np.median(ms)) for name, ms in times.items()}
+        say, effort = partial(run.stages.progress, "compare"), effort or THOROUGH
+        times = alternating(engines, effort.seconds, say, effort.slices, effort.fresh)
+    untuned = median(times["untuned"])
+    found = {f"{name}_ms": untuned * beside(ms, times["untuned"]) for name, ms in times.items()}
     return Times(**found, note=note)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import make_networks
-import numpy as np
 from bench_networks import model_file
 from bench_ops import Row, Say, attempt, count, geometric_mean, pattern, positive, print_failures
 from fetch_models import catalogue
@@ -32,7 +31,7 @@ import modelc
 from modelc.cli.output import out
 from modelc.config import Config, load_config, parse_config
 from modelc.package import read_package
-from modelc.verify.bench import alternating
+from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
@@ -80,8 +79,8 @@ def measure(
             engine.run(feed)
         times = alternating(engines, spent, say)
         steps = {way: len(read_package(path).manifest.variants[0].steps) for way, path in packages.items()}
-    ms = {way: float(np.median(found)) for way, found in times.items()}
-    ratios = {way: ms[way] / ms[first] if way in ms else 1.0 for way in others}
+    ms = {way: median(found) for way, found in times.items()}
+    ratios = {way: beside(times[way], times[first]) if way in times else 1.0 for way in others}
     return {"ms": ms, "ratio": ratios, "steps": steps, "compile_seconds": compiled}
 
 

@@ -30,7 +30,7 @@ from modelc.cli.output import out
 from modelc.config import load_config
 from modelc.package import read_package
 from modelc.target import Peak, Unit, best_unit, load_target
-from modelc.verify.bench import alternating
+from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
@@ -104,9 +104,9 @@ def measure(name: str, unit: Unit, against: Sequence[str], threads: int, seconds
             engine.run(feed)
         alone = stack.enter_context(Peak(unit, threads))
         times = alternating({**engines, "alone": alone}, seconds, say, SLICES)
-    peak = alone.gflops(float(np.median(times.pop("alone"))))
-    us = {way: 1e3 * float(np.median(found)) for way, found in times.items()}
-    ratio = {way: found / us["fused"] for way, found in us.items() if way != "fused"}
+    peak = alone.gflops(median(times.pop("alone")))
+    us = {way: 1e3 * median(found) for way, found in times.items()}
+    ratio = {way: beside(found, times["fused"]) for way, found in times.items() if way != "fused"}
     return {"us": us, "ratio": ratio, "flops": flops, "peak_share": flops / us["fused"] * 1e-3 / peak}
 
 

@@ -28,7 +28,7 @@ import modelc
 from modelc.cli.output import err, out
 from modelc.package import read_package
 from modelc.target import Intrinsic, Peak, Target, Unit, load_target
-from modelc.verify.bench import alternating
+from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine, EngineError
 
@@ -78,10 +78,10 @@ def measure(
                 engines[peer] = engine
         alone = stack.enter_context(Peak(Unit(name, one.products), threads))
         times = alternating({**engines, "alone": alone}, seconds, say)
-    peak = alone.gflops(float(np.median(times.pop("alone"))))
-    us = {way: 1e3 * float(np.median(found)) for way, found in times.items()}
+    peak = alone.gflops(median(times.pop("alone")))
+    us = {way: 1e3 * median(found) for way, found in times.items()}
     gops = 2e-3 * size**3 / us["modelc"]
-    ratio = {way: found / us["modelc"] for way, found in us.items() if way != "modelc"}
+    ratio = {way: beside(found, times["modelc"]) for way, found in times.items() if way != "modelc"}
     return {"us": us, "ratio": ratio, "gops": gops, "peak_gops": peak, "peak_share": gops / peak}
 
 

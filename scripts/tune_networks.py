@@ -79,8 +79,8 @@ def measured(name: str, budget: str, target: Target, arguments: argparse.Namespa
         "budget": budget,
         **{key: row[key] for key in (*kept, "known_records", "notes", "log", "verification")},
         "ms": ms,
-        "gain": ms["untuned"] / ms["modelc"] if found.tuned else 1.0,
-        "ratio": {peer: ms[peer] / ms["modelc"] for peer in against if peer in ms},
+        "gain": timed["ratio"][str(untuned)] if found.tuned else 1.0,
+        "ratio": {peer: timed["ratio"][peer] for peer in against if peer in ms},
     }
 
 

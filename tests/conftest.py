@@ -58,7 +58,7 @@ def copy(package: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few packages are timed, for a moment: what is tested is not who is faster."""
-    monkeypatch.setattr(wholes, "SECONDS", 0.05)
+    monkeypatch.setattr(wholes, "THOROUGH", wholes.Effort(0.05, 2, 2))
     monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 1, 2))
     monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 1, 3))
     monkeypatch.setattr(finals, "FINALISTS", 1)

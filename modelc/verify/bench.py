@@ -23,6 +23,8 @@ SLICES, FRESH = 10, 2  # in all, and in the same processes
 LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
 
+Slices = list[list[float]]  # milliseconds of every run of an engine, by slice
+
 
 class Timed(Protocol):
     """What can be timed by turns with others: an Engine, a Peak."""
@@ -42,9 +44,9 @@ def bench(
 ) -> dict[str, Any]:
     """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
     ort-plain (without optimisations), openvino in float32, openvino-bf16, or the path of another package, PKG.modelc.
-    All run on `inputs`, or on drawn ones. `ratio` is an engine's median time / the package's: above 1, the package
-    is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype that
-    the package computes in, `peak_share` of the time that its arithmetic would take there."""
+    All run on `inputs`, or on drawn ones. `ratio` is an engine's time / the package's, as beside() says it: above 1,
+    the package is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype
+    that the package computes in, `peak_share` of the time that its arithmetic would take there."""
     say = progress or (lambda text: None)
     packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
     others = [name for name in dict.fromkeys(against) if name not in packages]
@@ -73,15 +75,15 @@ def bench(
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks}, seconds, say)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
-    ours = float(np.median(times["modelc"]))
-    gflops = {dtype: one.gflops(float(np.median(times.pop(dtype)))) for dtype, one in peaks.items()}
+    ours = median(times["modelc"])
+    gflops = {dtype: one.gflops(median(times.pop(dtype))) for dtype, one in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
         "notes": list(other_model(read, model)) if model is not None else [],
         "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
-        "ratio": {name: float(np.median(times[name])) / ours for name in times if name != "modelc"},
+        "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
         **shares,
     }
 
@@ -118,14 +120,28 @@ def _least_ms(plan: Plan, gflops: Mapping[str, float]) -> float:
 
 
 def alternating(
-    engines: Mapping[str, Timed], seconds: float, say: Callable[[str], None], slices: int = SLICES
-) -> dict[str, list[float]]:
-    """Milliseconds of the runs of each engine, about `seconds` of them, on the inputs of its last run."""
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in turns(list(engines.values()), seconds / slices, slices, say):
-        for name, engine in engines.items():
-            times[name] += engine.time(seconds / slices)
+    engines: Mapping[str, Timed], seconds: float, say: Callable[[str], None], slices: int = SLICES, fresh: int = FRESH
+) -> dict[str, Slices]:
+    """Times each engine for about `seconds`, on the inputs of its last run; see turns(). Whoever comes first in one
+    slice comes last in the next."""
+    times: dict[str, Slices] = {name: [] for name in engines}
+    order = list(engines.items())
+    for _ in turns(list(engines.values()), seconds / slices, slices, say, fresh):
+        for name, engine in order:
+            times[name].append(engine.time(seconds / slices))
+        order.reverse()
     return times
+
+
+def median(times: Slices) -> float:
+    """Milliseconds of a run."""
+    return float(np.median(np.concatenate(times)))
+
+
+def beside(times: Slices, other: Slices) -> float:
+    """How many times as long as with the `other` engine a run takes: the median of the ratios of slices that were
+    taken one after the other, which a machine that becomes slower or faster changes little."""
+    return float(np.median([np.median(one) / np.median(two) for one, two in zip(times, other, strict=True)]))
 
 
 def turns(
@@ -144,6 +160,7 @@ def turns(
         yield number
 
 
-def _percentiles(times: Sequence[float]) -> dict[str, Any]:
-    p10, median, p90 = (float(x) for x in np.percentile(times, (10, 50, 90)))
-    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "runs": len(times)}
+def _percentiles(times: Slices) -> dict[str, Any]:
+    runs = np.concatenate(times)
+    p10, p90 = (float(x) for x in np.percentile(runs, (10, 90)))
+    return {"median_ms": median(times), "p10_ms": p10, "p90_ms": p90, "runs": len(runs)}
