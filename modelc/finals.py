@@ -43,14 +43,14 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Round:
     """How long packages are timed: slices by turns, so many runs of each package in one; so many slices in the same
-    processes."""
+    processes. Slices are short, for a neighbour may take half of a shared processor for a second."""
 
     slices: int
     runs: int
     fresh: int
 
 
-HEATS, FINAL = Round(8, 4, 2), Round(24, 6, 4)
+HEATS, FINAL = Round(32, 1, 8), Round(144, 1, 24)
 
 
 def entrants(measured: Iterable[tuple[Candidate, Measurement]], untuned: Candidate) -> list[Candidate]:
@@ -135,28 +135,35 @@ def gain_of(times: Mapping[str, Floats], won: Mapping[str, int]) -> float:
     return untuned / sum(float(np.median(one[won.get(key, 0)])) for key, one in times.items()) if untuned else 1.0
 
 
-def finalists(times: Floats) -> list[int]:
-    """The rows of the heats that go on, the fastest first: not 0, the untuned Candidate, nor what is likely slower."""
+def finalists(times: Floats, fresh: int) -> list[int]:
+    """The rows of the heats that go on, the fastest first: not 0, the untuned Candidate, nor what is likely slower.
+    Columns are slices by turns, so many of each in the same processes."""
     if not times[0].all():
         return []
-    middle, error = _beside_the_first(times)
+    middle, error = _beside_the_first(times, fresh)
     fastest = [int(k) for k in np.argsort(middle) if k]
     return [k for k in fastest[:FINALISTS] if middle[k] <= 1 + LIKELY * error[k]]
 
 
-def winner(times: Floats) -> int:
-    """The number of the row that is surely the fastest, 0 where no other is surely faster than that; columns are taken
-    by turns."""
+def winner(times: Floats, fresh: int) -> int:
+    """The number of the row that is surely the fastest, 0 where no other is surely faster than that; columns as for
+    finalists()."""
     if not times[0].all():
         return 0
-    middle, error = _beside_the_first(times)
+    middle, error = _beside_the_first(times, fresh)
     best = int(np.argmin(middle))
     return best if middle[best] < 1 - max(LEAST_GAIN, SURE * error[best]) else 0
 
 
-def _beside_the_first(times: Floats) -> tuple[Floats, Floats]:
-    """(medians of the ratios to the first row, their standard errors), one for each row."""
+def _beside_the_first(times: Floats, fresh: int) -> tuple[Floats, Floats]:
+    """(medians of the ratios to the first row, their standard errors), one for each row. What slices of the same
+    processes have in common is no less uncertain for being timed often: the error is at least that of as many numbers
+    as there are processes."""
     ratios = times / times[0]
     middle = np.median(ratios, axis=1)
     apart = np.median(np.abs(ratios - middle[:, None]), axis=1)
-    return middle, 1.4826 * 1.2533 * apart / math.sqrt(ratios.shape[1])  # of normal errors, as in runner_run.c
+    error = 1.4826 * 1.2533 * apart / math.sqrt(ratios.shape[1])  # of normal errors, as in runner_run.c
+    each = np.array([np.median(ratios[:, k : k + fresh], axis=1) for k in range(0, ratios.shape[1], fresh)])
+    if len(each) > 1:
+        error = np.maximum(error, each.std(axis=0, ddof=1) / math.sqrt(len(each)))
+    return middle, error

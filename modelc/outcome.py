@@ -181,11 +181,11 @@ def _final(
     timed = partial(_timed, network, alternative, untuned, known, threads)
     entered = {key: some[:most] for key, some in contenders.items()}
     heats = timed(HEATS, entered)
-    last = {key: [entered[key][k - 1] for k in finalists(one)] for key, one in heats.items()}
+    last = {key: [entered[key][k - 1] for k in finalists(one, HEATS.fresh)] for key, one in heats.items()}
     times = timed(FINAL, last)
     if not times:
         return _Found(alternative, {}, untuned, recorded)
-    won = {key: k for key, one in times.items() if (k := winner(one))}
+    won = {key: k for key, one in times.items() if (k := winner(one, FINAL.fresh))}
     changed = {key: last[key][k - 1] for key, k in won.items()}
     locked = _locked(network, alternative, changed, {key: known[key, one.key] for key, one in changed.items()})
     which = f" ({alternative.says})" if alternative.says else ""

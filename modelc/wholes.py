@@ -26,8 +26,8 @@ class Effort:
     fresh: int
 
 
-THOROUGH = Effort(3.0, 20, 1)  # processes of one package differ by more than tuning may gain
-BRIEF = Effort(0.6, 10, 2)  # where the ratio is only shown while the model is tuned
+THOROUGH = Effort(4.0, 60, 5)  # processes of one package differ by more than tuning may gain
+BRIEF = Effort(0.6, 10, 5)  # where the ratio is only shown while the model is tuned
 
 
 @dataclass(frozen=True)

@@ -70,4 +70,4 @@ def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None
     """Whatever is not the untuned Candidate is taken, so that there is something to build and to compare."""
     monkeypatch.setattr(finals, "LEVEL", 1e9)
     monkeypatch.setattr(finals, "LIKELY", 1e9)
-    monkeypatch.setattr(outcome, "winner", lambda times: min(1, len(times) - 1))
+    monkeypatch.setattr(outcome, "winner", lambda times, fresh: min(1, len(times) - 1))

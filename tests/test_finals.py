@@ -42,7 +42,7 @@ def times(ratios: Sequence[float], noise: float, drift: float = 0.0) -> np.ndarr
     ],
 )
 def test_the_winner_is_surely_the_fastest(ratios: list[float], noise: float, drift: float, wanted: int) -> None:
-    assert finals.winner(times(ratios, noise, drift)) == wanted
+    assert finals.winner(times(ratios, noise, drift), 4) == wanted
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_winner_is_surely_the_fastest(ratios: list[float], noise: float, dri
     ],
 )
 def test_who_goes_on_to_the_final(ratios: list[float], noise: float, wanted: list[int]) -> None:
-    assert finals.finalists(times(ratios, noise)) == wanted
+    assert finals.finalists(times(ratios, noise), 4) == wanted
 
 
 def test_what_did_not_win_counts_as_it_was() -> None:
@@ -85,11 +85,11 @@ def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.Monk
     heats: list[np.ndarray] = []
     seen: list[np.ndarray] = []
 
-    def both(found: np.ndarray) -> list[int]:
+    def both(found: np.ndarray, fresh: int) -> list[int]:
         heats.append(found)
         return [2, 1] if len(found) > 2 else []
 
-    def second(found: np.ndarray) -> int:
+    def second(found: np.ndarray, fresh: int) -> int:
         seen.append(found)
         return 2 if len(found) > 2 else 0
 

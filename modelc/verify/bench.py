@@ -19,7 +19,7 @@ from modelc.verify.check import for_the_model, given_or_drawn, other_model, vari
 from modelc.verify.engine import NAMES, Engine
 
 SUFFIX = ".modelc"  # of what is a package among engines
-SLICES, FRESH = 10, 2  # in all, and in the same processes
+SLICES, FRESH = 40, 8  # in all, and in the same processes: a neighbour may be busy for a second
 LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
 
