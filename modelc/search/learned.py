@@ -31,7 +31,6 @@ from modelc.search.features import NAMES, features
 from modelc.search.population import Individual, Space
 from modelc.search.ranking import Floats, Ints, pairs_of
 from modelc.space.nest.build import nest_of
-from modelc.space.rules.derivation import derive
 from modelc.space.sketch import TERMS
 
 MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
@@ -84,7 +83,7 @@ def _described(space: Space, individuals: Sequence[Individual]) -> list[Example 
     found: list[Example | None] = []
     for one, seconds, own in zip(individuals, estimated, terms, strict=True):
         try:
-            nest = nest_of(derive(space.task, one.candidate.stages), one.candidate, target.caches[0].line)
+            nest = nest_of(space.derived(one), one.candidate, target.caches[0].line)
         except InvalidIR:
             found.append(None)
             continue

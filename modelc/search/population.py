@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
+from modelc.ir.candidate import Candidate, Stage
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, KEPT
 from modelc.space.construct import constructed
 from modelc.space.cost.seconds import task_seconds
-from modelc.space.rules.derivation import proposals
+from modelc.space.rules.derivation import derive, proposals
 from modelc.space.sketch import TERMS, Bools, Floats, Points, Sketch
 from modelc.space.sketches.listing import sketches
 from modelc.target import Target
@@ -43,6 +43,7 @@ class Space:
         self.sketches = tuple(s for group in groups for s in group)
         self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
+        self._derived: dict[tuple[Stage, ...], Task] = {}
         self.described: dict[bytes, Any] = {}  # by the row: what a learned cost knows of a schedule (learned.py)
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
@@ -121,6 +122,13 @@ class Space:
         """The schedule that a legal row describes."""
         sketch, point = self.sketches[row[0]], self.points(row[0], row[None, :])[0]
         return Individual(sketch, point, sketch.candidate(point))
+
+    def derived(self, one: Individual) -> Task:
+        """The Task after the stages of an individual's Candidate. Sketches have few of these, so they are kept."""
+        stages = one.candidate.stages
+        if stages not in self._derived:
+            self._derived[stages] = derive(self.task, stages)
+        return self._derived[stages]
 
     def row(self, one: Individual) -> Points:
         """The row of an individual of this space."""

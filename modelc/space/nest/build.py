@@ -352,8 +352,8 @@ class _Builder:
                 simplify(op("sub", self.physical(i, storage, ranges), b), ranges)
                 for i, b in zip(e.indices, place.base, strict=True)
             ]
-            indices = place.layout.apply(logical, place.shape)
-            return Load(place.region.name, tuple(simplify(i, ranges) for i in indices))
+            indices, simple = place.layout.apply(logical, place.shape), set(map(id, logical))
+            return Load(place.region.name, tuple([i if id(i) in simple else simplify(i, ranges) for i in indices]))
         if isinstance(e, Op) and linear(e) is None:  # else it has no Loads
             args = tuple([self.physical(a, storage, ranges) for a in e.args])
             return Op(e.name, args, e.dtype)
