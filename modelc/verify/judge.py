@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError, VerificationError
 from modelc.frontend.surgery import choices_of, dequantizes, quantizes
+from modelc.frontend.unsigned import multiplies_bytes
 from modelc.verify.choices import followed
 from modelc.verify.compare import (
     BF16,
@@ -67,10 +68,11 @@ class Judge:
 
     def __post_init__(self) -> None:
         self.quantized = quantizes(self.model)
-        self.plain = self.quantized or dequantizes(self.model)
+        self.plain = self.quantized or dequantizes(self.model) or multiplies_bytes(self.model)
 
     def reference(self, stack: ExitStack) -> Engine:
-        """What to compare with: ONNX Runtime; where numbers are quantized without its fusions, which change them."""
+        """What to compare with: ONNX Runtime; where numbers are quantized without its fusions, which change them, and
+        with products of bytes that are exact on every CPU."""
         return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model))
 
     def compare(self, ours: Arrays, reference: Arrays, feed: Arrays) -> list[OutputReport]:

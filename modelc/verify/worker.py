@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from modelc import runtime
 from modelc.runtime import ModelError, aligned, as_bits
+from modelc.scratch import TemporaryFolder
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
@@ -68,6 +70,8 @@ def open_modelc(path: str, threads: int) -> Opened:
 def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> Opened:
     import onnxruntime as ort
 
+    from modelc.frontend.unsigned import with_unsigned_weights
+
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     level = ort.GraphOptimizationLevel
@@ -76,7 +80,9 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
     options.log_severity_level = 3
     if denormals_as_zero:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with TemporaryFolder("ort") as folder:
+        model = path if optimised else with_unsigned_weights(path, Path(folder) / "model.onnx")
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     known = {value.name for value in session.get_inputs()}
 
