@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_search import measured, seconds_of, space_of
-from three_ways import host_target, task_of
+from test_search import TARGET, measured, seconds_of, space_of
+from three_ways import task_of
 
 from modelc.database import Conditions, Database
 from modelc.ir.block import Task
@@ -136,7 +136,7 @@ def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> 
             space = space_of(task)
             for k, (one, measurement) in enumerate(measured(space, explored(space, 24))):
                 database.add(task, record_of(task, conditions(task), one.candidate, one, measurement, k == 0))
-        subject = Subject(PRODUCT.hash, PRODUCT, chosen(PRODUCT, host_target()).candidate, Evolve(space_of(PRODUCT)))
+        subject = Subject(PRODUCT.hash, PRODUCT, chosen(PRODUCT, TARGET).candidate, Evolve(space_of(PRODUCT)))
         found = memory.elsewhere([subject], space_of)
     assert {one.task for one in found} == {task.hash for task in others}
     assert 60 < len(found) <= 72 and all(one.seconds > 0 and one.estimated > 0 for one in found)
@@ -149,7 +149,7 @@ def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> 
 
 
 def conditions(task: Task, cold: int = 0) -> Conditions:
-    return Conditions.of(task, host_target(), "v1", 1, 0, Policy())
+    return Conditions.of(task, TARGET, "v1", 1, 0, Policy())
 
 
 @needs_xgboost
@@ -168,7 +168,7 @@ def test_the_script_ranks_the_records_of_a_database(
                     database.add(task, record_of(task, conditions(task), one.candidate, one, timed, k == 0))
     rows = tmp_path / "rows.json"
     options = {"database": tmp_path / "first", "again": tmp_path / "second", "json": rows, "version": "v1"}
-    options |= {"target": host_target().name, "folds": 3}
+    options |= {"target": TARGET.name, "folds": 3}
     monkeypatch.setattr("sys.argv", ["learned_cost", *(x for n, v in options.items() for x in (f"--{n}", str(v)))])
     learned_cost.main()
     text, found = capsys.readouterr().out, json.loads(rows.read_text())
