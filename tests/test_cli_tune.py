@@ -283,7 +283,8 @@ def test_what_brings_nothing_for_the_whole_is_not_taken(
         with Database(tmp_path / "d", write=False) as opened:
             (one,) = opened.wholes()
         assert one.taken == {key: other.key}
-        assert one.tuned_seconds == found["tuned_ms"] / 1e3 and one.untuned_seconds == found["untuned_ms"] / 1e3
+        times = 1e3 * one.tuned_seconds, 1e3 * one.untuned_seconds
+        assert times == pytest.approx((found["tuned_ms"], found["untuned_ms"]))
         for name in ("t.modelc", "c.modelc"):
             shutil.rmtree(tmp_path / name)
 

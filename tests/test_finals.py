@@ -26,8 +26,8 @@ RNG = np.random.default_rng(3)
 
 def times(ratios: Sequence[float], noise: float, drift: float = 0.0) -> np.ndarray:
     """Of Candidates so much slower than the first, in 12 turns of a machine that becomes slower."""
-    turns = 1 + drift * np.linspace(0, 1, 12)
-    return np.array(ratios)[:, None] * turns * (1 + noise * RNG.standard_normal((len(ratios), 12)))
+    turns, rng = 1 + drift * np.linspace(0, 1, 12), np.random.default_rng(3)
+    return np.array(ratios)[:, None] * turns * (1 + noise * rng.standard_normal((len(ratios), 12)))
 
 
 @pytest.mark.parametrize(
