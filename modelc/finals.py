@@ -42,15 +42,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Round:
-    """How long packages are timed: slices by turns, so many runs of each package in one; so many slices in the same
-    processes. Slices are short, for a neighbour may take half of a shared processor for a second."""
+    """How long packages are timed: in so many slices by turns, and how many of these in the same processes. A slice is
+    one run, or some, where a run is short: a neighbour may take half of a shared processor for a second."""
 
     slices: int
-    runs: int
     fresh: int
 
 
-HEATS, FINAL = Round(32, 1, 8), Round(144, 1, 24)
+HEATS, FINAL = Round(32, 8), Round(144, 24)
 
 
 def entrants(measured: Iterable[tuple[Candidate, Measurement]], untuned: Candidate) -> list[Candidate]:
@@ -95,7 +94,7 @@ def step_times(
             for engine in engines:
                 engine.run(feed)
             once = 1e-3 * min(engines[0].time(LEAST_SECONDS))
-            seconds[variant] = min(max(stage.runs * once, LEAST_SECONDS), MOST_SECONDS)
+            seconds[variant] = min(max(once, LEAST_SECONDS), MOST_SECONDS)
         for _ in turns(engines, sum(seconds.values()), stage.slices, say, stage.fresh):
             for row, engine, spec in zip(rows, engines, specs, strict=True):
                 row.append(_by_task(engine, spec, task_of, feeds, seconds))
@@ -122,7 +121,7 @@ def _by_task(
     """Milliseconds that the steps of each Task take in a run, all variants together."""
     found: dict[str, float] = defaultdict(float)
     for variant, feed in feeds.items():
-        if len(feeds) > 1:  # else it has run on it
+        if len(feeds) > 1:  # else its last run was on this one
             engine.run(feed)
         for step, ms in zip(spec.variants[variant].steps, engine.steps(seconds[variant], variant), strict=True):
             found[task_of[step.symbol]] += ms

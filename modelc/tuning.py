@@ -37,7 +37,7 @@ from modelc.space.sketch import Floats
 from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
 from modelc.verify import Report
-from modelc.wholes import BRIEF, Times, compared
+from modelc.wholes import Times, compared
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def _tuned(
 def _beside_ort(network: Network, threads: int) -> float:
     """ONNX Runtime's time over the untuned package's; 0 where it does not run the model."""
     with blaming(f"model {network.run.model}"):
-        times = compared(network.run, {"untuned": network.spec}, threads, BRIEF)
+        times = compared(network.run, {"untuned": network.spec}, threads, brief=True)
     return times.ort_ms / times.untuned_ms
 
 

@@ -33,9 +33,8 @@ BRIEF = Effort(0.6, 10, 5)  # where the ratio is only shown while the model is t
 @dataclass(frozen=True)
 class Times:
     """Milliseconds of one run each, by turns: the untuned package's median, and that times the ratio of each other
-    engine beside it; 0 of what was not timed. `loops_ms` are those of what was found
-    for the layouts that there are without tuning, where the tuned package has others. `note` says why ONNX Runtime was
-    not timed."""
+    engine to it; 0 of what was not timed. `loops_ms` are those of what was found for the layouts that there are without
+    tuning, where the tuned package has others. `note` says why ONNX Runtime was not timed."""
 
     untuned_ms: float = 0.0
     tuned_ms: float = 0.0
@@ -55,9 +54,9 @@ class Times:
         return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
 
 
-def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, effort: Effort | None = None) -> Times:
+def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, brief: bool = False) -> Times:
     """Times packages of a model (untuned, and tuned and loops where there are such) and ONNX Runtime on one input of
-    the first variant, with THOROUGH effort where no other is given."""
+    the first variant."""
     with TemporaryFolder("tuned") as folder, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, spec in specs.items():
@@ -75,7 +74,7 @@ def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, effort: E
         except EngineError as error:
             engines.pop("ort", None)
             note = f"nothing was timed beside ONNX Runtime: {error}"
-        say, effort = partial(run.stages.progress, "compare"), effort or THOROUGH
+        say, effort = partial(run.stages.progress, "compare"), BRIEF if brief else THOROUGH
         times = alternating(engines, effort.seconds, say, effort.slices, effort.fresh)
     untuned = median(times["untuned"])
     found = {f"{name}_ms": untuned * beside(ms, times["untuned"]) for name, ms in times.items()}

@@ -34,7 +34,6 @@ from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
-SLICES = 20
 MASKS = ("none", "added", "causal")
 
 
@@ -103,7 +102,7 @@ def measure(name: str, unit: Unit, against: Sequence[str], threads: int, seconds
         for engine in engines.values():
             engine.run(feed)
         alone = stack.enter_context(Peak(unit, threads))
-        times = alternating({**engines, "alone": alone}, seconds, say, SLICES)
+        times = alternating({**engines, "alone": alone}, seconds, say)
     peak = alone.gflops(median(times.pop("alone")))
     us = {way: 1e3 * median(found) for way, found in times.items()}
     ratio = {way: beside(found, times["fused"]) for way, found in times.items() if way != "fused"}

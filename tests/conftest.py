@@ -59,8 +59,8 @@ def copy(package: Path, tmp_path: Path) -> Path:
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few packages are timed, for a moment: what is tested is not who is faster."""
     monkeypatch.setattr(wholes, "THOROUGH", wholes.Effort(0.05, 2, 2))
-    monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 1, 2))
-    monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 1, 3))
+    monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 2))
+    monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 3))
     monkeypatch.setattr(finals, "FINALISTS", 1)
     monkeypatch.setattr(finals, "ENTRANTS", 2)
 

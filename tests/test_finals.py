@@ -60,6 +60,16 @@ def test_who_goes_on_to_the_final(ratios: list[float], noise: float, wanted: lis
     assert finals.finalists(times(ratios, noise), 4) == wanted
 
 
+def test_what_processes_have_in_common_is_no_gain() -> None:
+    """Ratios that 6 processes came to are 6 numbers, however many slices each was timed in; of 144 processes they are
+    enough to be sure."""
+    lucky = np.array([0.8, 0.97, 0.8, 0.97, 1.1, 0.97])
+    noise = 1 + 0.002 * RNG.standard_normal((2, 144))
+    together = np.array([np.ones(144), np.repeat(lucky, 24)]) * noise
+    assert finals.winner(together, 24) == 0
+    assert finals.winner(np.array([np.ones(144), np.tile(lucky, 24)]) * noise, 1) == 1
+
+
 def test_what_did_not_win_counts_as_it_was() -> None:
     found = {"a": np.array([[4.0] * 3, [2.0] * 3]), "b": np.array([[6.0] * 3, [3.0] * 3]), "c": np.array([[2.0] * 3])}
     assert finals.gain_of(found, {"a": 1}) == pytest.approx(1.2)

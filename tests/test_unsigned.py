@@ -16,7 +16,7 @@ from modelc.frontend.unsigned import PRODUCTS, multiplies_bytes, with_unsigned_w
 
 RNG = np.random.default_rng(0)
 K, N = 96, 24
-X, IMAGE = RNG.integers(0, 256, (8, K)).astype(np.uint8), RNG.integers(0, 256, (1, 16, 9, 9)).astype(np.uint8)
+X = RNG.integers(0, 256, (8, K)).astype(np.uint8)
 WEIGHTS = RNG.integers(-127, 128, (K, N)).astype(np.int8)
 CONSTANTS = {
     "w": WEIGHTS,
@@ -29,6 +29,8 @@ CONSTANTS = {
     "ys": np.float32(6.0),
     "cs": (RNG.random(8) / 50 + 0.01).astype(np.float32),
     "cz": np.zeros(8, np.int8),
+    "wq": RNG.integers(-127, 128, (K, 3 * K)).astype(np.int8),
+    "bq": np.zeros(3 * K, np.float32),
 }
 NODES = {
     "QLinearMatMul": "x xs xz w ws wz ys xz",
@@ -38,22 +40,25 @@ NODES = {
     "QGemm": "x xs xz w ws wz  ys xz",
     "MatMulIntegerToFloat": "x w xs ws xz wz",
     "DynamicQuantizeMatMul": "f w ws",
+    "QAttention": "a wq bq xs ws  xz wz",
 }
+ATTRIBUTES = {"QAttention": {"num_heads": 4}}
 KINDS = {"ConvInteger": TensorProto.INT32, "MatMulInteger": TensorProto.INT32}
-KINDS |= dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), TensorProto.FLOAT)
-MICROSOFT = ("QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul")
+KINDS |= dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention"), TensorProto.FLOAT)
+MICROSOFT = ("QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention")
 
 
 def model(folder: Path, name: str) -> Path:
     read = NODES[name].split(" ")
-    node = helper.make_node(name, read, ["y"], domain="com.microsoft" * (name in MICROSOFT))
+    node = helper.make_node(name, read, ["y"], domain="com.microsoft" * (name in MICROSOFT), **ATTRIBUTES.get(name, {}))
     given = {
         "x": ([8, K], TensorProto.UINT8),
         "c": ([1, 16, 9, 9], TensorProto.UINT8),
         "f": ([8, K], TensorProto.FLOAT),
+        "a": ([1, 8, K], TensorProto.UINT8),
     }
     inputs = [helper.make_tensor_value_info(x, kind, shape) for x, (shape, kind) in given.items() if x in read]
-    shape = [1, 8, 7, 7] if "Conv" in name else [8, N]
+    shape = {"QLinearConv": [1, 8, 7, 7], "ConvInteger": [1, 8, 7, 7], "QAttention": [1, 8, K]}.get(name, [8, N])
     output = helper.make_tensor_value_info("y", KINDS.get(name, TensorProto.UINT8), shape)
     constants = [numpy_helper.from_array(np.asarray(a), n) for n, a in CONSTANTS.items() if n in read]
     graph = helper.make_graph([node], "g", inputs, [output], constants)
@@ -77,10 +82,8 @@ def test_what_is_compared_with_is_exact(tmp_path: Path, name: str, zero: int) ->
     assert path.name == "unsigned.onnx"
     (found,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": X})
     sums = (X.astype(np.int64) - 128) @ (WEIGHTS.astype(np.int64) - zero)
-    wanted = (
-        sums if zero else np.clip(np.rint(sums * (np.float32(0.02) * np.float32(0.03) / np.float32(6))) + 128, 0, 255)
-    )
-    assert np.array_equal(found, wanted)
+    scale = CONSTANTS["xs"] * CONSTANTS["ws"] / CONSTANTS["ys"]
+    assert np.array_equal(found, sums if zero else np.clip(np.rint(sums * scale) + 128, 0, 255))
     assert with_unsigned_weights(path, tmp_path / "again.onnx") == path, "nothing is left to state"
 
 

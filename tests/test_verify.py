@@ -468,7 +468,7 @@ def test_bench_compares_engines() -> None:
 
 
 def test_a_machine_that_becomes_slower_changes_no_ratio() -> None:
-    clock = itertools.count(1)
+    clock, order = itertools.count(1), list[str]()
 
     class Slowing:
         def __init__(self, name: str, ms: float) -> None:
@@ -478,7 +478,6 @@ def test_a_machine_that_becomes_slower_changes_no_ratio() -> None:
             order.append(self.name)
             return [self.ms * 1.01 ** next(clock)] * 3
 
-    order: list[str] = []
     times = alternating({"a": Slowing("a", 2.0), "b": Slowing("b", 1.0)}, 1.0, lambda text: None, 6, 6)
     assert beside(times["a"], times["b"]) == pytest.approx(2, rel=1e-3)
     assert [len(slices) for slices in times.values()] == [6, 6] and median(times["a"]) > 2

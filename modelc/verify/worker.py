@@ -70,8 +70,6 @@ def open_modelc(path: str, threads: int) -> Opened:
 def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> Opened:
     import onnxruntime as ort
 
-    from modelc.frontend.unsigned import with_unsigned_weights
-
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     level = ort.GraphOptimizationLevel
@@ -80,9 +78,7 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
     options.log_severity_level = 3
     if denormals_as_zero:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    with TemporaryFolder("ort") as folder:
-        model = path if optimised else with_unsigned_weights(path, Path(folder) / "model.onnx")
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     known = {value.name for value in session.get_inputs()}
 
@@ -93,6 +89,15 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
     return Opened(f"onnxruntime {ort.__version__}{how}", run)
+
+
+def open_plain_ort(path: str, threads: int) -> Opened:
+    """Without optimisations, and with products of bytes that are exact on every CPU."""
+    from modelc.frontend.unsigned import with_unsigned_weights
+
+    with TemporaryFolder("ort") as folder:
+        model = with_unsigned_weights(path, Path(folder) / "model.onnx")
+        return open_ort(str(model), threads, optimised=False)
 
 
 def open_openvino(path: str, threads: int, precision: str = "f32") -> Opened:
@@ -118,7 +123,7 @@ ENGINES: dict[str, Callable[[str, int], Opened]] = {
     "modelc": open_modelc,
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
-    "ort-plain": lambda path, threads: open_ort(path, threads, optimised=False),
+    "ort-plain": open_plain_ort,
     "openvino": open_openvino,
     "openvino-bf16": lambda path, threads: open_openvino(path, threads, "bf16"),
 }
