@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelc.ir.expr import Const, Expr, Op, Var, rewrite
+from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite
 
 Ranges = Mapping[str, int]  # iterator -> extent: it runs over [0, extent)
 
@@ -141,6 +141,11 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
         if isinstance(found, Op):
             object.__setattr__(found, "_linear", kept)
         return found
+    if isinstance(e, Op) and e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
+        inner = linear(e.args[0])
+        if inner is not None and inner.plain:
+            found = op(e.name, inner.within(ranges).expr(), e.args[1])
+            return _simplified(found, ranges) or found
     return rewrite(e, lambda x: _simplified(x, ranges))
 
 

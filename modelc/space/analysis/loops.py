@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ class Loop(NamedTuple):
         return f"{self.iterator}{self.level}"
 
 
+@lru_cache(maxsize=4096)
 def loop_of(name: str) -> Loop:
     """The loop that a Candidate names: "o1" is level 1 of iterator o."""
     return Loop(name[:-1], int(name[-1]))
