@@ -129,6 +129,20 @@ def test_features_are_finite_and_equal_for_equal_schedules(name: str) -> None:
     assert len(found) > 1
 
 
+def test_prefetches_change_no_feature() -> None:
+    """Which is why schedules that differ in nothing else are described by one Nest."""
+    task: Task = task_of("MatMul", {}, [(64, 1024), (1024, 1024)], consts=(1,)).canonical()
+    space, checked = Space(task, host_target()), 0
+    for one in individuals(space, 16):
+        nest, bare = (nest_of(space.derived(one), c, LINE) for c in (one.candidate, one.candidate.without_prefetch()))
+        if nest != bare:
+            checked += 1
+            (own,) = described(space, [one])
+            numbers = features(nest, frozenset(task.constants), space.target.caches[0].line)
+            assert own is not None and numbers is not None and (own.numbers[: len(NAMES)] == numbers).all()
+    assert checked > 3
+
+
 def test_footprints_that_are_kept_are_those_of_the_access() -> None:
     space, found = space_of("conv"), 0
     for one in individuals(space, 4):

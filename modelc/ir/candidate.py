@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class Candidate:
         canonical JSON's sha256."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def without_prefetch(self) -> Candidate:
+        """The same loops, and nothing is prefetched."""
+        return replace(self, blocks={name: replace(b, prefetch={}) for name, b in self.blocks.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, valid against candidate.schema.json."""

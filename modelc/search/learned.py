@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from modelc.errors import InvalidIR
+from modelc.ir.candidate import Candidate
 from modelc.search.features import NAMES, features
 from modelc.search.population import Individual, Space
 from modelc.search.ranking import Floats, Ints, pairs_of
@@ -42,10 +43,10 @@ MOST_SCORE = 2.0  # of an estimate
 LEAST = 64  # examples, below which nothing is learned
 GROWN = 1.5  # times the examples of last time, before it is learned again
 MOST = 2000  # examples that are learned from: the latest
-REMEMBERED = 4096  # schedules whose features are, some 3 kB each
 JUDGED = 600  # of them that it is judged by
 FOLDS = 3  # parts of these: each is ranked by a model of the others
 PAIRS = 200  # of examples of one Task, below which nothing can be compared
+REMEMBERED = 1024  # schedules of a Task whose features are kept, some 3 kB each
 BETTER = 0.01  # of the pairs, that more have to be ranked right: chance does less than that
 
 
@@ -68,6 +69,9 @@ COLUMNS = (*NAMES, *TERMS)
 def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
     """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing. The Space keeps
     what is found: evolution comes back to the same points, and those that are measured have been scored before."""
+    if len(space.described) > REMEMBERED:
+        space.described.clear()
+        space.touched.clear()
     keys = [space.row(one).tobytes() for one in individuals]
     new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in space.described}
     space.described.update(zip(new, _described(space, list(new.values())), strict=True))
@@ -79,18 +83,25 @@ def _described(space: Space, individuals: Sequence[Individual]) -> list[Example 
         return []
     rows = np.stack([space.row(one) for one in individuals])
     estimated, terms = space.estimate(rows), space.terms(rows)
-    target, constants = space.target, frozenset(space.task.constants)
     found: list[Example | None] = []
     for one, seconds, own in zip(individuals, estimated, terms, strict=True):
-        try:
-            nest = nest_of(space.derived(one), one.candidate, target.caches[0].line)
-        except InvalidIR:
-            found.append(None)
-            continue
-        numbers = features(nest, constants, target.caches[0].line)
+        candidate = one.candidate.without_prefetch()
+        if candidate not in space.touched:
+            space.touched[candidate] = _features(space, one, candidate)
+        numbers = space.touched[candidate]
         known = None if numbers is None else np.concatenate([numbers, own])
         found.append(None if known is None else Example(space.task.hash, known, knobs_of(one), float(seconds)))
     return found
+
+
+def _features(space: Space, one: Individual, candidate: Candidate) -> Floats | None:
+    """Of the Nest of an individual by its Candidate without prefetches, of which no feature says anything."""
+    line = space.target.caches[0].line
+    try:
+        nest = nest_of(space.derived(one), candidate, line)
+    except InvalidIR:
+        return None
+    return features(nest, frozenset(space.task.constants), line)
 
 
 def knobs_of(one: Individual) -> dict[str, float]:
@@ -224,7 +235,6 @@ class LearnedCost:
     fitted: Fitted | None = None  # None: the analytic cost is used
     says: str = "the analytic cost is used: little is measured"
     _waiting: list[tuple[Space, Individual, float]] = field(default_factory=list)  # measured since, not described yet
-    _known: dict[tuple[str, str], Example | None] = field(default_factory=dict)  # by Task and Candidate
     _learned: int = 0  # examples when it last was
 
     def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
@@ -240,7 +250,7 @@ class LearnedCost:
         waiting, self._waiting = self._waiting, []
         for space, group in groupby(waiting, key=lambda one: one[0]):
             some = list(group)
-            pairs = zip(self.described(space, [one for _, one, _ in some]), (s for *_, s in some), strict=True)
+            pairs = zip(described(space, [one for _, one, _ in some]), (s for *_, s in some), strict=True)
             self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
 
     def begin(self, examples: Sequence[Example]) -> None:
@@ -266,20 +276,11 @@ class LearnedCost:
         """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
         if self.fitted is None or not individuals:
             return None
-        found = self.described(space, individuals)
+        found = described(space, individuals)
         result = np.full(len(individuals), -np.inf)
         good = [one for one in found if one is not None]
         result[[one is not None for one in found]] = self.fitted.scores(good)
         return result
-
-    def described(self, space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
-        """The same as of the module, remembered."""
-        keys = [(space.task.hash, one.candidate.key) for one in individuals]
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in self._known}
-        self._known.update(zip(new, described(space, list(new.values())), strict=True))
-        return [self._known[key] for key in keys]
 
 
 def available() -> bool:

@@ -45,6 +45,7 @@ class Space:
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
         self._derived: dict[tuple[Stage, ...], Task] = {}
         self.described: dict[bytes, Any] = {}  # by the row: what a learned cost knows of a schedule (learned.py)
+        self.touched: dict[Candidate, Floats | None] = {}  # by Candidates without prefetches: features of their Nests
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
         for number, sketch in enumerate(self.sketches):
