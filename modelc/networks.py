@@ -109,7 +109,8 @@ class Subjects:
     def space(self, key: str, task: Task) -> Space:
         if key not in self.spaces:
             run = self.networks[0].run
-            self.spaces[key] = Space(task, run.target, run.config.policy, self.threads)
+            listed = run.schedules.families(task)
+            self.spaces[key] = Space(task, run.target, run.config.policy, self.threads, listed)
         return self.spaces[key]
 
     def subject(self, key: str, place: str, one: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:

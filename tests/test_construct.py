@@ -90,6 +90,9 @@ def test_registers_and_memory_are_respected(name: str, kilobytes: int) -> None:
         tiles = graph.tiles(states.at)
         assert (measures(graph, tiles, REGISTERS)[1] <= TARGET.vector.registers).all()
         assert (measures(graph, tiles, CACHE)[1] <= kilobytes << 10).all()
+        for level in (CACHE, REGISTERS):  # what is known of all chunks and panels is what is known of each
+            pairs = zip(graph.measured(states.at, level), measures(graph, tiles, level), strict=True)
+            assert all((known == own).all() for known, own in pairs)
         seen += 1
     assert 0 < seen <= STEPS
     kept = walks(m, 0)

@@ -27,7 +27,7 @@ ANCESTORS = 16  # of the best measured, from which each search begins
 CROSSED, NEAR, ANYWHERE = 0.35, 0.40, 0.20  # parts of a generation by operation; the rest changes its Sketch
 CHANCE = 0.1  # of a batch that is random
 DRAWN = 8  # rows that are drawn for each random one that is wanted
-SCORED = 24  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
+SCORED = 20  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
 GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
 
 

@@ -6,6 +6,7 @@ crossover and selection work on all Sketches at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,9 @@ from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, KEPT
 from modelc.space.construct import constructed
 from modelc.space.cost.seconds import task_seconds
-from modelc.space.rules.derivation import derive, proposals
+from modelc.space.rules.derivation import derive
 from modelc.space.sketch import TERMS, Bools, Floats, Points, Sketch
-from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.listing import families
 from modelc.target import Target
 
 
@@ -33,13 +34,19 @@ class Individual:
 
 
 class Space:
-    """Every Sketch of `task` on `target`, of the Tasks that users' rules propose in its place too; estimates are for
-    `cores`."""
+    """Every Sketch of `task` on `target`, of the Tasks that users' rules propose in its place too (`listed` where they
+    are known, with what construction has found of them); estimates are for `cores`."""
 
-    def __init__(self, task: Task, target: Target, policy: Policy = DEFAULT, cores: int = 1) -> None:
+    def __init__(
+        self,
+        task: Task,
+        target: Target,
+        policy: Policy = DEFAULT,
+        cores: int = 1,
+        listed: Sequence[Sequence[Sketch]] | None = None,
+    ) -> None:
         self.task, self.target, self.cores = task, target, cores
-        groups = [sketches(task, target, policy)]
-        groups += [sketches(derived, target, policy, (stage,)) for stage, derived in proposals(task, target)]
+        groups = families(task, target, policy) if listed is None else listed
         self.sketches = tuple(s for group in groups for s in group)
         self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
@@ -137,7 +144,7 @@ class Space:
         return np.asarray(self.rows(number, one.point[None, :])[0])
 
 
-def _scale(group: list[Sketch], cores: int) -> float:
+def _scale(group: Sequence[Sketch], cores: int) -> float:
     """What the estimates of Sketches of one Task are multiplied by where they are compared with those of another Task:
     its best start by the formula that is the same for all."""
     estimates = [float(s.estimate(s.start()[None, :], cores)[0]) for s in group]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate, Stage
+from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
@@ -17,8 +17,8 @@ from modelc.space.check import check_knobs, check_scratch, check_unrolled, deriv
 from modelc.space.construct import Constructed, constructed
 from modelc.space.cost.seconds import task_seconds
 from modelc.space.nest.build import nest_of
-from modelc.space.rules.derivation import proposals
-from modelc.space.sketches.listing import sketches
+from modelc.space.sketch import Sketch
+from modelc.space.sketches.listing import families
 from modelc.space.sketches.phases import separate
 from modelc.target import Target
 
@@ -54,13 +54,13 @@ def accepted(task: Task, candidate: Candidate, target: Target, verify: bool = Tr
 
 def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
-    return _first_accepted(task, target, ranked(task, target, policy))
+    return _first_accepted(task, target, ranked(families(task, target, policy), target))
 
 
 def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator[Candidate]:
     """Candidates for `task` on all cores of `target`, the one of least estimated time first; at the end the one that
     every Task has: a phase for each Block, nothing derived."""
-    return _every(task, target, ranked(task, target, policy))
+    return _every(task, target, ranked(families(task, target, policy), target))
 
 
 class Schedules:
@@ -69,7 +69,8 @@ class Schedules:
 
     def __init__(self, target: Target, policy: Policy = DEFAULT):
         self.target, self.policy = target, policy
-        self._first: dict[str, float] = {}  # by the Task's hash, as all that follow
+        self._families: dict[str, tuple[tuple[Sketch, ...], ...]] = {}  # by the Task's hash, as all that follow
+        self._first: dict[str, float] = {}
         self._ranked: dict[str, tuple[Constructed, ...]] = {}
         self._preferred: dict[str, Constructed] = {}
 
@@ -78,7 +79,7 @@ class Schedules:
         on which construction improves by less than OPTIMISM leaves room for, as a rule."""
         found = self._first.get(task.hash)
         if found is None:
-            listed = sketches(task.canonical(), self.target, self.policy)
+            listed = self.families(task)[0]
             found = min(float(s.estimate(s.start()[None, :], self.target.cores)[0]) for s in listed)
             self._first[task.hash] = found
         return OPTIMISM * found
@@ -95,8 +96,8 @@ class Schedules:
     def near(self, task: Task, share: float) -> Iterator[Constructed]:
         """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
         of that, the best first."""
-        best, canonical = self.ranked(task)[0], task.canonical()
-        every = [constructed(s, self.target.cores, MANY) for s in sketches(canonical, self.target, self.policy)]
+        best = self.ranked(task)[0]
+        every = [constructed(s, self.target.cores, MANY) for s in self.families(task)[0]]
         yield best
         for one in sorted((one for points in every for one in points), key=lambda one: one.seconds):
             if one.seconds > (1 + share) * best.seconds:
@@ -108,10 +109,16 @@ class Schedules:
         before."""
         self._preferred = dict(found)
 
+    def families(self, task: Task) -> tuple[tuple[Sketch, ...], ...]:
+        """families() of the canonical `task`."""
+        if task.hash not in self._families:
+            self._families[task.hash] = families(task.canonical(), self.target, self.policy)
+        return self._families[task.hash]
+
     def ranked(self, task: Task) -> tuple[Constructed, ...]:
         """ranked() of the canonical `task`."""
         if task.hash not in self._ranked:
-            self._ranked[task.hash] = ranked(task.canonical(), self.target, self.policy)
+            self._ranked[task.hash] = ranked(self.families(task), self.target)
         return self._ranked[task.hash]
 
 
@@ -131,20 +138,17 @@ def _every(task: Task, target: Target, found: Sequence[Constructed]) -> Iterator
     yield separate(task, target)
 
 
-def ranked(task: Task, target: Target, policy: Policy) -> tuple[Constructed, ...]:
-    """The best points of all Sketches of `task` and of what users' rules make of it, the best first."""
-    groups = [_constructed(task, target, policy)]
-    groups += [_constructed(derived, target, policy, (stage,)) for stage, derived in proposals(task, target)]
+def ranked(found: Sequence[Sequence[Sketch]], target: Target) -> tuple[Constructed, ...]:
+    """The best points of all Sketches of a Task and of what users' rules make of it, the best first: of each family,
+    the Sketches by the seconds of their first, each one's points in the order in which they were constructed (its doubt
+    may put start() first)."""
+    groups = []
+    for family in found:
+        points = sorted((constructed(s, target.cores, KEPT) for s in family), key=lambda some: some[0].seconds)
+        groups.append([one for some in points for one in some])
     if len(groups) > 1:  # other Blocks, other Sketches: one formula for all of them compares the best ones
-        groups.sort(key=lambda found: _seconds(found[0], target))
-    return tuple(one for found in groups for one in found)
-
-
-def _constructed(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Constructed]:
-    """The best points of all Sketches of one Task: the Sketches by the seconds of their first, each one's points in
-    the order in which they were constructed (its doubt may put start() first)."""
-    found = [constructed(s, target.cores, KEPT) for s in sketches(task, target, policy, before)]
-    return [c for points in sorted(found, key=lambda points: points[0].seconds) for c in points]
+        groups.sort(key=lambda some: _seconds(some[0], target))
+    return tuple(one for some in groups for one in some)
 
 
 def _seconds(one: Constructed, target: Target) -> float:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
 
 import numpy as np
@@ -66,15 +67,21 @@ class Constructed:
 def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[Constructed]:
     """At most `count` points of `sketch`, the best first, by its estimates for so many cores: of Gensor's walks, where
     its tilings are those of a contraction whose cost is known; of any other Sketch its start() comes first unless
-    something is estimated better by more than the Sketch's doubt. Equal arguments give equal results."""
+    something is estimated better by more than the Sketch's doubt. Equal arguments give equal results; the Sketch keeps
+    where the walks came by."""
     if isinstance(sketch, Contraction) and sketch.known:
-        points = walked(sketch, seed)
+        points = sketch.visited.get((seed,))  # whatever the cores
+        if points is None:
+            points = sketch.visited[seed,] = walked(sketch, seed)
         seconds = sketch.estimate(points, cores)
         order = np.argsort(seconds, kind="stable")[:count]
         return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
-    start = sketch.start()[None, :]
-    points = sketch.every() if sketch.size <= LISTED else annealed(sketch, cores, seed)
-    points = np.concatenate([start, points[~(points == start).all(axis=1)]])
+    points = sketch.visited.get((seed, cores))
+    if points is None:
+        start = sketch.start()[None, :]
+        points = sketch.every() if sketch.size <= LISTED else annealed(sketch, cores, seed)
+        points = np.concatenate([start, points[~(points == start).all(axis=1)]])
+        sketch.visited[seed, cores] = points
     seconds = sketch.estimate(points, cores)
     order = np.argsort(seconds, kind="stable")[:count]
     if seconds[order[0]] > seconds[0] * (1 - sketch.doubt):
@@ -135,6 +142,22 @@ class Graph:
     def tiles(self, at: Ints) -> Ints:
         """The sizes at indices [walks x columns]."""
         return np.column_stack([sizes[at[:, k]] for k, sizes in enumerate(self.sizes)])
+
+    @cached_property
+    def in_cache(self) -> tuple[Floats, Floats]:
+        """measures() on the cache's level of every chunk and panel [chunks x panels each]: walks come back to them."""
+        shape = len(self.sizes[0]), len(self.sizes[1])
+        at = np.zeros((shape[0] * shape[1], len(self.sizes)), np.int64)
+        at[:, :2] = np.indices(shape).reshape(2, -1).T
+        traffic, held = measures(self, self.tiles(at), CACHE)
+        return traffic.reshape(shape), held.reshape(shape)
+
+    def measured(self, at: Ints, level: int) -> tuple[Floats, Floats]:
+        """measures() of the tiles at indices [walks x columns]."""
+        if level == CACHE:
+            traffic, held = self.in_cache
+            return traffic[at[:, 0], at[:, 1]], held[at[:, 0], at[:, 1]]
+        return measures(self, self.tiles(at), level)
 
 
 def graph_of(model: Model) -> Graph:
@@ -216,7 +239,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
     benefits: list[Floats] = []
     tiles, later = graph.tiles(states.at), states.steps + 1
     levels = [level for level in (CACHE, REGISTERS) if (states.level == level).any()]
-    before = {level: measures(graph, tiles, level) for level in levels}
+    before = {level: graph.measured(states.at, level) for level in levels}
     for column, level in enumerate(graph.levels):
         if level not in levels:
             continue
@@ -225,7 +248,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
             at = states.at.copy()
             at[:, column] = np.maximum(moved, 0)
             outcome = States(at, states.parallel, states.level, later)
-            new_traffic, new_held = measures(graph, graph.tiles(at), level)
+            new_traffic, new_held = graph.measured(at, level)
             fits = (states.level == level) & (moved >= 0) & (new_held <= graph.capacity[level])
             outcomes.append(outcome)
             benefits.append(np.where(fits, tiling_benefit(traffic, new_traffic, held, new_held), 0.0))

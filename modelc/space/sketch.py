@@ -58,6 +58,7 @@ class Sketch(ABC):
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
         self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)
+        self.visited: dict[tuple[int, ...], Points] = {}  # where construction's walks came by (construct.py)
 
     @abstractmethod
     def all_knobs(self) -> list[Knob]:

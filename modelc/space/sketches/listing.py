@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.policy import Policy
+from modelc.space.rules.derivation import proposals
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.attention import attention_sketches
 from modelc.space.sketches.clean import collapsed, exposed, inlined
@@ -30,6 +31,12 @@ from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import tiled_space
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.target import Target
+
+
+def families(task: Task, target: Target, policy: Policy) -> tuple[tuple[Sketch, ...], ...]:
+    """The Sketches of `task`, and those of each Task that users' rules propose in its place."""
+    every = [(task, ()), *((derived, (stage,)) for stage, derived in proposals(task, target))]
+    return tuple(tuple(sketches(one, target, policy, before)) for one, before in every)
 
 
 def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Sketch]:
