@@ -76,10 +76,10 @@ class Inputs:
 @dataclass(frozen=True)
 class Config:
     """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
-    modelc.passes. `policy`: what of Winograd, intrinsics, attention and bfloat16 is allowed. `layout`: how values are
-    stored. `tune`: how the budget of tuning is divided. `flush_denormals`: whether a package computes with subnormal
-    numbers taken as zero. `check_addresses`: whether a run looks at indices and lengths in its data before it addresses
-    memory by them."""
+    modelc.passes. `policy`: what of Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how
+    values are stored. `tune`: how the budget of tuning is divided. `flush_denormals`: whether a package computes with
+    subnormal numbers taken as zero. `check_addresses`: whether a run looks at indices and lengths in its data before it
+    addresses memory by them."""
 
     inputs: Inputs
     simplify: tuple[Spec, ...]
@@ -109,7 +109,11 @@ class Config:
             "precision": self.policy.precision,
             "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
-            "schedule": {"winograd": self.policy.winograd, "tensorize": self.policy.tensorize},
+            "schedule": {
+                "winograd": self.policy.winograd,
+                "strassen": self.policy.strassen,
+                "tensorize": self.policy.tensorize,
+            },
             "tune": asdict(self.tune),
             "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
             "verify": asdict(self.verify),
@@ -150,10 +154,12 @@ def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
     if isinstance(tree, dict):
         tree = {"tune": {"joint": JOINT}, **tree}  # which configurations, and choices, of before it lack
+        if isinstance(tree.get("schedule"), dict):
+            tree["schedule"] = {"strassen": False, **tree["schedule"]}  # they did without
     top = _section(tree, source, "", SECTIONS)
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
-    schedule = _section(top["schedule"], source, "schedule", ("winograd", "tensorize"))
+    schedule = _section(top["schedule"], source, "schedule", ("winograd", "strassen", "tensorize"))
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
     tune = _section(top["tune"], source, "tune", ("joint",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
@@ -168,6 +174,7 @@ def parse_config(tree: Any, source: str) -> Config:
         simplify=tuple(passes),
         policy=Policy(
             winograd=_flag(schedule, source, "schedule.winograd"),
+            strassen=_flag(schedule, source, "schedule.strassen"),
             tensorize=_flag(schedule, source, "schedule.tensorize"),
             attention=_flag(parts, source, "partition.attention"),
             precision=check_precision(top["precision"], f"{source}: precision"),

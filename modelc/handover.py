@@ -23,7 +23,7 @@ from modelc.verify.judge import Kernels
 
 
 class WrongByFiltering(VerificationError):
-    """An output that is computed by minimal filtering is wrong."""
+    """An output that is computed by fewer multiplications (Winograd's or Strassen's rule) is wrong."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def handed_over(
 ) -> tuple[Package, Report | None]:
     """package, verify: the package takes its place at `output` when it has been found right, or at once where there is
     no comparison. Raises VerificationError where it is wrong, unless `keep_unverified`; and WrongByFiltering where it
-    is `filtered`, which says that there is another way, and an output that minimal filtering computes is wrong."""
+    is `filtered`, which says that there is another way, and an output that is computed by fewer multiplications is
+    wrong."""
     report: Report | None = None
     written = False
 

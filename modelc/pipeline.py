@@ -268,7 +268,7 @@ class Run:
     def made(
         self, programs: Programs, output: Path, verify: bool, keep_unverified: bool
     ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
-        """schedule to verify. What minimal filtering takes too far off is made again without it."""
+        """schedule to verify. What fewer multiplications take too far off is made again with all of them."""
         compiled = self.kernels(programs.rounded)
         filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
         start = time.perf_counter()
@@ -281,9 +281,11 @@ class Run:
             )
             return spec, compiled, package, report
         except WrongByFiltering as wrong:
-            self.stages.progress("schedule", f"{len(filtered)} tasks without minimal filtering")
-            self.notes += (f"minimal filtering (Winograd) is not used, for with it the package {wrong}",)
-            self.config = self.config.allowing(winograd=False)
+            self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
+            self.notes += (
+                f"fewer multiplications (Winograd, Strassen) are not used, for with them the package {wrong}",
+            )
+            self.config = self.config.allowing(winograd=False, strassen=False)
             self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
             self.done = {key: one for key, one in self.done.items() if key not in filtered}
             return self.made(programs, output, verify, keep_unverified)

@@ -85,7 +85,7 @@ def tasks_of(model: Path, target: Target) -> tuple[dict[str, Task], int]:
 def spaces_of(name: str, task: Task, target: Target) -> list[Tiled]:
     """The ways to schedule `task` in plain vectors: with operands put in another order first where that may pay, and as
     they lie."""
-    found = sketches(task, target, Policy(winograd=False, tensorize=False))
+    found = sketches(task, target, Policy(winograd=False, strassen=False, tensorize=False))
     tiled = [s.tiled for s in found if isinstance(s, Contraction)]
     if not tiled:
         raise SystemExit(f"{name} is not a tiled task")

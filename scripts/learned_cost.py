@@ -51,7 +51,7 @@ def examples_of_task(task: Task, found: Sequence[Record], target: Target) -> Ite
         groups.setdefault(record.conditions, []).append(record)
     for conditions, group in groups.items():
         allowed = conditions.policy.split()
-        policy = Policy(winograd="winograd" in allowed, tensorize="tensorize" in allowed)
+        policy = Policy(**{name: name in allowed for name in ("winograd", "strassen", "tensorize")})
         space = Space(task, target, policy, conditions.threads)
         yield from (replace(one, task=f"{task.hash} {conditions}") for one in examples_of(space, group))
 

@@ -386,7 +386,7 @@ def test_what_overflows_by_minimal_filtering_is_computed_without_it(tmp_path) ->
     assert filtered(tmp_path / "p")
     result = modelc.compile(path, "x86-64-v3", tmp_path / "p")
     assert result.report is not None and result.report.passed
-    assert any("minimal filtering (Winograd) is not used" in note for note in result.notes)
+    assert any("fewer multiplications (Winograd, Strassen) are not used" in note for note in result.notes)
     assert not filtered(tmp_path / "p")
     modelc.compile(path, output=tmp_path / "q", choices=tmp_path / "p")
     assert digests(tmp_path / "q") == digests(tmp_path / "p")

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 RTOL, ATOL = 1e-4, 1e-5  # of float32; ATOL is relative to the largest element too
 COARSER = {"float16": 20.0, "bfloat16": 160.0}  # than float32, that is
-FILTERED = 5e-4  # of the largest element: what minimal filtering may be off
+FILTERED = 5e-4  # of the largest element: what fewer multiplications may be off
 
 
 # --- drawing ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,8 @@ def surely_close(found: Array, wanted: Array, slack: float) -> bool:
 
 def difference(found: Array, wanted: Array, coarser: float = 1.0, filtered: bool = False) -> str:
     """What is wrong with `found`, or nothing: whole numbers are equal; floats are close, relative to the element or to
-    the largest of the tensor, `coarser` times as much as float32 ones have to be. `filtered`: by minimal filtering."""
+    the largest of the tensor, `coarser` times as much as float32 ones have to be. `filtered`: by fewer
+    multiplications."""
     if wanted.dtype.kind in "iub":
         bad = found != wanted
     else:

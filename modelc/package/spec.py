@@ -287,7 +287,7 @@ class Plan:
 
     @property
     def filters(self) -> bool:
-        """Whether some step is minimal filtering, or by another rule that rounds otherwise."""
+        """Whether some step is by a rule that rounds otherwise (minimal filtering, Strassen's products)."""
         return any(step.error_bound for step in self.steps)
 
     @property

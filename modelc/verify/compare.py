@@ -27,7 +27,7 @@ BF16 = Tolerance(2e-2, 1e-1)  # of what is computed through bfloat16
 QUANTIZED = Tolerance(2e-1, np.inf)  # through whole numbers: one that falls the other way can move an output by a tenth
 FILTERED = Tolerance(
     1e-4, 1e-4
-)  # by minimal filtering, whose errors are those of sums that cancel, however small these
+)  # by Winograd's or Strassen's rule, whose errors are those of sums that cancel, however small these
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The rules by which outputs are right (README, What verified means), in the order in which they are asked.
 
-near        every element within `rtol` and `atol`; what went through bfloat16, or by minimal filtering, as a whole
+near        every element within `rtol` and `atol`; what went through bfloat16, or by fewer multiplications, as a whole
 truth       farther away, or small enough to hide: as near to the model evaluated in float64 as ONNX Runtime, or
             nearly so; and farther away only where float32 explains how far ONNX Runtime is from it
 quantized   where a model rounds to whole numbers, one that is at a tie may fall on either side and travel from
@@ -50,8 +50,8 @@ SUSPICIOUS = 0.01  # relative RMS error that float64 has to explain, even where 
 @dataclass
 class Judge:
     """Compares outputs of a package of `model` with ONNX Runtime's. `constants` of the model's inputs steer it;
-    `rounded` outputs were computed through bfloat16, `filters` says that minimal filtering is used, `bounds` are those
-    of sizes. What it finds out beside is in `notes` and `layers`."""
+    `rounded` outputs were computed through bfloat16, `filters` says that some kernel makes fewer multiplications,
+    `bounds` are those of sizes. What it finds out beside is in `notes` and `layers`."""
 
     model: Path
     constants: Arrays

@@ -15,9 +15,9 @@ from modelc.verify.compare import FILTERED, Conditioning, Distance, Quantized, T
 class OutputReport:
     """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide, in
     quantized models `quantized`; `rounded` says that it was computed through bfloat16, `filtered` that it may have been
-    by minimal filtering. `traded` numbers were chosen otherwise before it, of scores that are nearly equal; then the
-    distance is that from what follows. `padded` says how inputs were filled up with which it failed first, where they
-    were."""
+    by fewer multiplications. `traded` numbers were chosen otherwise before it, of scores that are nearly equal; then
+    the distance is that from what follows. `padded` says how inputs were filled up with which it failed first, where
+    they were."""
 
     name: str
     distance: Distance
@@ -92,7 +92,7 @@ class Report:
             found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
                 o.rounded for o in self.outputs
             )
-            found += [f"by minimal filtering, for which {FILTERED.rms:.1e} is allowed"] * any(
+            found += [f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed"] * any(
                 o.filtered for o in self.outputs
             )
             return f"agrees with {self.reference} ({'; '.join(found)})" if found else f"agrees with {self.reference}"
@@ -122,7 +122,7 @@ class Report:
 
     def _allowed(self, output: OutputReport) -> str:
         if not output.rounded:
-            whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by minimal filtering"
+            whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by fewer multiplications"
             return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|{whole * output.filtered}"
         return (
             f"allowed through bfloat16: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and no "

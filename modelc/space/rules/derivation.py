@@ -6,6 +6,7 @@
     collapse, factor, expose    one dimension of two, or two of one: dimensions.py
     fuse                        two reductions as one, of a padded constant: fuse.py
     winograd                    minimal filtering: winograd.py
+    strassen                    products of matrices by fewer of their parts: strassen.py
     defer                       a factor that a contraction's sums have in common: defer.py
     widen                       a local stored as what it is read as: widen.py
     extend, lengthen            zeros behind what a map writes, and a reduction over them: extend.py
@@ -35,8 +36,11 @@ from modelc.space.rules.extend import extend_rule, lengthen_rule
 from modelc.space.rules.fuse import fuse_rule, fused_constant
 from modelc.space.rules.rfactor import rfactor_rule
 from modelc.space.rules.rule import DoesNotApply, Rule
+from modelc.space.rules.strassen import error_bound as strassen_bound
+from modelc.space.rules.strassen import strassen_rule, summed_kernel
 from modelc.space.rules.widen import widen_rule
-from modelc.space.rules.winograd import error_bound, transformed_kernel, winograd_rule
+from modelc.space.rules.winograd import error_bound as winograd_bound
+from modelc.space.rules.winograd import transformed_kernel, winograd_rule
 from modelc.target import Target
 
 GROUP = "modelc.rules"  # of entry points
@@ -54,7 +58,8 @@ _RULES = {
         Rule("factor", factor_rule),
         Rule("expose", expose_rule),
         Rule("fuse", fuse_rule, constant=fused_constant),
-        Rule("winograd", winograd_rule, constant=transformed_kernel, error_bound=error_bound),
+        Rule("winograd", winograd_rule, constant=transformed_kernel, error_bound=winograd_bound),
+        Rule("strassen", strassen_rule, constant=summed_kernel, error_bound=strassen_bound),
         Rule("defer", defer_rule),
         Rule("widen", widen_rule),
         Rule("extend", extend_rule),

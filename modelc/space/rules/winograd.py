@@ -27,7 +27,7 @@ from modelc.ir.affine import linear
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
 from modelc.ir.layout import Layout, Primitive
-from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.rule import DoesNotApply, combination
 
 Matrix = tuple[tuple[float, ...], ...]
 KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
@@ -205,14 +205,14 @@ class _Winograd:
             self.name("rows"),
             (*iters, *tiles, Iter(self.j, p)),
             tuple(Load(half, (Const(e), Var(self.j), *at)) for e in range(p)),
-            tuple(_combination(row, [tile(Const(i), Var(self.j)) for i in range(p)]) for row in self.transform.input),
+            tuple(combination(row, [tile(Const(i), Var(self.j)) for i in range(p)]) for row in self.transform.input),
         )
         columns = Block(
             self.name("columns"),
             (*iters, *tiles, Iter(self.e, p)),
             tuple(Load(whole, (Var(self.e), Const(f), *at)) for f in range(p)),
             tuple(
-                _combination(row, [Load(half, (Var(self.e), Const(j), *at)) for j in range(p)])
+                combination(row, [Load(half, (Var(self.e), Const(j), *at)) for j in range(p)])
                 for row in self.transform.input
             ),
         )
@@ -230,7 +230,7 @@ class _Winograd:
             (*others, *tiles, Iter(self.f, p)),
             tuple(Load(parts, (Const(i), Var(self.f), *spot)) for i in range(self.m)),
             tuple(
-                _combination(row, [Load(sums.name, (Const(e), Var(self.f), *spot)) for e in range(p)])
+                combination(row, [Load(sums.name, (Const(e), Var(self.f), *spot)) for e in range(p)])
                 for row in self.transform.output
             ),
         )
@@ -239,7 +239,7 @@ class _Winograd:
             (*others, *tiles, Iter(self.i, self.m)),
             tuple(Load(result, (Var(self.i), Const(j), *spot)) for j in range(self.m)),
             tuple(
-                _combination(row, [Load(parts, (Var(self.i), Const(f), *spot)) for f in range(p)])
+                combination(row, [Load(parts, (Var(self.i), Const(f), *spot)) for f in range(p)])
                 for row in self.transform.output
             ),
         )
@@ -372,21 +372,6 @@ def _plus(index: Expr) -> Expr:
     """An index with its constant folded away."""
     form = linear(index)
     return index if form is None else form.expr()
-
-
-def _combination(row: Sequence[float], values: Sequence[Load]) -> Expr:
-    """sum(row[k] * values[k]) without the zeros."""
-    result: Expr | None = None
-    for factor, value in zip(row, values, strict=True):
-        if factor == 0:
-            continue
-        term: Expr = value if abs(factor) == 1 else op("mul", value, Const(float(abs(factor)), "float32"))
-        if result is None:
-            result = term if factor > 0 else op("neg", term)
-        else:
-            result = op("add" if factor > 0 else "sub", result, term)
-    assert result is not None
-    return result
 
 
 def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:

@@ -7,6 +7,7 @@ rows         several reductions over common leading iterators: all Blocks inside
 reduction    a whole tensor, few long rows, or columns: phases, one after the other
 contraction  one reduction with its prologue and epilogue: a register tile, of vectors or of an intrinsic
 winograd     the same by minimal filtering, for each tile and each place of the transforms
+strassen     a product of matrices by fewer products of their parts, cut once or twice
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from modelc.space.sketches.fusing import fused_taps
 from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
+from modelc.space.sketches.strassen import strassen_sketches
 from modelc.space.sketches.tensorized import tensorized
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import tiled_space
@@ -73,6 +75,7 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     orders = len(stages) > len(unstaged)
     filtering = winograd_sketches(task, target, stages) if policy.winograd else []
     taken = [tiled_space(t, target, s)[1] for t, s in fused_taps(task, target, stages)] if policy.tensorize else []
+    fewer = strassen_sketches(plain, target, unstaged) if policy.strassen else []
     uncopied, before = task, tuple(stages)
     task, direct = tiled_space(task, target, stages)
     if direct is None:
@@ -82,7 +85,7 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     if orders:
         _, other = tiled_space(plain, target, [*unstaged])
         others += [] if other is None else [other, *read_unpacked(plain, target, unstaged, other)]
-    return [*(Contraction(tiled) for tiled in unlike([*units, direct, *others])), *filtering]
+    return [*(Contraction(tiled) for tiled in unlike([*units, direct, *others])), *filtering, *fewer]
 
 
 def read_unpacked(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:

@@ -1,0 +1,307 @@
+"""Strassen's products of matrices as a derivation rule (Strassen, Gaussian Elimination is not Optimal, 1969).
+
+A Block that sums products of a computed operand and of a constant,
+
+    C[.., m, n] += A[.., m, k] * B[k, n]
+
+has its rows m, columns n and depth k cut in halves (or with `levels` = 2, halves of halves: quarters), and becomes
+
+    sums      for each of 7 products (49) a sum of parts of A
+    the Block itself, once for each product, over iterators of half (a quarter) the extent
+    combine   each part of C as a sum of products
+
+and its constant operand becomes as many sums of parts of B when compiling. Multiplications fall to 7/8 (49/64); the
+constant grows to 7/4 (49/16) of its size. Rounding errors are a few times those of the plain sum: each product adds up
+parts that the results cancel again (Higham, Accuracy and Stability, section 23.2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.affine import linear
+from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
+from modelc.ir.layout import Layout, Primitive
+from modelc.space.rules.rule import DoesNotApply, combination, fresh
+
+LEVELS = (1, 2)  # how often matrices are cut in halves
+
+# Of each product: the parts of A that are added up [row half][depth half], those of B [depth half][column half], and
+# the parts of C that it is added to [row half][column half].
+_PRODUCTS = (
+    (((1, 0), (0, 1)), ((1, 0), (0, 1)), ((1, 0), (0, 1))),
+    (((0, 0), (1, 1)), ((1, 0), (0, 0)), ((0, 0), (1, -1))),
+    (((1, 0), (0, 0)), ((0, 1), (0, -1)), ((0, 1), (0, 1))),
+    (((0, 0), (0, 1)), ((-1, 0), (1, 0)), ((1, 0), (1, 0))),
+    (((1, 1), (0, 0)), ((0, 0), (0, 1)), ((-1, 1), (0, 0))),
+    (((-1, 0), (1, 0)), ((1, 1), (0, 0)), ((0, 0), (0, 1))),
+    (((0, 1), (0, -1)), ((0, 0), (1, 1)), ((1, 0), (0, 0))),
+)
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Those of products t, each [t, part of a row, part of a column] of its matrix: of A, B and C."""
+
+    data: NDArray[Any]
+    kernel: NDArray[Any]
+    result: NDArray[Any]
+
+    @property
+    def products(self) -> int:
+        return len(self.data)
+
+    @property
+    def parts(self) -> int:
+        """Of each of the rows, the columns and the depth."""
+        return int(self.data.shape[1])
+
+    def additions(self, matrix: str) -> int:
+        """For one element of each part: of "data", to what products multiply; or of products, to "result"."""
+        sums = self.products if matrix == "data" else self.parts**2
+        return int(np.count_nonzero(getattr(self, matrix))) - sums
+
+
+@cache
+def coefficients(levels: int) -> Coefficients:
+    """Of matrices that are cut in halves `levels` times."""
+    once = [np.array(x) for x in zip(*_PRODUCTS, strict=True)]
+    every = once
+    for _ in range(levels - 1):
+        every = [np.kron(more, one) for more, one in zip(every, once, strict=True)]
+    return Coefficients(*every)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a Block multiplies: a computed operand and a constant; and the iterators that the first alone goes along,
+    that the constant alone does, and that both are summed along."""
+
+    data: Load
+    kernel: Load
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    depth: tuple[str, ...]
+
+
+def operands(task: Task, block: AnyBlock) -> Operands | None:
+    """Those of `block` where it is a plain product of matrices in float32, one of them a constant; or None."""
+    if not isinstance(block, Block) or block.aggregation != "add" or len(block.body) > 1 or block.where:
+        return None
+    body = block.body[0]
+    if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(x, Load) for x in body.args):
+        return None
+    data, kernel = sorted((x for x in body.args if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
+    known = [task.buffer(x.buffer) for x in (data, kernel)]
+    if data.buffer in task.constants or kernel.buffer not in task.constants:
+        return None
+    if any(b.dtype != "float32" for b in known) or known[1].strides is not None:
+        return None
+    plain = (*kernel.indices, *block.writes[0].indices)
+    if not all(isinstance(i, Var | Const) for i in plain) or not all(_moves_alone(i) for i in data.indices):
+        return None
+    along, across = ({n for i in x.indices for n in variables(i)} for x in (data, kernel))
+    spatial, reduced = ([i.name for i in some if i.extent > 1] for some in (block.spatial, block.reduction))
+    rows, columns = (tuple(n for n in spatial if n in one - other) for one, other in ((along, across), (across, along)))
+    return Operands(data, kernel, rows, columns, tuple(n for n in reduced if n in along & across))
+
+
+def _moves_alone(index: Expr) -> bool:
+    """Whether at most one iterator moves an index."""
+    form = linear(index)
+    return form is not None and len(form.terms) <= 1 and all(isinstance(x, Var) for x, _ in form.terms)
+
+
+def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, levels: int) -> Task:
+    """`task` with Block `block` computed by 7 ** levels products; `rows`, `columns` and `depth` are the iterators that
+    are cut. Raises DoesNotApply."""
+    anchor = task.block(block)
+    found = operands(task, anchor)
+    if found is None or not isinstance(anchor, Block):
+        raise DoesNotApply(f"block {block} is no product of a matrix and a constant one")
+    if levels not in LEVELS:
+        raise DoesNotApply(f"matrices are cut in halves {levels} times; expected {' or '.join(map(str, LEVELS))}")
+    for name, allowed in ((rows, found.rows), (columns, found.columns), (depth, found.depth)):
+        if name not in allowed or anchor.ranges[name] % coefficients(levels).parts:
+            raise DoesNotApply(f"iterator {name} of block {block} cannot be cut {levels} times")
+    (write,) = anchor.writes
+    consumers = [b for b in task.blocks if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
+    if write.buffer in task.outputs or len(consumers) != 1 or len({r for r in _reads(consumers[0], write)}) != 1:
+        raise DoesNotApply(f"what block {block} writes is not consumed in place")
+    return _Strassen(task, anchor, found, (rows, columns, depth), levels).task()
+
+
+def _reads(block: Block, write: Load) -> list[Load]:
+    return [r for r in block.reads if r.buffer == write.buffer]
+
+
+class _Strassen:
+    """Writes out the Blocks of one application; the attributes are what they share."""
+
+    def __init__(self, task: Task, anchor: Block, found: Operands, cut: tuple[str, str, str], levels: int):
+        self.old, self.anchor, self.found = task, anchor, found
+        self.rows, self.columns, self.depth = cut
+        self.by = coefficients(levels)
+        self.ranges = {n: x // self.by.parts if n in cut else x for n, x in anchor.ranges.items()}
+        self.product = "product"
+        while self.product in anchor.ranges:
+            self.product += "_"
+
+    def iters(self, names: Sequence[str], reduce: bool = False) -> tuple[Iter, ...]:
+        return tuple(Iter(n, self.ranges[n], reduce) for n in names)
+
+    def task(self) -> Task:
+        old, anchor, data, by = self.old, self.anchor, self.found.data, self.by
+        (write,) = anchor.writes
+        source, target = old.buffer(data.buffer), old.buffer(write.buffer)
+        place: list[Expr] = [Var(n) if (n := next(iter(variables(i)), None)) else Const(0) for i in data.indices]
+        names = [str(i) for i in place if isinstance(i, Var)]
+        added, products, parts = (fresh(old, name) for name in ("added", "products", "parts"))
+
+        def part(i: int, k: int) -> Load:
+            moved = {self.rows: self.moved(self.rows, i), self.depth: self.moved(self.depth, k)}
+            found = substitute(data, moved)
+            assert isinstance(found, Load)
+            return found
+
+        sums = Block(
+            fresh(old, "sums"),
+            self.iters(names),
+            tuple(Load(added, (Const(t), *place)) for t in range(by.products)),
+            tuple(_sum(one, part) for one in by.data),
+        )
+        spatial = [i.name for i in anchor.spatial]
+        number, at = Var(self.product), write.indices
+        product = Block(
+            anchor.name,
+            (Iter(self.product, by.products), *self.iters(spatial), *self.iters(self.reduced(), True)),
+            (Load(products, (number, *at)),),
+            (
+                op(
+                    "mul",
+                    Load(added, (number, *place)),
+                    Load(self.found.kernel.buffer, (number, *self.found.kernel.indices)),
+                ),
+            ),
+            "add",
+        )
+        every = [Load(products, (Const(t), *at)) for t in range(by.products)]
+        where = [(i, j) for i in range(by.parts) for j in range(by.parts)]
+        combine = Block(
+            fresh(old, "combine"),
+            self.iters(spatial),
+            tuple(Load(parts, (Const(i), Const(j), *at)) for i, j in where),
+            tuple(combination(by.result[:, i, j].tolist(), every) for i, j in where),
+        )
+        kernel = old.buffer(self.found.kernel.buffer)
+        buffers = [b for b in old.buffers if b.name not in (write.buffer, kernel.name)]
+        shape = self.shape(self.found.kernel, kernel)
+        buffers.insert(old.buffers.index(kernel), replace(kernel, shape=(by.products, *shape), layout=Layout()))
+        extents = tuple(self.ranges[str(i)] if isinstance(i, Var) else 1 for i in place)
+        size = self.shape(write, target)
+        buffers += [
+            Buffer(added, "float32", (by.products, *extents), _within(source.layout, 1, len(extents))),
+            Buffer(products, "float32", (by.products, *size), _within(target.layout, 1, len(size))),
+            Buffer(parts, "float32", (by.parts, by.parts, *size), _within(target.layout, 2, len(size))),
+        ]
+        before = old.blocks[: old.blocks.index(anchor)]
+        later = old.blocks[old.blocks.index(anchor) + 1 :]
+        after = [self.consumer(b, parts) if isinstance(b, Block) and _reads(b, write) else b for b in later]
+        return replace(old, blocks=(*before, sums, product, combine, *after), buffers=tuple(buffers))
+
+    def reduced(self) -> list[str]:
+        return [i.name for i in self.anchor.reduction]
+
+    def shape(self, access: Load, buffer: Buffer) -> tuple[int, ...]:
+        """The extents of `buffer`, which `access` indexes plainly, where iterators are cut."""
+        sizes = zip(access.indices, buffer.shape, strict=True)
+        return tuple(self.ranges[i.name] if isinstance(i, Var) else extent for i, extent in sizes)
+
+    def moved(self, name: str, part: int, iterator: str | None = None) -> Expr:
+        """The value of iterator `name` in one of its parts."""
+        return op("add", Var(iterator or name), part * self.ranges[name])
+
+    def consumer(self, block: Block, parts: str) -> Block:
+        """A consumer over parts of rows and columns: m becomes i * (m's extent, cut) + m."""
+        (write,) = self.anchor.writes
+        read = _reads(block, write)[0]
+        names = dict(zip(map(str, write.indices), read.indices, strict=True))
+        moved: dict[str, Expr] = {}
+        iters: list[Iter] = []
+        cut = {str(names[n]): (n, pair) for n, pair in ((self.rows, "i"), (self.columns, "j"))}
+        numbers: dict[str, Expr] = {}
+        for it in block.iters:
+            if it.name not in cut:
+                iters.append(it)
+                continue
+            original, pair = cut[it.name]
+            number = f"{pair}_{it.name}"
+            numbers[original] = Var(number)
+            moved[it.name] = op("add", op("mul", Var(number), self.ranges[original]), Var(it.name))
+            iters += [Iter(number, self.by.parts), Iter(it.name, self.ranges[original])]
+        if len(numbers) < 2:
+            raise DoesNotApply(f"block {block.name} does not read what it consumes by its own iterators")
+        new = Load(parts, (numbers[self.rows], numbers[self.columns], *read.indices))
+        marker = Load(parts, ())
+        mapped = block.mapped(lambda x: marker if x == read else None)
+        mapped = mapped.mapped(lambda x: moved.get(x.name) if isinstance(x, Var) else None)
+        mapped = mapped.mapped(lambda x: new if x == marker else None)
+        return replace(mapped, iters=tuple(iters))
+
+
+def _sum(factors: NDArray[Any], part: Callable[[int, int], Load]) -> Expr:
+    """The sum of parts [i, k] with their factors."""
+    places = [(i, k) for i in range(len(factors)) for k in range(len(factors))]
+    return combination([float(factors[i, k]) for i, k in places], [part(i, k) for i, k in places])
+
+
+def _within(layout: Layout, outer: int, rank: int) -> Layout:
+    """The order of dimensions of `layout` behind `outer` dimensions more."""
+    order = layout.permutation or tuple(range(rank))
+    final = (*range(outer), *(d + outer for d in order))
+    return Layout() if final == tuple(range(outer + rank)) else Layout((Primitive("reorder", final),))
+
+
+def summed_kernel(
+    task: Task, name: str, data: NDArray[Any], block: str, rows: str, columns: str, depth: str, levels: int
+) -> NDArray[Any]:
+    """What constant `name` holds after strassen_rule(task, block, ...): for each product a sum of parts of the kernel,
+    added up in float64, of shape (products, the kernel's with columns and depth cut); any other constant as it is."""
+    found = operands(task, task.block(block))
+    assert found is not None
+    if found.kernel.buffer != name:
+        return data
+    by = coefficients(levels)
+    whole = data.reshape(task.buffer(name).shape)
+    deep, wide = (found.kernel.indices.index(Var(n)) for n in (depth, columns))
+    halves = [np.array_split(k, by.parts, axis=wide) for k in np.array_split(whole, by.parts, axis=deep)]
+    result = np.empty((by.products, *halves[0][0].shape), data.dtype)
+    for t, factors in enumerate(by.kernel):
+        terms = [float(x) * halves[l][j].astype(np.float64) for (l, j), x in np.ndenumerate(factors) if x]
+        result[t] = sum(terms[1:], terms[0])
+    return result
+
+
+def error_bound(task: Task, block: str, rows: str, columns: str, depth: str, levels: int) -> float:
+    """By how much an element may differ from the exact sum, times the largest input times the largest kernel element
+    (magnitudes), in float32.
+
+    To first order: every rounding is at most u = 2^-24 of what |C| [(|A| a) * (|B| b)] gives for a = b = 1, summed over
+    the other reduction iterators. There are one for each term of each sum; the kernel is summed in float64, and rounded
+    once."""
+    anchor = task.block(block)
+    assert isinstance(anchor, Block)
+    by = coefficients(levels)
+    summed = prod(i.extent for i in anchor.reduction) // by.parts
+    data, kernel, result = (np.abs(x) for x in (by.data, by.kernel, by.result))
+    grown = np.einsum("tij,t->ij", result, data.sum((1, 2)) * kernel.sum((1, 2)))
+    terms = [int(np.count_nonzero(data, axis=(1, 2)).max()), int(np.count_nonzero(result, axis=0).max())]
+    return float(grown.max() * summed * (sum(terms) + summed + 1) * 2.0**-24)

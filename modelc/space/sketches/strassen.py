@@ -1,0 +1,413 @@
+"""The Sketch of Tasks derived by Strassen's rule (rules/strassen.py): where sums run around the products.
+
+The Task's last Block owns the outer loops. For a chunk of rows at a time parts of the data are added up; then, for one
+panel of columns at a time, all products of both are made, and the results are added up out of them where they are
+still near. Where panels go to threads, all sums are a phase of their own before: every thread reads them, and a part of
+the constant. That is packed panel by panel, and in each product by product, as it is read.
+
+rows.N       rows of row iterator N in the products' register tile
+vectors      vectors of that tile along the columns: a panel
+chunk        rows, of those that are cut, that are worked on together
+parallel     the owner's loop whose iterations go to threads: chunks, panels, or another outside both
+steps        reduction steps in one iteration of the products' innermost loop
+prefetch     "far": the constant's part for the next product while one is made; or "none"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import Op, walk
+from modelc.ir.layout import Layout
+from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.footprint import Ints
+from modelc.space.analysis.loops import loop_of
+from modelc.space.cost.overlap import beside, moving_seconds
+from modelc.space.cost.register_tile import fits, kernel_cycles
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.strassen import LEVELS, coefficients, operands
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketches.clean import applied
+from modelc.space.sketches.contraction import STEPS
+from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.parallel import busiest_share, parallel_first
+from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled_candidate import tile_layout
+from modelc.space.sketches.tiled_rules import best_kernel
+from modelc.space.sketches.vectorized import VectorUnit
+from modelc.target import Target
+
+LEAST_DEPTH = 4  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
+
+
+def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Strassen]:
+    """One for each number of levels that applies to the one reduction of `task`; empty if none does."""
+    found: list[Strassen] = []
+    for levels in LEVELS:
+        with suppress(DoesNotApply):
+            found.append(Strassen(_cut(task, target, [*stages], levels), levels))
+    return found
+
+
+def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
+    """The Blocks of `task` after the rule. Raises DoesNotApply."""
+    anchor, parts = reduction_of(task), coefficients(levels).parts
+    known = operands(task, anchor)
+    if known is None:
+        raise DoesNotApply("the reduction is no product of a matrix and a constant one")
+    least = LEAST_DEPTH * stored_lanes(target, "float32")
+    rows = max((n for n in known.rows if anchor.ranges[n] % parts == 0), key=anchor.ranges.__getitem__, default=None)
+    wide, deep = (
+        [n for n in names if anchor.ranges[n] % parts == 0 and anchor.ranges[n] // parts >= least]
+        for names in (known.columns, known.depth)
+    )
+    if rows is None or len(wide) != 1 or len(deep) != 1:
+        raise DoesNotApply("rows, columns or depth cannot be cut, or are short")
+    name = anchor.name
+    if not consumers_of(task, anchor):
+        task = applied(task, stages, "cache_write", block=name)
+    task = applied(
+        task, stages, "strassen", block=name, rows=rows, columns=wide[0], depth=deep[0], levels=levels
+    )  # fmt: skip
+    task = applied(task, stages, "cache_write", block=name)
+    return _roles(task, target, stages, rows, wide[0], deep[0])
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the Blocks of a derived Task are for, told by what they read and write:
+
+    sums -> product -> write -> combine -> owner -> afterwards
+
+    and the product's iterators that are cut."""
+
+    task: Task
+    target: Target
+    stages: tuple[Stage, ...]
+    sums: Block  # of parts of the data, one for each product
+    product: Block
+    write: Block  # the copy of its accumulators
+    combine: Block  # products added up, for each part of the results
+    owner: Block  # the consumer, whose loops all others run in
+    afterwards: tuple[Block, ...]
+    rows: str
+    columns: str
+    depth: str
+
+    @property
+    def number(self) -> str:
+        """The product's iterator over products."""
+        return self.product.spatial[0].name
+
+    @cached_property
+    def owned(self) -> dict[str, str]:
+        """The owner's iterator for each of the product's."""
+        names = [str(i) for i in self.combine.writes[0].indices[2:]]
+        return dict(zip(names, self._read()[2:], strict=True))
+
+    @property
+    def within(self) -> tuple[str, str]:
+        """The owner's iterators over parts of rows and of columns."""
+        rows, columns = self._read()[:2]
+        return rows, columns
+
+    def _read(self) -> list[str]:
+        (read,) = {r for r in self.owner.reads if r.buffer == self.combine.writes[0].buffer}
+        return [str(i) for i in read.indices]
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The owner's iterators that are neither cut nor over parts."""
+        inner = {self.owned[self.rows], self.owned[self.columns], *self.within}
+        return [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+
+    def tiled(self, rows: int) -> Tiled:
+        """The products, for so many of the rows that are cut."""
+        lanes = stored_lanes(self.target, "float32")
+        unit, ranges = VectorUnit(lanes), {self.rows: rows}
+        return Tiled(self.task, self.target, self.stages, self.product, self.columns, unit, ranges=ranges)
+
+    def bytes(self, block: Block) -> int:
+        """Bytes of what `block` writes."""
+        return self.task.buffer(block.writes[0].buffer).bytes
+
+
+def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, columns: str, depth: str) -> Roles:
+    """Raises DoesNotApply if the Task has other Blocks, or its operands are not stored along depth and columns."""
+    blocks = [b for b in task.blocks if isinstance(b, Block)]
+    product = reduction_of(task)
+    if len(blocks) < len(task.blocks) or len(blocks) < 5 or blocks[1] != product:
+        raise DoesNotApply("the Task has Blocks of another kind")
+    sums, product, write, combine, owner, *afterwards = blocks
+    source, written = accesses(task, sums)[0][0], accesses(task, owner)[1]
+    found = Roles(
+        task, target, tuple(stages), sums, product, write, combine, owner, tuple(afterwards), rows, columns, depth
+    )
+    if source.strides[depth] != 1 or vector_iterator(owner, written) != found.owned[columns]:
+        raise DoesNotApply("operands are stored across what vectors go along")
+    if vector_iterator(write, accesses(task, write)[1]) != columns:
+        raise DoesNotApply("products are stored across their columns")
+    return found
+
+
+class Strassen(Sketch):
+    """The Sketch of 7 ** `levels` products."""
+
+    def __init__(self, roles: Roles, levels: int):
+        super().__init__("strassen", f"{7**levels} products", roles.task, roles.target, roles.stages)
+        self.roles, self.by = roles, coefficients(levels)
+        self.lanes = stored_lanes(roles.target, "float32")
+        self.extent = roles.product.ranges[roles.rows]  # of the rows that are cut, in one part
+        self.first_chunk = self._first_chunk()
+        self.gemm = roles.tiled(self.first_chunk)
+        self.kernel = next(r for r in self.gemm.reads if r.load.buffer in roles.task.constants)
+        self._tables = dict[int, Floats]()
+
+    # --- knobs ----------------------------------------------------------------------------------------------------
+
+    def all_knobs(self) -> list[Knob]:
+        return self._knobs
+
+    @cached_property
+    def _knobs(self) -> list[Knob]:
+        gemm, start = self.gemm, self.start_values()
+        most = -(-gemm.ranges[gemm.vector] // self.lanes)
+        first = str(start["parallel"])
+        loops = [first, *(loop for loop in self.open_loops() if loop != first and self.target.cores > 1)]
+        return [
+            *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
+            Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
+            Knob("chunk", self.chunks, "rows that are worked on together"),
+            Knob("parallel", tuple(loops), "the owner's loop whose iterations go to threads"),
+            Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
+        ]
+
+    def start_values(self) -> Mapping[str, Value]:
+        return self._rules
+
+    @cached_property
+    def _rules(self) -> dict[str, Value]:
+        kernel, vectors, _ = best_kernel(self.gemm)
+        loops = self.open_loops()
+        spans = {loop: self.span(loop, np.array([self.first_chunk]), np.array([vectors])) for loop in loops}
+        counts = {loop: int(-(-extent // tile[0])) for loop, (extent, tile) in spans.items()}
+        return {
+            **{f"rows.{n}": c for n, c in kernel},
+            "vectors": vectors,
+            "chunk": self.first_chunk,
+            "parallel": parallel_first(loops, counts, self.target)[0],
+            "steps": UNROLLED,
+            "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
+        }
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Rows in one chunk: the least for twice as many chunks again and again; and what rules take."""
+        return tuple(sorted({-(-self.extent // (1 << k)) for k in range((self.extent - 1).bit_length() + 1)}))
+
+    def row_counts(self, name: str) -> tuple[int, ...]:
+        """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
+        extents = self.chunks if name == self.roles.rows else (self.gemm.ranges[name],)
+        found = {-(-x // k) for x in extents for k in range(1, x + 1)}
+        few = {n for n in found if n < self.target.vector.registers}
+        return tuple(sorted(few | {int(self.start_values()[f"rows.{name}"])}))
+
+    @property
+    def panels(self) -> str:
+        """The owner's loop over panels of columns."""
+        return f"{self.roles.owned[self.roles.columns]}0"
+
+    def open_loops(self) -> list[str]:
+        """The owner's loops outside the products: over chunks, over what is neither rows nor columns, over panels."""
+        return [f"{self.roles.owned[self.roles.rows]}0", *(f"{n}0" for n in self.outside), self.panels]
+
+    @property
+    def outside(self) -> list[str]:
+        """The owner's iterators outside chunks: those that products have no rows of in a register tile."""
+        inside = {self.roles.owned[n] for n in self.gemm.inside}
+        return [n for n in self.roles.others if n not in inside]
+
+    def legal(self, points: Points) -> Bools:
+        """Registers hold the products' tile, which is no larger than a chunk."""
+        found = fits(self.gemm, self.register_rows(points), self.column(points, "vectors"))
+        if self.roles.rows in self.gemm.inside:
+            found &= self.column(points, f"rows.{self.roles.rows}") <= self.column(points, "chunk")
+        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+
+    # --- the Candidate --------------------------------------------------------------------------------------------
+
+    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+        roles, owner, knobs = self.roles, self.roles.owner.name, self.knobs_of(values)
+        v, rows = roles.owned[roles.columns], roles.owned[roles.rows]
+        panel = self.gemm.tiles(knobs)[roles.columns][0]
+        parts = [f"{n}0" for n in roles.within]
+        inside = [n for n in roles.others if n not in self.outside]
+        first = str(values["parallel"])
+        outer = [first, *(loop for loop in self.open_loops() if loop != first)]
+        sums = ("root", "arena") if first == self.panels else (f"{owner}.{outer[-2]}", "local")
+        products, spot = f"{owner}.{outer[-1]}", f"{owner}.{v}1"
+        order = (*outer, f"{rows}1", *(f"{n}0" for n in inside), f"{v}1", *parts, f"{v}2")
+        tags = dict.fromkeys(parts, "unroll") | {first: "parallel", order[-1]: "vector"}
+        tiles: dict[str, tuple[int, ...]] = {v: (panel, self.lanes), rows: (knobs.chunk,)}
+        schedules = {
+            roles.sums.name: self.sums_schedule(*sums),
+            roles.combine.name: BlockSchedule(
+                spot, "local", {roles.columns: (self.lanes,)}, (f"{roles.columns}0", f"{roles.columns}1"),
+                {f"{roles.columns}1": "vector"},
+            ),
+            owner: BlockSchedule("root", "arena", tiles, order, tags),
+        }  # fmt: skip
+        schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
+        schedules[roles.product.name], macro = self.product_schedule(knobs, products)
+        write = self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs)
+        schedules[roles.write.name] = replace(write, scope="local")
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
+
+    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
+        """What of `values` the products' register tile is made of."""
+        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
+        steps, prefetch = int(values["steps"]), str(values["prefetch"])
+        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), False, None, steps, prefetch)
+
+    def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
+        """The constant, packed for the products' register tile, panels outside products; and their accumulators."""
+        (accumulators,) = self.roles.product.writes
+        packed = self.gemm.unit.packing(self.gemm, self.kernel, knobs)
+        assert packed is not None
+        rank = len(self.kernel.load.indices) + 1
+        depth = len(self.gemm.reduction)
+        panels = rank - depth - 2  # where the packing has them: before the reduction and the panel's own columns
+        moved = packed.then("reorder", panels, *(d for d in range(rank) if d != panels))
+        found = {self.kernel.load.buffer: moved, accumulators.buffer: tile_layout(self.gemm, accumulators)}
+        return {name: layout for name, layout in found.items() if layout is not None}
+
+    def product_schedule(self, knobs: TiledKnobs, at: str) -> tuple[BlockSchedule, list[str]]:
+        """The products' loops at `at`, for one panel, and those outside their micro-kernel."""
+        gemm, v, counts = self.gemm, self.gemm.vector, dict(knobs.rows)
+        tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in counts.items()}}
+        tiled = (v, self.roles.number, *gemm.inside)
+        whole = [f"{i.name}0" for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
+        macro = [*whole, f"{self.roles.number}0", f"{v}0", *(f"{n}0" for n in counts)]
+        micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
+        tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
+        steps = gemm.unrolled_steps(knobs, tiles)
+        tags |= dict.fromkeys(steps, "unroll")
+        order = (*macro, *(f"{n}0" for n in gemm.reduction), *steps, *micro)
+        far = knobs.prefetch == FAR
+        prefetch = {self.kernel.load.buffer: f"{self.roles.number}0"} if far else {}
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
+
+    def sums_schedule(self, at: str, scope: str) -> BlockSchedule:
+        """Sums of parts of the data, a vector of each at a time."""
+        block, d = self.roles.sums, self.roles.depth
+        others = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name != d]
+        others.sort(key=lambda loop: at == "root" and loop_of(loop).iterator != self.roles.rows)
+        tags = {f"{d}1": "vector"} | ({others[0]: "parallel"} if at == "root" else {})
+        return BlockSchedule(at, scope, {d: (self.lanes,)}, (*others, f"{d}0", f"{d}1"), tags)
+
+    # --- estimates ------------------------------------------------------------------------------------------------
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        chunk = self.column(points, "chunk")
+        products = np.zeros(len(points))
+        for size in np.unique(chunk):
+            which = chunk == size
+            names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
+            products[which] = self.table(int(size))[tuple(self.index(points[which], n) for n in names)]
+        seconds = self.seconds(points, products, cores)
+        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
+        return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
+
+    def seconds(self, points: Points, products: Floats, cores: int) -> Floats:
+        """On `cores` cores: products, of so many cycles, at the micro-kernel's rate; sums by loads, additions and
+        stores; and what passes through memory while this goes on [P]."""
+        target = self.target
+        chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
+        loops = [str(x) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
+        every = np.stack([busiest_share(*self.span(loop, chunk, vectors), cores) for loop in loops])
+        parallel = self.index(points, "parallel")
+        share = every[parallel, np.arange(len(points))]
+        apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
+        rate = target.peak["float32"] * 1e9 / (2 * self.lanes * target.fma_ports)
+        before, after = self.sum_cycles()
+        compute = ((products + after) * share + before * np.where(apart, 1 / cores, share)) / rate
+        once, again = self.traffic(chunk, vectors, apart, cores)
+        once = once * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
+        waited = target.cost.products_wait * once
+        return np.asarray(beside(compute, once + again * share, target) + waited + target.cost.phase_seconds * apart)
+
+    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats]:
+        """Seconds of moving the constant once from where a network left it, and what does not stay in the second-level
+        cache again [P]: the constant for each chunk, sums for each panel, products both ways."""
+        roles, target = self.roles, self.target
+        kernel, room = roles.task.buffer(self.kernel.load.buffer).bytes, target.second.bytes
+        panels = -(-roles.product.ranges[roles.columns] // (vectors * self.lanes))
+        pieces = prod(roles.owner.ranges[n] for n in self.outside)
+        part, chunks = chunk / self.extent, -(-self.extent // chunk) * pieces
+        added, made = roles.bytes(roles.sums), roles.bytes(roles.write)
+        sums, products = added / pieces * np.where(apart, 1.0, part), made * part / (panels * pieces)
+        again = (np.where(apart, kernel / panels, kernel) > room // 2) * kernel * (chunks - 1.0)
+        again = again + (sums + products > room * 3 // 4) * added * (panels + 1.0) + 2 * made * (products > room)
+        threads = cores if target.caches[-1].shared else 1
+        held = kernel + threads * products + np.where(apart, added, threads * sums)
+        beyond = held > target.caches[-1].bytes
+        bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
+        return moving_seconds(kernel, target.caches[2:], target), again / bandwidth
+
+    def sum_cycles(self) -> tuple[float, float]:
+        """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""
+        roles, target, by = self.roles, self.target, self.by
+        data, results = (roles.bytes(b) / (by.products * 4 * self.lanes) for b in (roles.sums, roles.write))
+        operations = by.parts**2 * sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
+
+        def cycles(loaded: int, arithmetic: int, stored: int) -> float:
+            cost = target.cost
+            return loaded / cost.load_ports + arithmetic / target.fma_ports + stored * cost.store_cycles
+
+        before = cycles(by.parts**2, by.additions("data"), by.products)
+        after = cycles(by.products, by.additions("result") + operations, by.parts**2)
+        return data * before, results * after
+
+    def span(self, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
+        """(how many values of its iterator such a loop covers, how many one of its iterations does [P])."""
+        roles, name = self.roles, loop_of(loop).iterator
+        tiles = {roles.owned[roles.rows]: chunk, roles.owned[roles.columns]: vectors * self.lanes}
+        return roles.owner.ranges[name], tiles.get(name, np.ones(len(chunk), np.int64))
+
+    def register_rows(self, points: Points) -> Ints:
+        """Rows of the register tile [P x iterators]."""
+        return np.column_stack([self.column(points, f"rows.{n}") for n in self.gemm.inside])
+
+    def gemm_rows(self, chunk: int) -> int:
+        """Rows that go over each part of the constant in one chunk."""
+        return prod(chunk if n == self.roles.rows else self.gemm.ranges[n] for n in self.gemm.inside)
+
+    def table(self, chunk: int) -> Floats:
+        """Cycles of all products in chunks of so many rows, for every register tile [rows.N..., vectors]."""
+        if chunk not in self._tables:
+            known = {k.name: k.values for k in self.all_knobs()}
+            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
+            every = np.array(list(product(*sizes)), np.int64)
+            tiled = self.gemm if chunk == self.first_chunk else self.roles.tiled(chunk)
+            found = -(-self.extent // chunk) * kernel_cycles(tiled, every[:, :-1], every[:, -1])
+            self._tables[chunk] = found.reshape([len(s) for s in sizes])
+        return self._tables[chunk]
+
+    def _first_chunk(self) -> int:
+        """Rows in a chunk: its sums stay in half of the second-level cache, every core has one."""
+        whole, room = self.roles.bytes(self.roles.sums), self.target.second.bytes // 2
+        found = [
+            n for n in self.chunks if whole * n // self.extent <= room and -(-self.extent // n) >= self.target.cores
+        ]
+        return max(found, default=self.chunks[0])
