@@ -58,6 +58,10 @@ class CostParameters:
     accumulator_store_cycles: float = 4.0  # of a row of a tile register, through memory to the epilogue
     least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
 
+    # Strassen's rule: what is measured over what is counted
+    sums_ratio: float = 3.5  # cycles of sums: their loads and stores go to the second-level cache, and wait
+    products_wait_ratio: float = 2.0  # waiting for a constant over moving it: each product reads a short part of it
+
     # Memory levels
     sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely
     beside_share: float = 0.5  # of the smaller of computing and moving a boundary, that does not go beside the larger
@@ -65,7 +69,6 @@ class CostParameters:
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
     exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
-    products_wait: float = 1.3  # times that of moving a constant, in which Strassen's many short products wait for it
     streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once

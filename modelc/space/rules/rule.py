@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
-from modelc.ir.expr import Const, Expr, Load, op
+from modelc.ir.expr import Const, Expr, op
 from modelc.target import Target
 
 Args = Mapping[str, str | int]
@@ -66,7 +66,7 @@ def plain_block(task: Task, name: str) -> Block:
     return block
 
 
-def combination(row: Sequence[float], values: Sequence[Load]) -> Expr:
+def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr:
     """sum(row[k] * values[k]) without the zeros, in float32."""
     result: Expr | None = None
     for factor, value in zip(row, values, strict=True):

@@ -4,7 +4,8 @@ A Block that sums products of a computed operand and of a constant,
 
     C[.., m, n] += A[.., m, k] * B[k, n]
 
-has its rows m, columns n and depth k cut in halves (or with `levels` = 2, halves of halves: quarters), and becomes
+has its rows m, columns n and depth k cut in halves (or with `levels` = 2, halves of halves: quarters; zeros make rows
+whole), and becomes
 
     sums      for each of 7 products (49) a sum of parts of A
     the Block itself, once for each product, over iterators of half (a quarter) the extent
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import linear
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, substitute, variables
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.rules.rule import DoesNotApply, combination, fresh
 
@@ -129,8 +130,10 @@ def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, l
         raise DoesNotApply(f"block {block} is no product of a matrix and a constant one")
     if levels not in LEVELS:
         raise DoesNotApply(f"matrices are cut in halves {levels} times; expected {' or '.join(map(str, LEVELS))}")
+    parts = coefficients(levels).parts
     for name, allowed in ((rows, found.rows), (columns, found.columns), (depth, found.depth)):
-        if name not in allowed or anchor.ranges[name] % coefficients(levels).parts:
+        extent = anchor.ranges.get(name, 0)
+        if name not in allowed or extent < parts or (name != rows and extent % parts):
             raise DoesNotApply(f"iterator {name} of block {block} cannot be cut {levels} times")
     (write,) = anchor.writes
     consumers = [b for b in task.blocks if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
@@ -150,7 +153,8 @@ class _Strassen:
         self.old, self.anchor, self.found = task, anchor, found
         self.rows, self.columns, self.depth = cut
         self.by = coefficients(levels)
-        self.ranges = {n: x // self.by.parts if n in cut else x for n, x in anchor.ranges.items()}
+        self.ranges = {n: -(-x // self.by.parts) if n in cut else x for n, x in anchor.ranges.items()}
+        self.whole = anchor.ranges[self.rows]
         self.product = "product"
         while self.product in anchor.ranges:
             self.product += "_"
@@ -166,11 +170,13 @@ class _Strassen:
         names = [str(i) for i in place if isinstance(i, Var)]
         added, products, parts = (fresh(old, name) for name in ("added", "products", "parts"))
 
-        def part(i: int, k: int) -> Load:
-            moved = {self.rows: self.moved(self.rows, i), self.depth: self.moved(self.depth, k)}
-            found = substitute(data, moved)
-            assert isinstance(found, Load)
-            return found
+        def part(i: int, k: int) -> Expr:
+            """A part of the data, with zeros behind its last row."""
+            row = self.moved(self.rows, i)
+            found = substitute(data, {self.rows: row, self.depth: self.moved(self.depth, k)})
+            if (i + 1) * self.ranges[self.rows] <= self.whole:
+                return found
+            return select(op("lt", row, self.whole), found, Const(0.0, "float32"))
 
         sums = Block(
             fresh(old, "sums"),
@@ -225,12 +231,13 @@ class _Strassen:
         sizes = zip(access.indices, buffer.shape, strict=True)
         return tuple(self.ranges[i.name] if isinstance(i, Var) else extent for i, extent in sizes)
 
-    def moved(self, name: str, part: int, iterator: str | None = None) -> Expr:
+    def moved(self, name: str, part: int) -> Expr:
         """The value of iterator `name` in one of its parts."""
-        return op("add", Var(iterator or name), part * self.ranges[name])
+        return op("add", Var(name), part * self.ranges[name])
 
     def consumer(self, block: Block, parts: str) -> Block:
-        """A consumer over parts of rows and columns: m becomes i * (m's extent, cut) + m."""
+        """A consumer over parts of rows and columns: m becomes i * (m's extent, cut) + m; rows behind the last are left
+        out."""
         (write,) = self.anchor.writes
         read = _reads(block, write)[0]
         names = dict(zip(map(str, write.indices), read.indices, strict=True))
@@ -254,10 +261,12 @@ class _Strassen:
         mapped = block.mapped(lambda x: marker if x == read else None)
         mapped = mapped.mapped(lambda x: moved.get(x.name) if isinstance(x, Var) else None)
         mapped = mapped.mapped(lambda x: new if x == marker else None)
+        if self.ranges[self.rows] * self.by.parts > self.whole:
+            mapped = replace(mapped, where=(*mapped.where, op("lt", moved[str(names[self.rows])], self.whole)))
         return replace(mapped, iters=tuple(iters))
 
 
-def _sum(factors: NDArray[Any], part: Callable[[int, int], Load]) -> Expr:
+def _sum(factors: NDArray[Any], part: Callable[[int, int], Expr]) -> Expr:
     """The sum of parts [i, k] with their factors."""
     places = [(i, k) for i in range(len(factors)) for k in range(len(factors))]
     return combination([float(factors[i, k]) for i, k in places], [part(i, k) for i, k in places])

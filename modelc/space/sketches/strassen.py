@@ -36,7 +36,7 @@ from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
-from modelc.space.sketches.clean import applied
+from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
@@ -47,6 +47,7 @@ from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
 
+LEAST_ROWS = 4  # after they are cut
 LEAST_DEPTH = 4  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
 
 
@@ -61,21 +62,22 @@ def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> li
 
 def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
     """The Blocks of `task` after the rule. Raises DoesNotApply."""
-    anchor, parts = reduction_of(task), coefficients(levels).parts
+    name, parts = reduction_of(task).name, coefficients(levels).parts
+    if not consumers_of(task, reduction_of(task)):
+        task = applied(task, stages, "cache_write", block=name)
+    task = collapsed(task, name, stages)
+    anchor = reduction_of(task)
     known = operands(task, anchor)
     if known is None:
         raise DoesNotApply("the reduction is no product of a matrix and a constant one")
     least = LEAST_DEPTH * stored_lanes(target, "float32")
-    rows = max((n for n in known.rows if anchor.ranges[n] % parts == 0), key=anchor.ranges.__getitem__, default=None)
+    rows = max(known.rows, key=anchor.ranges.__getitem__, default=None)
     wide, deep = (
         [n for n in names if anchor.ranges[n] % parts == 0 and anchor.ranges[n] // parts >= least]
         for names in (known.columns, known.depth)
     )
-    if rows is None or len(wide) != 1 or len(deep) != 1:
+    if rows is None or anchor.ranges[rows] < parts * LEAST_ROWS or len(wide) != 1 or len(deep) != 1:
         raise DoesNotApply("rows, columns or depth cannot be cut, or are short")
-    name = anchor.name
-    if not consumers_of(task, anchor):
-        task = applied(task, stages, "cache_write", block=name)
     task = applied(
         task, stages, "strassen", block=name, rows=rows, columns=wide[0], depth=deep[0], levels=levels
     )  # fmt: skip
@@ -342,14 +344,15 @@ class Strassen(Sketch):
         rate = target.peak["float32"] * 1e9 / (2 * self.lanes * target.fma_ports)
         before, after = self.sum_cycles()
         compute = ((products + after) * share + before * np.where(apart, 1 / cores, share)) / rate
-        once, again = self.traffic(chunk, vectors, apart, cores)
-        once = once * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
-        waited = target.cost.products_wait * once
+        kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
+        once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
+        waited = target.cost.products_wait_ratio * once + demanded * share / target.cost.demanded_share
         return np.asarray(beside(compute, once + again * share, target) + waited + target.cost.phase_seconds * apart)
 
-    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats]:
-        """Seconds of moving the constant once from where a network left it, and what does not stay in the second-level
-        cache again [P]: the constant for each chunk, sums for each panel, products both ways."""
+    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats, Floats]:
+        """Seconds of moving what does not stay in the second-level cache: the constant once from where a network left
+        it; again [P] the constant and sums of each chunk; and what no prefetch brings [P]: products both ways, and
+        sums of a phase before."""
         roles, target = self.roles, self.target
         kernel, room = roles.task.buffer(self.kernel.load.buffer).bytes, target.second.bytes
         panels = -(-roles.product.ranges[roles.columns] // (vectors * self.lanes))
@@ -358,25 +361,26 @@ class Strassen(Sketch):
         added, made = roles.bytes(roles.sums), roles.bytes(roles.write)
         sums, products = added / pieces * np.where(apart, 1.0, part), made * part / (panels * pieces)
         again = (np.where(apart, kernel / panels, kernel) > room // 2) * kernel * (chunks - 1.0)
-        again = again + (sums + products > room * 3 // 4) * added * (panels + 1.0) + 2 * made * (products > room)
+        moved = (sums + products > room * 3 // 4) * added * (panels + 1.0)
+        again = again + np.where(apart, 0.0, moved)
+        demanded = np.where(apart, moved, 0.0) + 2 * made * (products > room)
         threads = cores if target.caches[-1].shared else 1
         held = kernel + threads * products + np.where(apart, added, threads * sums)
         beyond = held > target.caches[-1].bytes
         bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
-        return moving_seconds(kernel, target.caches[2:], target), again / bandwidth
+        return moving_seconds(kernel, target.caches[2:], target), again / bandwidth, demanded / bandwidth
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""
-        roles, target, by = self.roles, self.target, self.by
+        roles, cost, by, ports = self.roles, self.target.cost, self.by, self.target.fma_ports
         data, results = (roles.bytes(b) / (by.products * 4 * self.lanes) for b in (roles.sums, roles.write))
-        operations = by.parts**2 * sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
+        operations = sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
 
-        def cycles(loaded: int, arithmetic: int, stored: int) -> float:
-            cost = target.cost
-            return loaded / cost.load_ports + arithmetic / target.fma_ports + stored * cost.store_cycles
+        def cycles(loaded: int, additions: int, stored: int) -> float:
+            return cost.sums_ratio * (loaded / cost.load_ports + additions / ports + stored * cost.store_cycles)
 
         before = cycles(by.parts**2, by.additions("data"), by.products)
-        after = cycles(by.products, by.additions("result") + operations, by.parts**2)
+        after = cycles(by.products, by.additions("result"), by.parts**2) + by.parts**2 * operations / ports
         return data * before, results * after
 
     def span(self, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
