@@ -34,6 +34,18 @@ def pointwise(n, c, size, o, stride=1):
     return task_of("Conv", attrs, [(n, c, *size), (o, c, 1, 1), (o,)], consts=(1, 2), channels_last=True)
 
 
+def conv(n, c, size, o, kernel=3, pad=1, stride=1, dilation=1):
+    dims = len(size)
+    attrs = {"pads": (pad,) * (2 * dims), "strides": (stride,) * dims, "dilations": (dilation,) * dims, "group": 1}
+    shapes = [(n, c, *size), (o, c, *(kernel,) * dims), (o,)]
+    return task_of("Conv", attrs, shapes, consts=(1, 2), channels_last=True)
+
+
+def phases(c, size, o):
+    attrs = {"pads": (1,) * 4, "strides": (2, 2), "group": 1}
+    return task_of("ConvTranspose", attrs, [(1, c, *size), (c, o, 4, 4), (o,)], consts=(1, 2), channels_last=True)
+
+
 @pytest.mark.parametrize("levels", LEVELS)
 def test_products_of_parts_add_up_to_the_product(levels: int) -> None:
     """The bilinear identity itself, for every entry of every part: exact in whole numbers."""
@@ -71,12 +83,21 @@ def test_the_rule_computes_the_same(m: int, k: int, n: int, levels: int, conv: b
     ("task", "count"),
     [
         (product(128, 256, 256), 2),
-        (product(9, 256, 256), 1),
+        (product(7, 256, 256), 1),
         (product(19, 256, 256, (3,), bias=False), 2),
-        (pointwise(1, 128, (14, 7), 160), 1),
-        (pointwise(2, 256, (18, 12), 256, stride=2), 1),
+        (pointwise(1, 128, (14, 7), 160), 2),
+        (pointwise(2, 64, (18, 12), 192, stride=2), 1),
+        (conv(1, 64, (9, 4), 64), 1),
+        (conv(1, 64, (19, 7), 64, stride=2), 1),
+        (conv(1, 64, (9, 10), 64, pad=2, dilation=2), 1),
+        (conv(1, 64, (35,), 128, kernel=4, pad=2), 1),
+        (conv(2, 64, (8, 3, 5), 64), 1),
+        (phases(64, (6, 5), 64), 1),
     ],
-    ids=["product", "odd rows", "batch", "convolution", "strided"],
+    ids=[
+        *("product", "odd rows", "batch", "convolution", "strided", "window", "strided window", "dilated"),
+        *("long window", "3d", "phases"),
+    ],
 )
 def test_kernels_are_right_at_the_start_and_at_random_points(task, count: int) -> None:
     """Through the Nest, the compiled kernel and its packed constant; every point is plain data and accepted."""
@@ -124,15 +145,15 @@ def test_errors_stay_below_the_bound() -> None:
 @pytest.mark.parametrize(
     "task",
     [
-        product(6, 256, 256),
-        product(128, 64, 256),
-        product(128, 256, 96),
+        product(3, 256, 256),
+        product(128, 32, 256),
+        product(128, 256, 48),
         task_of("MatMul", {}, [(8, 256), (256, 256)]),
-        task_of("Conv", {"pads": (1,) * 4, "strides": (1, 1), "group": 1}, [(1, 128, 8, 8), (128, 128, 3, 3), (128,)],
-                consts=(1, 2), channels_last=True),
+        conv(1, 128, (3, 3), 128),
+        conv(1, 128, (16, 16), 32),
     ],
-    ids=["few rows", "short depth", "few columns", "both computed", "window"],
-)  # fmt: skip
+    ids=["few rows", "short depth", "few columns", "both computed", "small map", "few filters"],
+)
 def test_where_it_does_not_apply(task) -> None:
     assert strassen_sketches(task, TARGET, []) == []
 

@@ -4,6 +4,7 @@ A Block that sums products of a computed operand and of a constant,
 
     C[.., m, n] += A[.., m, k] * B[k, n]
 
+(or of windows that slide along the rows, A[.., m + r, k] * B[r, k, n])
 has its rows m, columns n and depth k cut in halves (or with `levels` = 2, halves of halves: quarters; zeros make rows
 whole), and becomes
 
@@ -27,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.affine import linear
+from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
 from modelc.ir.layout import Layout, Primitive
 from modelc.space.rules.rule import DoesNotApply, combination, fresh
 
@@ -106,19 +107,29 @@ def operands(task: Task, block: AnyBlock) -> Operands | None:
         return None
     if any(b.dtype != "float32" for b in known) or known[1].strides is not None:
         return None
-    plain = (*kernel.indices, *block.writes[0].indices)
-    if not all(isinstance(i, Var | Const) for i in plain) or not all(_moves_alone(i) for i in data.indices):
+    if not all(isinstance(i, Var | Const) for i in block.writes[0].indices):
+        return None
+    if any(linear(i) is None or bounds(i, block.ranges) is None for i in data.indices):
         return None
     along, across = ({n for i in x.indices for n in variables(i)} for x in (data, kernel))
     spatial, reduced = ([i.name for i in some if i.extent > 1] for some in (block.spatial, block.reduction))
-    rows, columns = (tuple(n for n in spatial if n in one - other) for one, other in ((along, across), (across, along)))
-    return Operands(data, kernel, rows, columns, tuple(n for n in reduced if n in along & across))
+    rows = tuple(n for n in spatial if n not in across and _steps(data, n) is not None)
+    columns = tuple(n for n in spatial if n not in along and _plainly(kernel, n))
+    return Operands(data, kernel, rows, columns, tuple(n for n in reduced if _plainly(data, n) and _plainly(kernel, n)))
 
 
-def _moves_alone(index: Expr) -> bool:
-    """Whether at most one iterator moves an index."""
-    form = linear(index)
-    return form is not None and len(form.terms) <= 1 and all(isinstance(x, Var) for x, _ in form.terms)
+def _plainly(access: Load, name: str) -> bool:
+    """Whether iterator `name` alone moves one index of `access`, and no other."""
+    return [i for i in access.indices if name in variables(i)] == [Var(name)]
+
+
+def _steps(access: Load, name: str) -> tuple[int, int] | None:
+    """(the only index of `access` that iterator `name` moves, forwards by how much); or None."""
+    dims = [d for d, i in enumerate(access.indices) if name in variables(i)]
+    form = linear(access.indices[dims[0]]) if len(dims) == 1 else None
+    if form is None or any(name in variables(x) for x, _ in form.terms if x != Var(name)):
+        return None
+    return (dims[0], step) if (step := form.coefficient(Var(name))) > 0 else None
 
 
 def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, levels: int) -> Task:
@@ -146,6 +157,23 @@ def _reads(block: Block, write: Load) -> list[Load]:
     return [r for r in block.reads if r.buffer == write.buffer]
 
 
+@dataclass(frozen=True)
+class _Dimension:
+    """One of the data, and of its sums, which have an iterator `name` along it ("": they have a single element): at
+    which `place` products read sums, and that an element of these is `step` times its number + `start` in the data."""
+
+    name: str
+    extent: int
+    place: Expr
+    step: int
+    start: int
+
+    def moved(self, distance: int) -> Expr:
+        """Where the data are for a part that begins so many elements after the first."""
+        at: Expr = Var(self.name) if self.name else Const(0)
+        return op("add", op("mul", at, self.step), self.start + distance)
+
+
 class _Strassen:
     """Writes out the Blocks of one application; the attributes are what they share."""
 
@@ -166,30 +194,38 @@ class _Strassen:
         old, anchor, data, by = self.old, self.anchor, self.found.data, self.by
         (write,) = anchor.writes
         source, target = old.buffer(data.buffer), old.buffer(write.buffer)
-        place: list[Expr] = [Var(n) if (n := next(iter(variables(i)), None)) else Const(0) for i in data.indices]
-        names = [str(i) for i in place if isinstance(i, Var)]
+        dims = [self.dimension(d, index) for d, index in enumerate(data.indices)]
+        place = [dim.place for dim in dims]
+        at = [Var(dim.name) if dim.name else Const(0) for dim in dims]
         added, products, parts = (fresh(old, name) for name in ("added", "products", "parts"))
+
+        moving = _steps(data, self.rows)
+        assert moving is not None
+        deep = data.indices.index(Var(self.depth))
 
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
-            row = self.moved(self.rows, i)
-            found = substitute(data, {self.rows: row, self.depth: self.moved(self.depth, k)})
-            if (i + 1) * self.ranges[self.rows] <= self.whole:
-                return found
-            return select(op("lt", row, self.whole), found, Const(0.0, "float32"))
+            distance = {moving[0]: moving[1] * i * self.ranges[self.rows], deep: k * self.ranges[self.depth]}
+            at = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
+            value: Expr = Load(data.buffer, tuple(at))
+            for dim, index, extent in zip(dims, at, source.shape, strict=True):
+                limits = bounds(index, {dim.name: dim.extent})
+                if limits is None or limits[1] >= extent:
+                    value = select(op("lt", index, extent), value, Const(0.0, "float32"))
+            return value
 
         sums = Block(
             fresh(old, "sums"),
-            self.iters(names),
-            tuple(Load(added, (Const(t), *place)) for t in range(by.products)),
+            tuple(Iter(dim.name, dim.extent) for dim in dims if dim.name),
+            tuple(Load(added, (Const(t), *at)) for t in range(by.products)),
             tuple(_sum(one, part) for one in by.data),
         )
         spatial = [i.name for i in anchor.spatial]
-        number, at = Var(self.product), write.indices
+        number, spot = Var(self.product), write.indices
         product = Block(
             anchor.name,
             (Iter(self.product, by.products), *self.iters(spatial), *self.iters(self.reduced(), True)),
-            (Load(products, (number, *at)),),
+            (Load(products, (number, *spot)),),
             (
                 op(
                     "mul",
@@ -199,19 +235,19 @@ class _Strassen:
             ),
             "add",
         )
-        every = [Load(products, (Const(t), *at)) for t in range(by.products)]
+        every = [Load(products, (Const(t), *spot)) for t in range(by.products)]
         where = [(i, j) for i in range(by.parts) for j in range(by.parts)]
         combine = Block(
             fresh(old, "combine"),
             self.iters(spatial),
-            tuple(Load(parts, (Const(i), Const(j), *at)) for i, j in where),
+            tuple(Load(parts, (Const(i), Const(j), *spot)) for i, j in where),
             tuple(combination(by.result[:, i, j].tolist(), every) for i, j in where),
         )
         kernel = old.buffer(self.found.kernel.buffer)
         buffers = [b for b in old.buffers if b.name not in (write.buffer, kernel.name)]
         shape = self.shape(self.found.kernel, kernel)
         buffers.insert(old.buffers.index(kernel), replace(kernel, shape=(by.products, *shape), layout=Layout()))
-        extents = tuple(self.ranges[str(i)] if isinstance(i, Var) else 1 for i in place)
+        extents = tuple(dim.extent for dim in dims)
         size = self.shape(write, target)
         buffers += [
             Buffer(added, "float32", (by.products, *extents), _within(source.layout, 1, len(extents))),
@@ -227,13 +263,25 @@ class _Strassen:
         return [i.name for i in self.anchor.reduction]
 
     def shape(self, access: Load, buffer: Buffer) -> tuple[int, ...]:
-        """The extents of `buffer`, which `access` indexes plainly, where iterators are cut."""
-        sizes = zip(access.indices, buffer.shape, strict=True)
-        return tuple(self.ranges[i.name] if isinstance(i, Var) else extent for i, extent in sizes)
+        """The extents of `buffer`, which `access` indexes, where iterators are cut."""
+        cut: dict[Expr, int] = {Var(n): self.ranges[n] for n in (self.rows, self.columns, self.depth)}
+        return tuple(cut.get(i, extent) for i, extent in zip(access.indices, buffer.shape, strict=True))
 
-    def moved(self, name: str, part: int) -> Expr:
-        """The value of iterator `name` in one of its parts."""
-        return op("add", Var(name), part * self.ranges[name])
+    def dimension(self, dim: int, index: Expr) -> _Dimension:
+        """What becomes of dimension `dim` of the data: one that a single iterator moves is that iterator's, one that a
+        window slides along stays, as far as a part reaches."""
+        form, limits = linear(index), bounds(index, self.ranges)
+        assert form is not None and limits is not None
+        if not form.terms:
+            return _Dimension("", 1, Const(0), 1, form.constant)
+        ((atom, step), *others) = form.terms
+        if not others and isinstance(atom, Var) and step > 0:
+            return _Dimension(atom.name, self.ranges[atom.name], atom, step, form.constant)
+        name = f"y{dim}"
+        while name in self.ranges:
+            name += "_"
+        low, high = limits
+        return _Dimension(name, high - low + 1, simplify(op("sub", index, low), self.ranges), 1, low)
 
     def consumer(self, block: Block, parts: str) -> Block:
         """A consumer over parts of rows and columns: m becomes i * (m's extent, cut) + m; rows behind the last are left

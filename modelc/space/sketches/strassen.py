@@ -40,15 +40,15 @@ from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
 
-LEAST_ROWS = 4  # after they are cut
-LEAST_DEPTH = 4  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
+LEAST_ROWS = 2  # after they are cut
+LEAST_DEPTH = 2  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
 
 
 def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Strassen]:
@@ -63,9 +63,10 @@ def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> li
 def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
     """The Blocks of `task` after the rule. Raises DoesNotApply."""
     name, parts = reduction_of(task).name, coefficients(levels).parts
+    task = padded(task, stages)
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
-    task = collapsed(task, name, stages)
+    task = collapsed(factored(task, stages), name, stages)
     anchor = reduction_of(task)
     known = operands(task, anchor)
     if known is None:
@@ -78,9 +79,12 @@ def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
     )
     if rows is None or anchor.ranges[rows] < parts * LEAST_ROWS or len(wide) != 1 or len(deep) != 1:
         raise DoesNotApply("rows, columns or depth cannot be cut, or are short")
+    copies = [b.name for b in task.blocks[: task.blocks.index(anchor)]]
     task = applied(
         task, stages, "strassen", block=name, rows=rows, columns=wide[0], depth=deep[0], levels=levels
     )  # fmt: skip
+    for copy in copies:  # sums leave out what lies beyond an edge as well
+        task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
     return _roles(task, target, stages, rows, wide[0], deep[0])
 
@@ -132,6 +136,11 @@ class Roles:
         """The owner's iterators that are neither cut nor over parts."""
         inner = {self.owned[self.rows], self.owned[self.columns], *self.within}
         return [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+
+    @cached_property
+    def samples(self) -> list[str]:
+        """Of these the ones that have sums of their own."""
+        return [self.owned[n] for n in self.sums.ranges if self.owned.get(n) in self.others]
 
     def tiled(self, rows: int) -> Tiled:
         """The products, for so many of the rows that are cut."""
@@ -231,8 +240,14 @@ class Strassen(Sketch):
         return f"{self.roles.owned[self.roles.columns]}0"
 
     def open_loops(self) -> list[str]:
-        """The owner's loops outside the products: over chunks, over what is neither rows nor columns, over panels."""
-        return [f"{self.roles.owned[self.roles.rows]}0", *(f"{n}0" for n in self.outside), self.panels]
+        """The owner's loops outside the products: over samples, chunks, what the sums of one serve, and panels."""
+        samples, others = ([f"{n}0" for n in self.outside if (n in self.roles.samples) == own] for own in (True, False))
+        return [*samples, self.chunked, *others, self.panels]
+
+    @property
+    def chunked(self) -> str:
+        """The owner's loop over chunks of rows."""
+        return f"{self.roles.owned[self.roles.rows]}0"
 
     @property
     def outside(self) -> list[str]:
@@ -257,7 +272,8 @@ class Strassen(Sketch):
         inside = [n for n in roles.others if n not in self.outside]
         first = str(values["parallel"])
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
-        sums = ("root", "arena") if first == self.panels else (f"{owner}.{outer[-2]}", "local")
+        around = [self.chunked, *(f"{n}0" for n in self.outside if n in roles.samples)]
+        sums = ("root", "arena") if first == self.panels else (f"{owner}.{max(around, key=outer.index)}", "local")
         products, spot = f"{owner}.{outer[-1]}", f"{owner}.{v}1"
         order = (*outer, f"{rows}1", *(f"{n}0" for n in inside), f"{v}1", *parts, f"{v}2")
         tags = dict.fromkeys(parts, "unroll") | {first: "parallel", order[-1]: "vector"}
@@ -356,7 +372,7 @@ class Strassen(Sketch):
         roles, target = self.roles, self.target
         kernel, room = roles.task.buffer(self.kernel.load.buffer).bytes, target.second.bytes
         panels = -(-roles.product.ranges[roles.columns] // (vectors * self.lanes))
-        pieces = prod(roles.owner.ranges[n] for n in self.outside)
+        pieces = prod(roles.owner.ranges[n] for n in self.outside if n in roles.samples)
         part, chunks = chunk / self.extent, -(-self.extent // chunk) * pieces
         added, made = roles.bytes(roles.sums), roles.bytes(roles.write)
         sums, products = added / pieces * np.where(apart, 1.0, part), made * part / (panels * pieces)
