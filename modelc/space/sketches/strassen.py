@@ -26,7 +26,7 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import Op, walk
+from modelc.ir.expr import Op, variables, walk
 from modelc.ir.layout import Layout
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
@@ -224,7 +224,7 @@ class Strassen(Sketch):
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """Rows in one chunk: the least for twice as many chunks again and again; and what rules take."""
+        """Rows in one chunk: the least for twice as many chunks again and again."""
         return tuple(sorted({-(-self.extent // (1 << k)) for k in range((self.extent - 1).bit_length() + 1)}))
 
     def row_counts(self, name: str) -> tuple[int, ...]:
@@ -303,10 +303,9 @@ class Strassen(Sketch):
         (accumulators,) = self.roles.product.writes
         packed = self.gemm.unit.packing(self.gemm, self.kernel, knobs)
         assert packed is not None
-        rank = len(self.kernel.load.indices) + 1
-        depth = len(self.gemm.reduction)
-        panels = rank - depth - 2  # where the packing has them: before the reduction and the panel's own columns
-        moved = packed.then("reorder", panels, *(d for d in range(rank) if d != panels))
+        indices, reduced = self.kernel.load.indices, set(self.gemm.reduction)
+        panels = sum(not variables(i) & reduced for i in indices) - 1  # where the packing has them: behind the products
+        moved = packed.then("reorder", panels, *(d for d in range(len(indices) + 1) if d != panels))
         found = {self.kernel.load.buffer: moved, accumulators.buffer: tile_layout(self.gemm, accumulators)}
         return {name: layout for name, layout in found.items() if layout is not None}
 
@@ -363,7 +362,8 @@ class Strassen(Sketch):
         kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
         waited = target.cost.products_wait_ratio * once + demanded * share / target.cost.demanded_share
-        return np.asarray(beside(compute, once + again * share, target) + waited + target.cost.phase_seconds * apart)
+        threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
+        return np.asarray(beside(compute, once + again * share, target) + waited + threads)
 
     def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats, Floats]:
         """Seconds of moving what does not stay in the second-level cache: the constant once from where a network left
