@@ -95,21 +95,23 @@ class Operands:
 
 
 def operands(task: Task, block: AnyBlock) -> Operands | None:
-    """Those of `block` where it is a plain product of matrices in float32, one of them a constant; or None."""
+    """Those of `block` where it sums products of a computed operand and a constant in float32; or None."""
     if not isinstance(block, Block) or block.aggregation != "add" or len(block.body) > 1 or block.where:
         return None
     body = block.body[0]
     if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(x, Load) for x in body.args):
         return None
     data, kernel = sorted((x for x in body.args if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
-    known = [task.buffer(x.buffer) for x in (data, kernel)]
+    known = [task.buffer(x.buffer) for x in (data, kernel, *block.writes)]
     if data.buffer in task.constants or kernel.buffer not in task.constants:
         return None
     if any(b.dtype != "float32" for b in known) or known[1].strides is not None:
         return None
     if not all(isinstance(i, Var | Const) for i in block.writes[0].indices):
         return None
-    if any(linear(i) is None or bounds(i, block.ranges) is None for i in data.indices):
+    forms = [form for i in data.indices if (form := linear(i)) is not None and bounds(i, block.ranges) is not None]
+    alone = [form.terms[0][0] for form in forms if len(form.terms) == 1]
+    if len(forms) < len(data.indices) or len(set(alone)) < len(alone):
         return None
     along, across = ({n for i in x.indices for n in variables(i)} for x in (data, kernel))
     spatial, reduced = ([i.name for i in some if i.extent > 1] for some in (block.spatial, block.reduction))
@@ -198,7 +200,6 @@ class _Strassen:
         place = [dim.place for dim in dims]
         at = [Var(dim.name) if dim.name else Const(0) for dim in dims]
         added, products, parts = (fresh(old, name) for name in ("added", "products", "parts"))
-
         moving = _steps(data, self.rows)
         assert moving is not None
         deep = data.indices.index(Var(self.depth))
@@ -206,9 +207,9 @@ class _Strassen:
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
             distance = {moving[0]: moving[1] * i * self.ranges[self.rows], deep: k * self.ranges[self.depth]}
-            at = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
-            value: Expr = Load(data.buffer, tuple(at))
-            for dim, index, extent in zip(dims, at, source.shape, strict=True):
+            found = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
+            value: Expr = Load(data.buffer, tuple(found))
+            for dim, index, extent in zip(dims, found, source.shape, strict=True):
                 limits = bounds(index, {dim.name: dim.extent})
                 if limits is None or limits[1] >= extent:
                     value = select(op("lt", index, extent), value, Const(0.0, "float32"))
@@ -222,17 +223,12 @@ class _Strassen:
         )
         spatial = [i.name for i in anchor.spatial]
         number, spot = Var(self.product), write.indices
+        factors = Load(added, (number, *place)), Load(self.found.kernel.buffer, (number, *self.found.kernel.indices))
         product = Block(
             anchor.name,
             (Iter(self.product, by.products), *self.iters(spatial), *self.iters(self.reduced(), True)),
             (Load(products, (number, *spot)),),
-            (
-                op(
-                    "mul",
-                    Load(added, (number, *place)),
-                    Load(self.found.kernel.buffer, (number, *self.found.kernel.indices)),
-                ),
-            ),
+            (op("mul", *factors),),
             "add",
         )
         every = [Load(products, (Const(t), *spot)) for t in range(by.products)]

@@ -11,6 +11,7 @@ tiled_candidate.py  the Candidate that knobs make
 contraction.py      the Sketch of these
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 follow.py           where a map runs that reads what comes out of a register tile's epilogue
+products.py         what Sketches of derived products have in common: chunks of rows, register tiles
 strassen.py         Strassen's products: where sums of parts run around them
 winograd.py         Winograd: where transforms run around the products; winograd_roles.py, winograd_traffic.py
 attention.py        attention by tiles of query rows; attention_roles.py, attention_units.py

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -32,15 +31,15 @@ from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import beside, moving_seconds
-from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
+from modelc.space.sketches.products import Products
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -171,18 +170,17 @@ def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, colum
     return found
 
 
-class Strassen(Sketch):
+class Strassen(Products):
     """The Sketch of 7 ** `levels` products."""
 
     def __init__(self, roles: Roles, levels: int):
         super().__init__("strassen", f"{7**levels} products", roles.task, roles.target, roles.stages)
         self.roles, self.by = roles, coefficients(levels)
         self.lanes = stored_lanes(roles.target, "float32")
-        self.extent = roles.product.ranges[roles.rows]  # of the rows that are cut, in one part
+        self.chunked, self.extent = roles.rows, roles.product.ranges[roles.rows]  # rows that are cut, in one part
         self.first_chunk = self._first_chunk()
         self.gemm = roles.tiled(self.first_chunk)
         self.kernel = next(r for r in self.gemm.reads if r.load.buffer in roles.task.constants)
-        self._tables = dict[int, Floats]()
 
     # --- knobs ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +196,7 @@ class Strassen(Sketch):
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
-            Knob("chunk", self.chunks, "rows that are worked on together"),
+            Knob("chunk", self.chunks(), "rows that are worked on together"),
             Knob("parallel", tuple(loops), "the owner's loop whose iterations go to threads"),
             Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
@@ -222,17 +220,9 @@ class Strassen(Sketch):
             "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
         }
 
-    @cached_property
     def chunks(self) -> tuple[int, ...]:
         """Rows in one chunk: the least for twice as many chunks again and again."""
         return tuple(sorted({-(-self.extent // (1 << k)) for k in range((self.extent - 1).bit_length() + 1)}))
-
-    def row_counts(self, name: str) -> tuple[int, ...]:
-        """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
-        extents = self.chunks if name == self.roles.rows else (self.gemm.ranges[name],)
-        found = {-(-x // k) for x in extents for k in range(1, x + 1)}
-        few = {n for n in found if n < self.target.vector.registers}
-        return tuple(sorted(few | {int(self.start_values()[f"rows.{name}"])}))
 
     @property
     def panels(self) -> str:
@@ -242,10 +232,10 @@ class Strassen(Sketch):
     def open_loops(self) -> list[str]:
         """The owner's loops outside the products: over samples, chunks, what the sums of one serve, and panels."""
         samples, others = ([f"{n}0" for n in self.outside if (n in self.roles.samples) == own] for own in (True, False))
-        return [*samples, self.chunked, *others, self.panels]
+        return [*samples, self.chunk_loop, *others, self.panels]
 
     @property
-    def chunked(self) -> str:
+    def chunk_loop(self) -> str:
         """The owner's loop over chunks of rows."""
         return f"{self.roles.owned[self.roles.rows]}0"
 
@@ -257,10 +247,7 @@ class Strassen(Sketch):
 
     def legal(self, points: Points) -> Bools:
         """Registers hold the products' tile, which is no larger than a chunk."""
-        found = fits(self.gemm, self.register_rows(points), self.column(points, "vectors"))
-        if self.roles.rows in self.gemm.inside:
-            found &= self.column(points, f"rows.{self.roles.rows}") <= self.column(points, "chunk")
-        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+        return np.asarray(self.tiles_fit(points) | (points == self.start()).all(axis=1), np.bool_)
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
@@ -272,7 +259,7 @@ class Strassen(Sketch):
         inside = [n for n in roles.others if n not in self.outside]
         first = str(values["parallel"])
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
-        around = [self.chunked, *(f"{n}0" for n in self.outside if n in roles.samples)]
+        around = [self.chunk_loop, *(f"{n}0" for n in self.outside if n in roles.samples)]
         sums = ("root", "arena") if first == self.panels else (f"{owner}.{max(around, key=outer.index)}", "local")
         products, spot = f"{owner}.{outer[-1]}", f"{owner}.{v}1"
         order = (*outer, f"{rows}1", *(f"{n}0" for n in inside), f"{v}1", *parts, f"{v}2")
@@ -291,12 +278,6 @@ class Strassen(Sketch):
         write = self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs)
         schedules[roles.write.name] = replace(write, scope="local")
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
-
-    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
-        """What of `values` the products' register tile is made of."""
-        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
-        steps, prefetch = int(values["steps"]), str(values["prefetch"])
-        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), False, None, steps, prefetch)
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The constant, packed for the products' register tile, panels outside products; and their accumulators."""
@@ -336,13 +317,7 @@ class Strassen(Sketch):
     # --- estimates ------------------------------------------------------------------------------------------------
 
     def estimate(self, points: Points, cores: int) -> Floats:
-        chunk = self.column(points, "chunk")
-        products = np.zeros(len(points))
-        for size in np.unique(chunk):
-            which = chunk == size
-            names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
-            products[which] = self.table(int(size))[tuple(self.index(points[which], n) for n in names)]
-        seconds = self.seconds(points, products, cores)
+        seconds = self.seconds(points, self.product_cycles(points), cores)
         away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
         return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
 
@@ -399,35 +374,23 @@ class Strassen(Sketch):
         after = cycles(by.products, by.additions("result"), by.parts**2) + by.parts**2 * operations / ports
         return data * before, results * after
 
+    def products_in(self, chunk: int) -> Tiled:
+        return self.roles.tiled(chunk)
+
     def span(self, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
         """(how many values of its iterator such a loop covers, how many one of its iterations does [P])."""
         roles, name = self.roles, loop_of(loop).iterator
         tiles = {roles.owned[roles.rows]: chunk, roles.owned[roles.columns]: vectors * self.lanes}
         return roles.owner.ranges[name], tiles.get(name, np.ones(len(chunk), np.int64))
 
-    def register_rows(self, points: Points) -> Ints:
-        """Rows of the register tile [P x iterators]."""
-        return np.column_stack([self.column(points, f"rows.{n}") for n in self.gemm.inside])
-
     def gemm_rows(self, chunk: int) -> int:
         """Rows that go over each part of the constant in one chunk."""
         return prod(chunk if n == self.roles.rows else self.gemm.ranges[n] for n in self.gemm.inside)
-
-    def table(self, chunk: int) -> Floats:
-        """Cycles of all products in chunks of so many rows, for every register tile [rows.N..., vectors]."""
-        if chunk not in self._tables:
-            known = {k.name: k.values for k in self.all_knobs()}
-            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
-            every = np.array(list(product(*sizes)), np.int64)
-            tiled = self.gemm if chunk == self.first_chunk else self.roles.tiled(chunk)
-            found = -(-self.extent // chunk) * kernel_cycles(tiled, every[:, :-1], every[:, -1])
-            self._tables[chunk] = found.reshape([len(s) for s in sizes])
-        return self._tables[chunk]
 
     def _first_chunk(self) -> int:
         """Rows in a chunk: its sums stay in half of the second-level cache, every core has one."""
         whole, room = self.roles.bytes(self.roles.sums), self.target.second.bytes // 2
         found = [
-            n for n in self.chunks if whole * n // self.extent <= room and -(-self.extent // n) >= self.target.cores
+            n for n in self.chunks() if whole * n // self.extent <= room and -(-self.extent // n) >= self.target.cores
         ]
-        return max(found, default=self.chunks[0])
+        return max(found, default=self.chunks()[0])

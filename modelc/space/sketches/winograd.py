@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -37,15 +36,15 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import beside
-from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, windows
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.products import Products
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -87,7 +86,7 @@ def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     return roles_of(task, target, stages, m)
 
 
-class Winograd(Sketch):
+class Winograd(Products):
     """The Sketch of one F(m, 3), its transforms in one shape around the products."""
 
     def __init__(self, roles: Roles, shape: Shape):
@@ -95,7 +94,7 @@ class Winograd(Sketch):
         self.roles, self.shape, self.m, self.lanes = roles, shape, roles.m, roles.lanes
         self.doubt = roles.target.cost.winograd_doubt_share
         self.v = roles.owned[roles.vector]  # the owner's vector iterator
-        self._tables = dict[int, Floats]()
+        self.chunked = roles.th
         self.first_chunk = self._first_chunk() if shape is Shape.ROWS else roles.tile_rows
         self.gemm = roles.tiled(self.first_chunk)
         smallest = TiledKnobs(tuple((n, 1) for n in self.gemm.inside), 1, 1, False, None)
@@ -168,12 +167,6 @@ class Winograd(Sketch):
             return (total,)
         return tuple(sorted({-(-total // (1 << k)) for k in range((total - 1).bit_length() + 1)} | {self.first_chunk}))
 
-    def row_counts(self, name: str) -> tuple[int, ...]:
-        """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
-        extents = self.chunks() if name == self.roles.th else (self.gemm.ranges[name],)
-        found = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
-        return tuple(sorted(found | {int(self.start_values()[f"rows.{name}"])}))
-
     def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
         """The values of a knob that names a parallel loop: none else than the rules' on one core."""
         first = str(start[knob])
@@ -194,13 +187,9 @@ class Winograd(Sketch):
 
     def legal(self, points: Points) -> Bools:
         """Registers hold the products' tile, which is no larger than a chunk; transforms write whole panels."""
-        roles, gemm = self.roles, self.gemm
-        rows, vectors = self.register_rows(points), self.column(points, "vectors")
-        found = fits(self.gemm, rows, vectors)
-        if roles.th in gemm.inside:
-            found &= self.column(points, f"rows.{roles.th}") <= self.column(points, "chunk")
+        found = self.tiles_fit(points)
         if self.shape is Shape.PANELS:
-            found &= vectors % self.column(points, "vectors.out") == 0
+            found &= self.column(points, "vectors") % self.column(points, "vectors.out") == 0
         return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
 
     # --- the Candidate --------------------------------------------------------------------------------------------
@@ -208,7 +197,7 @@ class Winograd(Sketch):
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
         roles, owner, v = self.roles, self.roles.owner.name, self.v
         th, tw = roles.owned[roles.th], roles.owned[roles.tw]
-        knobs, out = self.knobs_of(values), int(values["vectors.out"])
+        knobs, out = self.knobs_of(values, values["order"] == "rows"), int(values["vectors.out"])
         panel = (self.gemm.tiles(knobs)[roles.vector][0],) if self.shape is Shape.PANELS else ()
         sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
         tiles: dict[str, tuple[int, ...]] = {v: sizes}
@@ -245,12 +234,6 @@ class Winograd(Sketch):
             self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs), scope=scope
         )
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
-
-    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
-        """What of `values` the products' register tile is made of."""
-        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
-        by_rows, steps, prefetch = values["order"] == "rows", int(values["steps"]), str(values["prefetch"])
-        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The kernel, packed for the products' register tile, and their accumulators."""
@@ -334,12 +317,7 @@ class Winograd(Sketch):
 
     def estimate(self, points: Points, cores: int) -> Floats:
         rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
-        products = np.zeros(len(points))
-        for size in np.unique(chunk):
-            which = chunk == size
-            table = self.table(int(size))
-            names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
-            products[which] = table[tuple(self.index(points[which], n) for n in names)]
+        products = self.product_cycles(points)
         by_rows = self.index(points, "order") == 1
         shares = {knob: self.shares(points, knob, cores) for knob in ("parallel", "multiplying")}
         seconds = self.seconds(Tilings(rows, vectors, chunk, by_rows), products, shares, cores)
@@ -393,29 +371,8 @@ class Winograd(Sketch):
         chunked = self.shape is Shape.ROWS and block is roles.owner and name == roles.owned[roles.th]
         return block.ranges[name], chunk if chunked else one
 
-    def register_rows(self, points: Points) -> Ints:
-        """Rows of the register tile [P x iterators]."""
-        inside = self.gemm.inside
-        return np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
-
-    def table(self, chunk: int) -> Floats:
-        """Cycles of all products in chunks of so many rows of tiles, for every register tile [rows.N..., vectors]."""
-        if chunk not in self._tables:
-            known = {k.name: k.values for k in self.all_knobs()}
-            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
-            every = np.array(list(product(*sizes)), np.int64)
-            found = self.products_of(chunk, every[:, :-1], every[:, -1])
-            self._tables[chunk] = found.reshape([len(s) for s in sizes])
-        return self._tables[chunk]
-
-    def products_of(self, chunk: int, rows: Ints, vectors: Ints) -> Floats:
-        """Cycles of all products [P]."""
-        chunks = -(-self.roles.tile_rows // chunk)
-        return chunks * kernel_cycles(self.products_in(chunk), rows, vectors)
-
     def products_in(self, chunk: int) -> Tiled:
-        """The products in one chunk."""
-        return self.gemm if chunk == self.first_chunk else self.roles.tiled(chunk)
+        return self.roles.tiled(chunk)
 
     def _first_chunk(self) -> int:
         """Rows of tiles in a chunk: transformed tiles and products stay in the second-level cache, every core gets
@@ -428,8 +385,3 @@ class Winograd(Sketch):
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
-
-
-def _even(extent: int) -> tuple[int, ...]:
-    """Sizes of tiles along `extent`, the least for each number of them."""
-    return tuple(sorted({-(-extent // k) for k in range(1, extent + 1)}))

@@ -1,0 +1,86 @@
+"""What Sketches of products that a rule derived have in common (winograd.py, strassen.py): chunks of rows, in each of
+which the products are register tiles of vectors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from modelc.space.analysis.footprint import Ints
+from modelc.space.cost.register_tile import fits, kernel_cycles
+from modelc.space.sketch import Bools, Floats, Points, Sketch, Value
+from modelc.space.sketches.tiled import Tiled, TiledKnobs
+
+
+class Products(Sketch):
+    """A Sketch with the knobs rows.N, vectors, chunk, steps and prefetch of its products."""
+
+    chunked: str  # the products' iterator that chunks are of
+    first_chunk: int  # of its values, as rules have it
+    gemm: Tiled  # the products in such a chunk
+
+    @abstractmethod
+    def chunks(self) -> tuple[int, ...]:
+        """How many values of the iterator one chunk may have."""
+
+    @abstractmethod
+    def products_in(self, chunk: int) -> Tiled:
+        """The products in one chunk."""
+
+    def row_counts(self, name: str) -> tuple[int, ...]:
+        """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
+        extents = self.chunks() if name == self.chunked else (self.gemm.ranges[name],)
+        found = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
+        return tuple(sorted(found | {int(self.start_values()[f"rows.{name}"])}))
+
+    def knobs_of(self, values: Mapping[str, Value], by_rows: bool = False) -> TiledKnobs:
+        """What of `values` the products' register tile is made of."""
+        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
+        steps, prefetch = int(values["steps"]), str(values["prefetch"])
+        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
+
+    def register_rows(self, points: Points) -> Ints:
+        """Rows of the register tile [P x iterators]."""
+        inside = self.gemm.inside
+        return np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
+
+    def tiles_fit(self, points: Points) -> Bools:
+        """Whether registers hold the products' tile, which is no larger than a chunk [P]."""
+        found = fits(self.gemm, self.register_rows(points), self.column(points, "vectors"))
+        if self.chunked in self.gemm.inside:
+            found &= self.column(points, f"rows.{self.chunked}") <= self.column(points, "chunk")
+        return found
+
+    def product_cycles(self, points: Points) -> Floats:
+        """Cycles of all products, chunk by chunk [P]."""
+        chunk, found = self.column(points, "chunk"), np.zeros(len(points))
+        names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
+        for size in np.unique(chunk):
+            which = chunk == size
+            found[which] = self._table(int(size))[tuple(self.index(points[which], n) for n in names)]
+        return found
+
+    @cached_property
+    def _tables(self) -> dict[int, Floats]:
+        return {}
+
+    def _table(self, chunk: int) -> Floats:
+        """Cycles of all products in chunks of that size, for every register tile [rows.N..., vectors]."""
+        if chunk not in self._tables:
+            known = {k.name: k.values for k in self.all_knobs()}
+            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
+            every = np.array(list(product(*sizes)), np.int64)
+            chunks = -(-self.gemm.anchor.ranges[self.chunked] // chunk)
+            tiled = self.gemm if chunk == self.first_chunk else self.products_in(chunk)
+            found = chunks * kernel_cycles(tiled, every[:, :-1], every[:, -1])
+            self._tables[chunk] = found.reshape([len(s) for s in sizes])
+        return self._tables[chunk]
+
+
+def _even(extent: int) -> tuple[int, ...]:
+    """Sizes of tiles along `extent`, the least for each number of them."""
+    return tuple(sorted({-(-extent // k) for k in range(1, extent + 1)}))
