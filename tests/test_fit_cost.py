@@ -24,8 +24,9 @@ TARGET = replace(load_target("x86-64-v4"), cores=1)
 def sample(columns: int, cost: CostParameters) -> fit_cost.Sample:
     """Points of a product, measured on a machine whose times are what estimates say under `cost`."""
     task = task_of("MatMul", {}, [(96, 256), (256, columns)], consts=(1,))
-    found, target = Found(f"product:{columns}", task, Policy(), 0), replace(TARGET, cost=cost)
-    space, seconds = Space(task, TARGET), Space(task, target)
+    policy, target = Policy(strassen=False), replace(TARGET, cost=cost)
+    found = Found(f"product:{columns}", task, policy, 0)
+    space, seconds = Space(task, TARGET, policy), Space(task, target, policy)
     drawn = space.random(40, np.random.default_rng(1))
     points = [
         {
