@@ -13,7 +13,7 @@ import yaml
 
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
-from modelc.policy import Policy
+from modelc.policy import SCHEDULES, Policy
 from modelc.target import strict_yaml
 from modelc.target.section import shown
 from modelc.verify.compare import Tolerance
@@ -109,11 +109,7 @@ class Config:
             "precision": self.policy.precision,
             "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
-            "schedule": {
-                "winograd": self.policy.winograd,
-                "strassen": self.policy.strassen,
-                "tensorize": self.policy.tensorize,
-            },
+            "schedule": {name: getattr(self.policy, name) for name in SCHEDULES},
             "tune": asdict(self.tune),
             "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
             "verify": asdict(self.verify),
@@ -159,7 +155,7 @@ def parse_config(tree: Any, source: str) -> Config:
     top = _section(tree, source, "", SECTIONS)
     parts = _section(top["partition"], source, "partition", ("attention",))
     layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
-    schedule = _section(top["schedule"], source, "schedule", ("winograd", "strassen", "tensorize"))
+    schedule = _section(top["schedule"], source, "schedule", SCHEDULES)
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
     tune = _section(top["tune"], source, "tune", ("joint",))
     check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
@@ -173,9 +169,7 @@ def parse_config(tree: Any, source: str) -> Config:
         inputs=_inputs(top["inputs"], source),
         simplify=tuple(passes),
         policy=Policy(
-            winograd=_flag(schedule, source, "schedule.winograd"),
-            strassen=_flag(schedule, source, "schedule.strassen"),
-            tensorize=_flag(schedule, source, "schedule.tensorize"),
+            **{name: _flag(schedule, source, f"schedule.{name}") for name in SCHEDULES},
             attention=_flag(parts, source, "partition.attention"),
             precision=check_precision(top["precision"], f"{source}: precision"),
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SCHEDULES = ("winograd", "strassen", "tensorize")  # fields that say which schedules there are
+
 
 @dataclass(frozen=True)
 class Policy:

@@ -35,7 +35,7 @@ import numpy as np
 from modelc.database import Conditions, Record, code_version, default_place, records
 from modelc.errors import ModelcError
 from modelc.ir.block import Task
-from modelc.policy import Policy
+from modelc.policy import SCHEDULES, Policy
 from modelc.search.learned import MISSING, Example, analytic, available, fit, groups_of, held_out, scales
 from modelc.search.learned import throughputs as measured
 from modelc.search.population import Space
@@ -51,7 +51,7 @@ def examples_of_task(task: Task, found: Sequence[Record], target: Target) -> Ite
         groups.setdefault(record.conditions, []).append(record)
     for conditions, group in groups.items():
         allowed = conditions.policy.split()
-        policy = Policy(**{name: name in allowed for name in ("winograd", "strassen", "tensorize")})
+        policy = Policy(**{name: name in allowed for name in SCHEDULES})
         space = Space(task, target, policy, conditions.threads)
         yield from (replace(one, task=f"{task.hash} {conditions}") for one in examples_of(space, group))
 

@@ -15,7 +15,7 @@ from typing import Any
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.policy import Policy
+from modelc.policy import SCHEDULES, Policy
 from modelc.target import Target
 
 LONGEST = 1 << 20  # characters of a Candidate, or of a Task
@@ -50,7 +50,7 @@ class Conditions:
         """Those of `task` in a network whose parameters take `cold_bytes`, where kernels run `through` a command."""
         key = f"{target.key} through {shlex.join(through)}" if through else target.key
         where = constants_in(target, cold_bytes) if task.constants else NO_CONSTANTS
-        allowed = " ".join(name for name in ("winograd", "strassen", "tensorize") if getattr(policy, name))
+        allowed = " ".join(name for name in SCHEDULES if getattr(policy, name))
         return Conditions(key, version, threads, where, allowed)
 
 

@@ -15,11 +15,12 @@ class CostParameters:
     """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
     optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores.
 
-    The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`; no
-    ending: a count, or a quotient. `scripts/fit_cost.py` fits those of register tiles, of copies, of the memory levels
-    and of phases from measured candidates, and prints them as YAML; `scripts/compare_construction.py` says how well
-    float32 contractions are ranked, `scripts/bench_int8.py` how units of intrinsics do. Nothing here is probed: what
-    `modelc targets probe` measures stands in the Target itself (ports, latency, bandwidths, throughput).
+    The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
+    `_ratio` or no ending: a quotient, or a count. `scripts/fit_cost.py` fits those of register tiles, of copies, of
+    the memory levels and of phases from measured candidates, and prints them as YAML;
+    `scripts/compare_construction.py` says how well float32 contractions are ranked, `scripts/bench_int8.py` how units
+    of intrinsics do. Nothing here is probed: what `modelc targets probe` measures stands in the Target itself (ports,
+    latency, bandwidths, throughput).
     """
 
     # One reduction step of a register tile (cost/step.py)
@@ -59,8 +60,8 @@ class CostParameters:
     least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
 
     # Strassen's rule: what is measured over what is counted
-    sums_ratio: float = 3.5  # cycles of sums: their loads and stores go to the second-level cache, and wait
-    products_wait_ratio: float = 2.0  # waiting for a constant over moving it: each product reads a short part of it
+    strassen_sums_ratio: float = 3.5  # cycles of sums: their loads and stores go to the second-level cache, and wait
+    strassen_wait_ratio: float = 2.0  # waiting for a constant over moving it: each product reads little of it
 
     # Memory levels
     sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely

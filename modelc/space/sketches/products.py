@@ -81,6 +81,11 @@ class Products(Sketch):
         return self._tables[chunk]
 
 
+def halved(extent: int) -> set[int]:
+    """Sizes of chunks of `extent`: the least for twice as many again and again."""
+    return {-(-extent // (1 << k)) for k in range((extent - 1).bit_length() + 1)}
+
+
 def _even(extent: int) -> tuple[int, ...]:
     """Sizes of tiles along `extent`, the least for each number of them."""
     return tuple(sorted({-(-extent // k) for k in range(1, extent + 1)}))

@@ -39,7 +39,7 @@ from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
-from modelc.space.sketches.products import Products
+from modelc.space.sketches.products import Products, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -47,7 +47,7 @@ from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
 
 LEAST_ROWS = 2  # after they are cut
-LEAST_DEPTH = 2  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
+LEAST_VECTORS = 2  # vectors of the depth and of the columns after they are cut: sums cost more than they save below
 
 
 def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Strassen]:
@@ -70,7 +70,7 @@ def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
     known = operands(task, anchor)
     if known is None:
         raise DoesNotApply("the reduction is no product of a matrix and a constant one")
-    least = LEAST_DEPTH * stored_lanes(target, "float32")
+    least = LEAST_VECTORS * stored_lanes(target, "float32")
     rows = max(known.rows, key=anchor.ranges.__getitem__, default=None)
     wide, deep = (
         [n for n in names if anchor.ranges[n] % parts == 0 and anchor.ranges[n] // parts >= least]
@@ -155,8 +155,7 @@ class Roles:
 def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, columns: str, depth: str) -> Roles:
     """Raises DoesNotApply if the Task has other Blocks, or its operands are not stored along depth and columns."""
     blocks = [b for b in task.blocks if isinstance(b, Block)]
-    product = reduction_of(task)
-    if len(blocks) < len(task.blocks) or len(blocks) < 5 or blocks[1] != product:
+    if len(blocks) < len(task.blocks) or len(blocks) < 5 or blocks[1] != reduction_of(task):
         raise DoesNotApply("the Task has Blocks of another kind")
     sums, product, write, combine, owner, *afterwards = blocks
     source, written = accesses(task, sums)[0][0], accesses(task, owner)[1]
@@ -222,7 +221,7 @@ class Strassen(Products):
 
     def chunks(self) -> tuple[int, ...]:
         """Rows in one chunk: the least for twice as many chunks again and again."""
-        return tuple(sorted({-(-self.extent // (1 << k)) for k in range((self.extent - 1).bit_length() + 1)}))
+        return tuple(sorted(halved(self.extent)))
 
     @property
     def panels(self) -> str:
@@ -336,7 +335,7 @@ class Strassen(Products):
         compute = ((products + after) * share + before * np.where(apart, 1 / cores, share)) / rate
         kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
-        waited = target.cost.products_wait_ratio * once + demanded * share / target.cost.demanded_share
+        waited = target.cost.strassen_wait_ratio * once + demanded * share / target.cost.demanded_share
         threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
         return np.asarray(beside(compute, once + again * share, target) + waited + threads)
 
@@ -368,7 +367,9 @@ class Strassen(Products):
         operations = sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
 
         def cycles(loaded: int, additions: int, stored: int) -> float:
-            return cost.sums_ratio * (loaded / cost.load_ports + additions / ports + stored * cost.store_cycles)
+            return cost.strassen_sums_ratio * (
+                loaded / cost.load_ports + additions / ports + stored * cost.store_cycles
+            )
 
         before = cycles(by.parts**2, by.additions("data"), by.products)
         after = cycles(by.products, by.additions("result"), by.parts**2) + by.parts**2 * operations / ports

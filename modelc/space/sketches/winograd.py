@@ -44,7 +44,7 @@ from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, reduction_of
-from modelc.space.sketches.products import Products
+from modelc.space.sketches.products import Products, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -165,7 +165,7 @@ class Winograd(Products):
         total = self.roles.tile_rows
         if self.shape is not Shape.ROWS:
             return (total,)
-        return tuple(sorted({-(-total // (1 << k)) for k in range((total - 1).bit_length() + 1)} | {self.first_chunk}))
+        return tuple(sorted(halved(total) | {self.first_chunk}))
 
     def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
         """The values of a knob that names a parallel loop: none else than the rules' on one core."""
