@@ -16,16 +16,16 @@ from modelc.space.construct import constructed
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.winograd import TRANSFORMS, winograd_rule
-from modelc.space.sketches.winograd import Shape, Winograd, winograd_sketches
+from modelc.space.sketches.winograd import Shape, winograd_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
 
 
-def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1):
+def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True):
     attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
-    shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), (o,)]
-    return task_of("Conv", attrs, shapes, consts=(1, 2), channels_last=True)
+    shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), *[(o,)] * bias]
+    return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
 
 
 @pytest.mark.parametrize("m", sorted(TRANSFORMS))
@@ -37,11 +37,13 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1):
         conv(1, 4, (9, 6), 4, pads=0),
         conv(1, 3, (4, 7, 6), 5, dims=3),
         conv(1, 4, (1, 2), 4),
+        conv(2, 6, (5, 7), 9, group=3),
+        conv(1, 4, (5, 4), 6, group=2, bias=False),
     ],
-    ids=["square", "edges", "unpadded", "3d", "smaller than a tile"],
+    ids=["square", "edges", "unpadded", "3d", "smaller than a tile", "groups", "groups alone"],
 )
 def test_the_rule_computes_the_same(task, m) -> None:
-    stages = next(s.stages for s in winograd_sketches(task, TARGET, []) if _m(s) == m)
+    stages = next(s.stages for s in winograd_sketches(task, TARGET, []) if s.m == m)
     derived = derive(task, stages)
     verify_task(derived, "winograd")
     plain = random_inputs(task)
@@ -54,17 +56,31 @@ def test_the_rule_computes_the_same(task, m) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [conv(1, 16, (14, 14), 32), conv(1, 17, (13, 9), 20), conv(2, 8, (6, 12, 12), 16, dims=3)]
+    "task",
+    [
+        conv(1, 16, (14, 14), 32),
+        conv(1, 17, (13, 9), 20),
+        conv(2, 8, (6, 12, 12), 16, dims=3),
+        conv(2, 34, (13, 9), 40, group=2),
+        conv(1, 64, (14, 14), 64, group=4, bias=False),
+    ],
+    ids=["square", "edges", "3d", "groups", "groups alone"],
 )
 def test_kernels_of_every_transform(task) -> None:
-    for found in winograd_sketches(task, TARGET, []):
+    sketches = winograd_sketches(task, TARGET, [])
+    assert len(sketches) == len(TRANSFORMS) * len(Shape)
+    for found in sketches:
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
 
 
 @pytest.mark.parametrize(
     ("task", "drawn", "checked"),
-    [(conv(2, 20, (13, 9), 40), 2, "F(2, 3) by rows, F(2, 3) by points"), (conv(2, 8, (4, 9, 7), 20, dims=3), 1, "")],
-    ids=["vectors that do not divide", "3d"],
+    [
+        (conv(2, 20, (13, 9), 40), 2, "F(2, 3) by rows, F(2, 3) by points"),
+        (conv(2, 8, (4, 9, 7), 20, dims=3), 1, ""),
+        (conv(2, 36, (9, 7), 40, group=2), 2, "F(2, 3) by rows, F(4, 3) by points"),
+    ],
+    ids=["vectors that do not divide", "3d", "groups"],
 )
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
@@ -103,10 +119,6 @@ def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
     assert whole > 2 * chunked
 
 
-def _m(sketch: Winograd) -> int:
-    return int(sketch.stages[0].args["m"])
-
-
 @pytest.mark.parametrize("channels", [1, 64])
 def test_errors_stay_below_the_bound(channels: int) -> None:
     task = conv(1, 2 * channels, (12, 12), 16)
@@ -115,7 +127,7 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
     exact = run_task(task, inputs)["y0"].astype(np.float64)
     largest = float(np.abs(inputs["x0"]).max()) * float(np.abs(inputs["x1"]).max())
     bounds = []
-    for found in sorted(winograd_sketches(task, TARGET, []), key=_m):
+    for found in sorted(winograd_sketches(task, TARGET, []), key=lambda s: s.m):
         kernel = run_kernel(build(task, found.candidate(found.start())), inputs)[0]["y0"]
         bounds.append(rounding_error(task, found.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
@@ -132,6 +144,18 @@ def test_where_it_does_not_apply(task) -> None:
     if not any(f.reduce and f.extent == 3 for b in task.blocks for f in b.iters):
         with pytest.raises(DoesNotApply):
             winograd_rule(task, task.anchor, 2)
+
+
+def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
+    """Each group has tiles and a kernel of its own: neither is read once for each group."""
+    task = conv(1, 256, (14, 14), 256, group=4)
+    assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
+    for grouped, apart in zip(
+        winograd_sketches(task, TARGET, []), winograd_sketches(conv(1, 64, (14, 14), 64), TARGET, []), strict=True
+    ):
+        four, one = (float(s.estimate(s.start()[None, :], 1)[0]) for s in (grouped, apart))
+        assert grouped.roles.groups == 4 and apart.roles.groups == 1
+        assert 3 < four / one < 6
 
 
 def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:

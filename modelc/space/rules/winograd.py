@@ -136,7 +136,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
         raise DoesNotApply(f"what block {block} writes is not consumed in place")
     if not all(isinstance(i, (Var, Const)) for i in write.indices):
         raise DoesNotApply(f"block {block} does not write its iterators plainly")
-    return _Winograd(task, anchor, found, m).task()
+    return _Winograd(task, anchor, consumers[0], found, m).task()
 
 
 def error_bound(task: Task, block: str, m: int) -> float:
@@ -160,10 +160,13 @@ def error_bound(task: Task, block: str, m: int) -> float:
 
 
 class _Winograd:
-    """Writes out the Blocks of one application; the attributes are names that they share."""
+    """Writes out the Blocks of one application; the attributes are names that they share. `first` is the anchor's
+    consumer."""
 
-    def __init__(self, task: Task, anchor: Block, found: tuple[Load, Load, tuple[Window, Window]], m: int):
-        self.old, self.anchor, self.m = task, anchor, m
+    def __init__(
+        self, task: Task, anchor: Block, first: Block, found: tuple[Load, Load, tuple[Window, Window]], m: int
+    ):
+        self.old, self.anchor, self.first, self.m = task, anchor, first, m
         self.data, self.kernel, (self.high, self.wide) = found
         self.transform = TRANSFORMS[m]
         self.points = m + 2
@@ -220,9 +223,7 @@ class _Winograd:
         parts, result = self.name("parts"), self.name("result")
         (write,) = anchor.writes
         others = [i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
-        dims = [next(d for d, x in enumerate(write.indices) if x == Var(i.name)) for i in others]
-        dims += [next(d for d, x in enumerate(write.indices) if x == Var(w.spatial)) for w in (self.high, self.wide)]
-        stored_out = self.tile_layout(self.out(), dims)
+        stored_out = self.result_layout([*(i.name for i in others), self.high.spatial, self.wide.spatial])
         sums = replace(sums, layout=stored_out)
         spot = [Var(i.name) for i in others] + [Var(self.th), Var(self.tw)]
         gather = Block(
@@ -262,20 +263,26 @@ class _Winograd:
         blocks: list[AnyBlock] = [*before, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
 
-    def out(self) -> Buffer:
-        """What the first consumer writes: its order of dimensions is the one that results are stored in."""
-        (write,) = self.anchor.writes
-        later = self.old.blocks[self.old.blocks.index(self.anchor) + 1 :]
-        wide = [self.old.buffer(w.buffer) for b in later if isinstance(b, Block) for w in b.writes]
-        local = self.old.buffer(write.buffer)
-        return next((b for b in wide if len(b.shape) == len(local.shape)), local)
+    def result_layout(self, names: Sequence[str]) -> Layout:
+        """The layout of a buffer of (point, point, the anchor's iterators `names`...): points outermost, the rest in
+        the order in which what the first consumer writes is stored."""
+        (read,) = {r for r in self.first.reads if r.buffer == self.anchor.writes[0].buffer}
+        own = {i: str(mine) for mine, i in zip(self.anchor.writes[0].indices, read.indices, strict=True)}
+        (written, *_) = self.first.writes
+        buffer = self.old.buffer(written.buffer)
+        stored: list[str] = []
+        for d in buffer.layout.permutation or range(len(buffer.shape)):
+            form = linear(written.indices[d])
+            terms = sorted(form.terms, key=lambda term: -term[1]) if form is not None else ()
+            stored += [own[i] for i, _ in terms if i in own]
+        ordered = [*(n for n in names if n not in stored), *(n for n in stored if n in names)]
+        return _reordered([0, 1, *(names.index(n) + 2 for n in ordered)])
 
     def tile_layout(self, like: Buffer, dims: Sequence[int]) -> Layout:
         """The layout of a buffer of (point, point, dims of `like`...): points outermost, the rest in `like`'s order."""
         order = like.layout.permutation or tuple(range(len(like.shape)))
         place = {d: k + 2 for k, d in enumerate(dims)}
-        final = (0, 1, *(place[d] for d in order if d in place))
-        return Layout() if final == tuple(range(len(final))) else Layout((Primitive("reorder", final),))
+        return _reordered([0, 1, *(place[d] for d in order if d in place)])
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
@@ -362,6 +369,10 @@ class _Winograd:
             if tiles * self.m > extent:
                 where.append(op("lt", tiled[var], extent))
         return replace(mapped, iters=tuple(iters), where=tuple(where))
+
+
+def _reordered(order: Sequence[int]) -> Layout:
+    return Layout() if list(order) == sorted(order) else Layout((Primitive("reorder", tuple(order)),))
 
 
 def _read(block: AnyBlock) -> set[str]:

@@ -32,6 +32,7 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
+from modelc.ir.expr import Const, Var
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
@@ -43,7 +44,7 @@ from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
 from modelc.space.sketches.products import Products, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
@@ -74,6 +75,8 @@ def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> li
 def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     """The Blocks of `task` after F(m, 3). Raises DoesNotApply."""
     name = reduction_of(task).name
+    if not all(isinstance(i, (Var, Const)) for i in reduction_of(task).writes[0].indices):
+        task = factored(task, stages)
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
     if len(consumers_of(task, reduction_of(task))) > 1:

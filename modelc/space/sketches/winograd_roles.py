@@ -13,6 +13,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
+from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.prepare import consumers_of, reduction_of
@@ -87,12 +88,20 @@ class Roles:
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
         """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
-        tiles of their own, and those that a window of the product slides along."""
+        tiles of their own, and those that a window of the product slides along or that are groups of channels."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
         found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
         (tiles,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
         alone = {self.owned.get(str(i)) for i in tiles.indices}
         return [n for n in found if n in alone], [n for n in found if n not in alone]
+
+    @cached_property
+    def groups(self) -> int:
+        """Groups of channels: each has a kernel of its own."""
+        (kernel,) = (r for r in self.product.reads if r.buffer in self.task.constants)
+        moving = {v for i in kernel.indices for v in variables(i)}
+        depths = self.lead[1]
+        return self.points([mine for name, mine in self.owned.items() if mine in depths and name in moving])
 
     def points(self, names: Sequence[str]) -> int:
         """Points of so many of the owner's iterators."""
