@@ -22,8 +22,9 @@ from modelc.target import load_target
 TARGET = load_target("x86-64-v4")
 
 
-def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True):
+def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True, dilation=1):
     attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
+    attrs["dilations"] = (dilation,) * dims
     shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), *[(o,)] * bias]
     return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
 
@@ -39,8 +40,22 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True)
         conv(1, 4, (1, 2), 4),
         conv(2, 6, (5, 7), 9, group=3),
         conv(1, 4, (5, 4), 6, group=2, bias=False),
+        conv(1, 3, (9, 10), 4, pads=2, dilation=2),
+        conv(2, 4, (7, 11), 6, pads=1, dilation=3, group=2),
+        conv(1, 3, (6, 7, 8), 4, pads=2, dims=3, dilation=2),
     ],
-    ids=["square", "edges", "unpadded", "3d", "smaller than a tile", "groups", "groups alone"],
+    ids=[
+        "square",
+        "edges",
+        "unpadded",
+        "3d",
+        "smaller than a tile",
+        "groups",
+        "groups alone",
+        "dilated",
+        "dilated groups",
+        "dilated 3d",
+    ],
 )
 def test_the_rule_computes_the_same(task, m) -> None:
     stages = next(s.stages for s in winograd_sketches(task, TARGET, []) if s.m == m)
@@ -63,8 +78,11 @@ def test_the_rule_computes_the_same(task, m) -> None:
         conv(2, 8, (6, 12, 12), 16, dims=3),
         conv(2, 34, (13, 9), 40, group=2),
         conv(1, 64, (14, 14), 64, group=4, bias=False),
+        conv(1, 20, (9, 10), 40, dilation=2),
+        conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False),
+        conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
     ],
-    ids=["square", "edges", "3d", "groups", "groups alone"],
+    ids=["square", "edges", "3d", "groups", "groups alone", "dilated", "dilated alone", "dilated groups"],
 )
 def test_kernels_of_every_transform(task) -> None:
     sketches = winograd_sketches(task, TARGET, [])
@@ -79,8 +97,9 @@ def test_kernels_of_every_transform(task) -> None:
         (conv(2, 20, (13, 9), 40), 2, "F(2, 3) by rows, F(2, 3) by points"),
         (conv(2, 8, (4, 9, 7), 20, dims=3), 1, ""),
         (conv(2, 36, (9, 7), 40, group=2), 2, "F(2, 3) by rows, F(4, 3) by points"),
+        (conv(1, 20, (11, 9), 40, pads=2, dilation=2), 2, "F(2, 3) by rows, F(2, 3) by panels"),
     ],
-    ids=["vectors that do not divide", "3d", "groups"],
+    ids=["vectors that do not divide", "3d", "groups", "dilated"],
 )
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
@@ -156,6 +175,11 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
         four, one = (float(s.estimate(s.start()[None, :], 1)[0]) for s in (grouped, apart))
         assert grouped.roles.groups == 4 and apart.roles.groups == 1
         assert 3 < four / one < 6
+
+
+def test_dilated_windows_are_filtered() -> None:
+    task = conv(1, 64, (56, 56), 64, pads=2, dilation=2)
+    assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
 
 
 def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:

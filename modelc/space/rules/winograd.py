@@ -2,7 +2,8 @@
 
 A Block that slides a window of three along two spatial iterators with stride 1 becomes
 
-    pad      the input with its padding, large enough for whole tiles
+    pad      the input with its padding, large enough for whole tiles; one for each phase of a dilated window, whose
+             taps read every d-th element: outputs d apart are a convolution without dilation
     rows     B^T d           (per tile of (m + 2) x (m + 2) inputs)
     columns  (B^T d) B
     the Block itself, now one product per point of the transformed tile: no window any more
@@ -31,7 +32,8 @@ from modelc.space.rules.rule import DoesNotApply, combination
 
 Matrix = tuple[tuple[float, ...], ...]
 KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
-_ITERATORS = ("th", "tw", "e", "f", "ti", "tj")  # tile rows and columns, points of a transformed tile, points of a tile
+# tile rows and columns, points of a transformed tile, points of a tile, phases of rows and of columns
+_ITERATORS = ("th", "tw", "e", "f", "ti", "tj", "hp", "wp")
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,15 @@ TRANSFORMS: dict[int, Transform] = {
 
 @dataclass(frozen=True)
 class Window:
-    """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, and where
-    the window starts (minus the padding before)."""
+    """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, where the
+    window starts (minus the padding before), and from each tap to the next."""
 
     spatial: str
     tap: str
     input_dim: int
     kernel_dim: int
     start: int
+    dilation: int
 
 
 def windows(task: Task, block: Block) -> tuple[Load, Load, tuple[Window, Window]] | None:
@@ -109,18 +112,20 @@ def windows(task: Task, block: Block) -> tuple[Load, Load, tuple[Window, Window]
 
 def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
     form = linear(index)
-    if form is None or len(form.terms) != 2 or any(c != 1 or not isinstance(a, Var) for a, c in form.terms):
+    if form is None or len(form.terms) != 2:
         return None
-    names = [a.name for a, _ in form.terms if isinstance(a, Var)]
-    taps = [i.name for i in block.reduction if i.name in names and i.extent == 3]
-    spatial = [i.name for i in block.spatial if i.name in names]
-    if len(taps) != 1 or len(spatial) != 1:
+    steps = {a.name: c for a, c in form.terms if isinstance(a, Var)}
+    taps = [i.name for i in block.reduction if i.name in steps and i.extent == 3]
+    spatial = [i.name for i in block.spatial if i.name in steps]
+    if len(taps) != 1 or len(spatial) != 1 or steps[spatial[0]] != 1 or steps[taps[0]] < 1:
         return None
     where = [d for d, i in enumerate(kernel.indices) if taps[0] in variables(i)]
     if len(where) != 1 or kernel.indices[where[0]] != Var(taps[0]):
         return None
     plain = [i for w in block.writes for i in w.indices if spatial[0] in variables(i)]
-    return Window(spatial[0], taps[0], dim, where[0], form.constant) if plain == [Var(spatial[0])] else None
+    if plain != [Var(spatial[0])]:
+        return None
+    return Window(spatial[0], taps[0], dim, where[0], form.constant, steps[taps[0]])
 
 
 def winograd_rule(task: Task, block: str, m: int) -> Task:
@@ -174,9 +179,11 @@ class _Winograd:
         suffix = ""
         while taken & {name + suffix for name in _ITERATORS}:
             suffix += "_"
-        self.th, self.tw, self.e, self.f, self.i, self.j = (name + suffix for name in _ITERATORS)
-        ranges = anchor.ranges
-        self.rows, self.columns = (-(-ranges[w.spatial] // m) for w in (self.high, self.wide))
+        self.th, self.tw, self.e, self.f, self.i, self.j, *phases = (name + suffix for name in _ITERATORS)
+        ranges, both = anchor.ranges, (self.high, self.wide)
+        self.rows, self.columns = (-(-ranges[w.spatial] // (w.dilation * m)) for w in both)
+        self.phase = {w.spatial: Iter(n, w.dilation) for n, w in zip(phases, both, strict=True) if w.dilation > 1}
+        self.phases = tuple(self.phase.values())
 
     def name(self, base: str) -> str:
         taken = {b.name for b in self.old.buffers} | {b.name for b in self.old.blocks}
@@ -187,11 +194,12 @@ class _Winograd:
         dtype = "float32"
         pad, padded = self.pad()
         outer = [d for d in range(len(self.data.indices)) if d not in (self.high.input_dim, self.wide.input_dim)]
-        lead = [padded.shape[d] for d in outer]
         names = [f"w{chr(97 + k)}" for k in range(len(outer))]
-        iters = [Iter(n, x) for n, x in zip(names, lead, strict=True)]
+        of_phase = len(self.phases)
+        iters = [*self.phases, *(Iter(n, padded.shape[of_phase + d]) for n, d in zip(names, outer, strict=True))]
+        lead = [i.extent for i in iters]
         tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
-        at = [Var(n) for n in names] + [Var(self.th), Var(self.tw)]
+        at = [Var(i.name) for i in (*iters, *tiles)]
 
         def tile(i: Expr, j: Expr) -> Load:
             index: list[Expr] = [Const(0)] * len(self.data.indices)
@@ -199,10 +207,11 @@ class _Winograd:
                 index[d] = Var(n)
             index[self.high.input_dim] = op("add", op("mul", Var(self.th), self.m), i)
             index[self.wide.input_dim] = op("add", op("mul", Var(self.tw), self.m), j)
-            return Load(padded.name, tuple(index))
+            return Load(padded.name, (*(Var(i.name) for i in self.phases), *index))
 
         half, whole = self.name("half"), self.name("tiles")
-        stored_in = self.tile_layout(padded, [*outer, self.high.input_dim, self.wide.input_dim])
+        dims = [*outer, self.high.input_dim, self.wide.input_dim]
+        stored_in = self.tile_layout(padded, [*range(of_phase), *(of_phase + d for d in dims)])
         p = self.points
         rows = Block(
             self.name("rows"),
@@ -222,7 +231,7 @@ class _Winograd:
         product, sums = self.product(whole, outer)
         parts, result = self.name("parts"), self.name("result")
         (write,) = anchor.writes
-        others = [i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
+        others = [*self.phases, *(i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial))]
         stored_out = self.result_layout([*(i.name for i in others), self.high.spatial, self.wide.spatial])
         sums = replace(sums, layout=stored_out)
         spot = [Var(i.name) for i in others] + [Var(self.th), Var(self.tw)]
@@ -289,7 +298,7 @@ class _Winograd:
         return tuple(n for d, n in enumerate(shape) if d not in (self.high.kernel_dim, self.wide.kernel_dim))
 
     def pad(self) -> tuple[Block, Buffer]:
-        """The copy of the input that whole tiles are read from."""
+        """The copy of the input that whole tiles are read from [phases..., dimensions of the input...]."""
         source = self.old.buffer(self.data.buffer)
         shape, low = list(source.shape), [0] * len(source.shape)
         for window, tiles in ((self.high, self.rows), (self.wide, self.columns)):
@@ -303,34 +312,43 @@ class _Winograd:
                 shape[d] = sum((ranges[str(a)] - 1) * c for a, c in form.terms) + 1
         names = [f"p{chr(97 + d)}" for d in range(len(shape))]
         at = [op("add", Var(n), lo) for n, lo in zip(names, low, strict=True)]
+        last = [lo + n - 1 for n, lo in zip(shape, low, strict=True)]
+        for window in (self.high, self.wide):
+            if phase := self.phase.get(window.spatial):
+                d, apart = window.input_dim, window.dilation
+                at[d] = op("add", op("add", op("mul", Var(names[d]), apart), Var(phase.name)), low[d])
+                last[d] = low[d] + shape[d] * apart - 1
         value: Expr = Load(source.name, tuple(at))
         for d in reversed(range(len(shape))):
-            if low[d] + shape[d] > source.shape[d]:
+            if last[d] >= source.shape[d]:
                 value = select(op("lt", at[d], source.shape[d]), value, Const(0.0, "float32"))
             if low[d] < 0:
                 value = select(op("ge", at[d], 0), value, Const(0.0, "float32"))
         name = self.name(f"{source.name}_padded")
-        iters = tuple(Iter(n, x) for n, x in zip(names, shape, strict=True))
-        block = Block(self.name(f"pad_{source.name}"), iters, (Load(name, tuple(map(Var, names))),), (value,))
-        layout = source.layout if source.layout.permutation is not None else Layout()
-        return block, Buffer(name, "float32", tuple(shape), layout)
+        iters = (*self.phases, *(Iter(n, x) for n, x in zip(names, shape, strict=True)))
+        written = Load(name, tuple(Var(i.name) for i in iters))
+        block = Block(self.name(f"pad_{source.name}"), iters, (written,), (value,))
+        order, before = source.layout.permutation or range(len(shape)), len(self.phases)
+        layout = _reordered([*range(before), *(before + d for d in order)])
+        return block, Buffer(name, "float32", tuple(i.extent for i in iters), layout)
 
     def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
-        """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators."""
+        """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators, as
+        phases are."""
         anchor, p = self.anchor, self.points
         gone = {self.high.spatial, self.wide.spatial, self.high.tap, self.wide.tap}
-        spatial = [i for i in anchor.spatial if i.name not in gone]
+        spatial = [*self.phases, *(i for i in anchor.spatial if i.name not in gone)]
         tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
         points = [Iter(self.e, p), Iter(self.f, p)]
         reduction = [i for i in anchor.reduction if i.name not in gone]
-        batch = [Var(self.e), Var(self.f)]
+        batch, phases = [Var(self.e), Var(self.f)], [Var(i.name) for i in self.phases]
         place = [Var(self.th), Var(self.tw)]
         low = [linear(self.data.indices[d]) for d in outer]
         index = [
             op("sub", self.data.indices[d], 0 if form is None or len(form.terms) < 2 else form.constant)
             for d, form in zip(outer, low, strict=True)
         ]
-        data = Load(whole, (*batch, *(_plus(i) for i in index), *place))
+        data = Load(whole, (*batch, *phases, *(_plus(i) for i in index), *place))
         dims = [i for d, i in enumerate(self.kernel.indices) if d not in (self.high.kernel_dim, self.wide.kernel_dim)]
         kernel = Load(self.kernel.buffer, (*batch, *dims))
         sums = self.name("products")
@@ -340,22 +358,26 @@ class _Winograd:
         return block, Buffer(sums, "float32", shape)
 
     def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
-        """A consumer over tiles: h, w become th * m + i, tw * m + j; parts beyond the edge are left out."""
+        """A consumer over tiles: h, w become th * m + i, tw * m + j (times the dilation, plus the phase); parts beyond
+        the edge are left out."""
         assert isinstance(block, Block)
         (write,) = self.anchor.writes
         (read,) = {r for r in block.reads if r.buffer == write.buffer}
         names = {str(a): b for a, b in zip(write.indices, read.indices, strict=True)}
         h, w = names[self.high.spatial], names[self.wide.spatial]
         others = [names[i.name] for i in self.anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
-        tiled = {h: op("add", op("mul", Var(self.th), self.m), Var(self.i)),
-                 w: op("add", op("mul", Var(self.tw), self.m), Var(self.j))}  # fmt: skip
-        new = Load(result, (Var(self.i), Var(self.j), *others, Var(self.th), Var(self.tw)))
+        tiled = {
+            h: self.within_phase(self.high, op("add", op("mul", Var(self.th), self.m), Var(self.i))),
+            w: self.within_phase(self.wide, op("add", op("mul", Var(self.tw), self.m), Var(self.j))),
+        }
+        phases = [Var(i.name) for i in self.phases]
+        new = Load(result, (Var(self.i), Var(self.j), *phases, *others, Var(self.th), Var(self.tw)))
         marker = Load(result, ())
         mapped = block.mapped(lambda x: marker if x == read else None)
         mapped = mapped.mapped(lambda x: tiled.get(x))
         mapped = mapped.mapped(lambda x: new if x == marker else None)
         ranges = block.ranges
-        iters: list[Iter] = []
+        iters: list[Iter] = [*self.phases]
         for it in block.iters:
             if Var(it.name) == h:
                 iters += [Iter(self.th, self.rows), Iter(self.i, self.m)]
@@ -364,11 +386,16 @@ class _Winograd:
             else:
                 iters.append(it)
         where = list(mapped.where)
-        for var, tiles in ((h, self.rows), (w, self.columns)):
+        for var, tiles, window in ((h, self.rows, self.high), (w, self.columns, self.wide)):
             extent = ranges[str(var)]
-            if tiles * self.m > extent:
+            if tiles * self.m * window.dilation > extent:
                 where.append(op("lt", tiled[var], extent))
         return replace(mapped, iters=tuple(iters), where=tuple(where))
+
+    def within_phase(self, window: Window, index: Expr) -> Expr:
+        """Where element `index` of a phase is among all outputs along `window`."""
+        phase = self.phase.get(window.spatial)
+        return op("add", op("mul", index, phase.extent), Var(phase.name)) if phase else index
 
 
 def _reordered(order: Sequence[int]) -> Layout:
