@@ -15,8 +15,8 @@ from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.rules.winograd import TRANSFORMS, winograd_rule
-from modelc.space.sketches.winograd import Shape, winograd_sketches
+from modelc.space.rules.winograd import TRANSFORMS, products, windows, winograd_rule, worthwhile
+from modelc.space.sketches.winograd import Shape, Winograd, filtered, winograd_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -27,6 +27,11 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True,
     attrs["dilations"] = (dilation,) * dims
     shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), *[(o,)] * bias]
     return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
+
+
+def every(task):
+    """The Sketches of every transform, of those too that are not worthwhile."""
+    return [Winograd(filtered(task, TARGET, [], m), shape) for m in sorted(TRANSFORMS) for shape in Shape]
 
 
 @pytest.mark.parametrize("m", sorted(TRANSFORMS))
@@ -58,14 +63,14 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True,
     ],
 )
 def test_the_rule_computes_the_same(task, m) -> None:
-    stages = next(s.stages for s in winograd_sketches(task, TARGET, []) if s.m == m)
+    stages = filtered(task, TARGET, [], m).stages
     derived = derive(task, stages)
     verify_task(derived, "winograd")
     plain = random_inputs(task)
-    filtered = dict(plain)
+    given = dict(plain)
     for name in task.constants:
-        filtered[name] = constant_data(task, stages, name, plain[name])
-    wanted, found = run_task(task, plain), run_task(derived, filtered)
+        given[name] = constant_data(task, stages, name, plain[name])
+    wanted, found = run_task(task, plain), run_task(derived, given)
     for name in task.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-4)
 
@@ -85,9 +90,7 @@ def test_the_rule_computes_the_same(task, m) -> None:
     ids=["square", "edges", "3d", "groups", "groups alone", "dilated", "dilated alone", "dilated groups"],
 )
 def test_kernels_of_every_transform(task) -> None:
-    sketches = winograd_sketches(task, TARGET, [])
-    assert len(sketches) == len(TRANSFORMS) * len(Shape)
-    for found in sketches:
+    for found in every(task):
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
 
 
@@ -146,11 +149,11 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
     exact = run_task(task, inputs)["y0"].astype(np.float64)
     largest = float(np.abs(inputs["x0"]).max()) * float(np.abs(inputs["x1"]).max())
     bounds = []
-    for found in sorted(winograd_sketches(task, TARGET, []), key=lambda s: s.m):
+    for found in every(task):
         kernel = run_kernel(build(task, found.candidate(found.start())), inputs)[0]["y0"]
         bounds.append(rounding_error(task, found.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
-    assert len(set(bounds)) == 2 and rounding_error(task, ()) == 0
+    assert len(set(bounds)) == len(TRANSFORMS) and rounding_error(task, ()) == 0
 
 
 @pytest.mark.parametrize(
@@ -192,11 +195,34 @@ def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None
 
 
 def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> None:
-    task = conv(1, 8, (8, 8), 8)
+    task = conv(1, 8, (12, 12), 8)
     direct = prod(i.extent for i in task.block(task.anchor).iters)
     for m in TRANSFORMS:
         derived = winograd_rule(task, task.anchor, m)
         assert direct / derived.block(task.anchor).points() == pytest.approx(9 * m * m / (m + 2) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "dilation", "wanted"),
+    [
+        ((56, 56), 1, (2, 4)),
+        ((7, 7), 1, (2, 4)),
+        ((6, 6), 1, (2, 3)),
+        ((9, 9), 1, (2, 3)),
+        ((2, 2), 1, (2,)),
+        ((12, 12), 2, (2, 3)),
+        ((5, 5), 2, (2, 3)),
+        ((16, 16), 2, (2, 4)),
+    ],
+)
+def test_tiles_are_as_large_as_the_image_makes_worthwhile(size, dilation, wanted) -> None:
+    task = conv(1, 8, size, 8, pads=dilation, dilation=dilation)
+    anchor = task.block(task.anchor)
+    (_, _, window) = windows(task, anchor)
+    assert worthwhile(anchor, window) == wanted
+    for m in TRANSFORMS:
+        derived = winograd_rule(task, task.anchor, m).block(task.anchor)
+        assert derived.points() == products(anchor, window, m) * 8 * 8
 
 
 def test_derive_applies_the_stage() -> None:

@@ -11,7 +11,8 @@ A Block that slides a window of three along two spatial iterators with stride 1 
     scatter  (A^T M) A       m x m outputs per tile
 
 and its constant operand becomes G g G^T when compiling. Multiplications fall by 9 m^2 / (m + 2)^2: 2.25 for m = 2,
-4 for m = 4. Rounding errors grow with m: to about 2e-6 (m = 2) and 2e-5 (m = 4) of the largest output in float32.
+3.24 for m = 3, 4 for m = 4, less what tiles reach beyond the edge. Rounding errors grow with m: to about 2e-6 (m = 2)
+and 2e-5 (m = 4) of the largest output in float32.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ TRANSFORMS: dict[int, Transform] = {
         ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
         ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
         ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    3: Transform(
+        ((2, -1, -2, 1, 0), (0, -2, -1, 1, 0), (0, 2, -3, 1, 0), (0, -1, 0, 1, 0), (0, 2, -1, -2, 1)),
+        ((1 / 2, 0, 0), (-1 / 2, -1 / 2, -1 / 2), (-1 / 6, 1 / 6, -1 / 6), (1 / 6, 1 / 3, 2 / 3), (0, 0, 1)),
+        ((1, 1, 1, 1, 0), (0, 1, -1, 2, 0), (0, 1, 1, 4, 1)),
     ),
     4: Transform(
         (
@@ -126,6 +132,17 @@ def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
     if plain != [Var(spatial[0])]:
         return None
     return Window(spatial[0], taps[0], dim, where[0], form.constant, steps[taps[0]])
+
+
+def products(block: Block, window: tuple[Window, Window], m: int) -> int:
+    """Products by F(m x m, 3 x 3) for each element of what is summed and of what lies beside the windows."""
+    return prod(-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation * (m + 2) for w in window)
+
+
+def worthwhile(block: Block, window: tuple[Window, Window]) -> tuple[int, ...]:
+    """Of the sizes of tiles m, the one whose kernel is least and most accurate, and the one of the fewest products:
+    which that is hangs on how tiles divide the image."""
+    return tuple(sorted({min(TRANSFORMS), min(TRANSFORMS, key=lambda m: products(block, window, m))}))
 
 
 def winograd_rule(task: Task, block: str, m: int) -> Task:

@@ -38,7 +38,7 @@ from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import beside
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.rules.winograd import TRANSFORMS, windows
+from modelc.space.rules.winograd import TRANSFORMS, windows, worthwhile
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
@@ -60,19 +60,20 @@ PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one tha
 
 
 def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
-    """Each shape of each F(m, 3) that applies to the one reduction of `task`; empty if none does."""
+    """Each shape of each F(m, 3) that can be worth it for the one reduction of `task`; empty if none applies."""
     anchor = reduction_of(task)
-    if len(anchor.writes) > 1 or windows(task, anchor) is None:
+    window = windows(task, anchor) if len(anchor.writes) == 1 else None
+    if window is None:
         return []
     found: list[Winograd] = []
-    for m in TRANSFORMS:
+    for m in worthwhile(anchor, window[2]):
         with suppress(DoesNotApply):
-            roles = _filtered(task, target, [*stages], m)
+            roles = filtered(task, target, [*stages], m)
             found += [Winograd(roles, shape) for shape in Shape]
     return found
 
 
-def _filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
+def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     """The Blocks of `task` after F(m, 3). Raises DoesNotApply."""
     name = reduction_of(task).name
     if not all(isinstance(i, (Var, Const)) for i in reduction_of(task).writes[0].indices):
@@ -117,7 +118,7 @@ class Winograd(Products):
         vectors = tuple(range(1, min(MAX_VECTORS, most) + 1))
         panels = self.shape is Shape.PANELS  # one panel at a time: nothing is streamed
         points = self.shape is Shape.POINTS
-        fetching = prod(self.product_ranges(roles.tile_rows)[n] for n in (roles.th, roles.tw)) >= FETCHING_ROWS
+        fetching = self.rows_over_kernel(roles.tile_rows) >= FETCHING_ROWS
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", vectors, f"vectors of the register tile along {roles.vector}"),
@@ -136,14 +137,13 @@ class Winograd(Products):
 
     @cached_property
     def _rules(self) -> dict[str, Value]:
-        roles, (kernel, register_vectors, _) = self.roles, best_kernel(self.gemm)
-        rows = prod(self.product_ranges(roles.tile_rows)[n] for n in (roles.th, roles.tw))
+        kernel, register_vectors, _ = best_kernel(self.gemm)
         values: dict[str, Value] = {
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": register_vectors,
             "order": "panels",
             "steps": UNROLLED,
-            "prefetch": FAR if rows >= FETCHING_ROWS else "none",
+            "prefetch": FAR if self.rows_over_kernel(self.roles.tile_rows) >= FETCHING_ROWS else "none",
             "chunk": self.first_chunk,
             "vectors.in": 1,
             "vectors.out": 1,
@@ -162,6 +162,14 @@ class Winograd(Products):
     def product_ranges(self, tile_rows: int) -> dict[str, int]:
         """Extents of the product's iterators in one chunk."""
         return {**self.roles.product.ranges, self.roles.th: tile_rows}
+
+    def rows_over_kernel(self, tile_rows: int) -> int:
+        """Rows of products that go over each part of the kernel, one after the other, in a chunk of so many rows of
+        tiles."""
+        roles, ranges = self.roles, self.product_ranges(tile_rows)
+        of_chunk = (roles.th, roles.tw) if self.shape is Shape.ROWS else tuple(i.name for i in roles.product.spatial)
+        still = roles.kernel(self.gemm).strides
+        return prod(ranges[n] for n in of_chunk if still[n] == 0)
 
     def chunks(self) -> tuple[int, ...]:
         """Rows of tiles in one chunk: the least for twice as many chunks again and again; and what rules take."""
@@ -286,9 +294,7 @@ class Winograd(Products):
         loops = [loop for loop in macro if loop_of(loop).iterator != v or here > tiles[v][0]]
         kernel = self.roles.kernel(self.gemm)
         moving = [loop for loop in loops if kernel.strides[loop_of(loop).iterator]]
-        rows = prod(ranges[n] for n in (self.roles.th, self.roles.tw))
-        if knobs.by_rows:
-            rows = prod(c for _, c in knobs.rows)
+        rows = prod(c for _, c in knobs.rows) if knobs.by_rows else self.rows_over_kernel(knobs.chunk)
         if not moving or rows < FETCHING_ROWS or knobs.prefetch != FAR:
             return {}
         return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
