@@ -204,6 +204,7 @@ class _Strassen:
         assert moving is not None
         deep = data.indices.index(Var(self.depth))
 
+        @cache
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
             distance = {moving[0]: moving[1] * i * self.ranges[self.rows], deep: k * self.ranges[self.depth]}
@@ -312,7 +313,7 @@ class _Strassen:
 
 def _sum(factors: NDArray[Any], part: Callable[[int, int], Expr]) -> Expr:
     """The sum of parts [i, k] with their factors."""
-    places = [(i, k) for i in range(len(factors)) for k in range(len(factors))]
+    places = [(int(i), int(k)) for i, k in np.argwhere(factors)]
     return combination([float(factors[i, k]) for i, k in places], [part(i, k) for i, k in places])
 
 
