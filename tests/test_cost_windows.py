@@ -46,10 +46,10 @@ def pool(size: int, channels: int) -> Task:
     return task_of("MaxPool", attrs, [(1, channels, size, size)], channels_last=True)
 
 
-def depthwise(size: int, channels: int, step: int, taps: int = 3) -> Task:
+def depthwise(size: int, channels: int, step: int, taps: int = 3, channels_last: bool = True) -> Task:
     attrs = {"kernel_shape": [taps] * 2, "strides": [step] * 2, "pads": [taps // 2] * 4, "group": channels}
     shapes = [(1, channels, size, size), (channels, 1, taps, taps)]
-    return task_of("Conv", attrs, shapes, consts=(1,), channels_last=True)
+    return task_of("Conv", attrs, shapes, consts=(1,), channels_last=channels_last)
 
 
 @cache
@@ -159,6 +159,16 @@ def test_what_is_chosen_keeps_windows_in_registers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", [("pool", 19, 20, 2), ("depthwise", 17, 35, 1), ("depthwise", 19, 35, 2, 5)], ids=str)
 def test_what_is_chosen_computes_right(which: tuple[str, int, int, int]) -> None:
     check(pool(*which[1:3]) if which[0] == "pool" else depthwise(*which[1:]))
+
+
+@pytest.mark.parametrize(("size", "step", "taps"), [(14, 2, 3), (40, 1, 3), (20, 1, 5)])
+def test_windows_along_a_row_are_written_out_too(size: int, step: int, taps: int) -> None:
+    """Channels first, each lane is a place in a row, and all of them have one weight: padding is known for each tap."""
+    task = depthwise(size, 24, step, taps, channels_last=False)
+    check(task)
+    schedule = chosen(task, ZEN4).candidate.blocks[task.anchor]
+    assert schedule.order[-1].startswith("w") and schedule.tags[schedule.order[-1]] == "vector"
+    assert {loop: schedule.tags.get(loop) for loop in ("r0", "s0")} == {"r0": "unroll", "s0": "unroll"}
 
 
 def test_targets_say_what_the_larger_of_two_floats_takes() -> None:

@@ -185,8 +185,10 @@ class Tiled:
 
     @property
     def whole_window(self) -> bool:
-        """Whether all reduction steps are written out."""
-        return self.sliding and self.steps <= MAX_TAPS
+        """Whether all reduction steps are written out: those of a few taps of windows, of which each lane has its own,
+        be the weights its own or common to all."""
+        computed = [r for r in self.reads if r.load.buffer not in self.task.constants]
+        return self.steps <= MAX_TAPS and all(r.strides[self.vector] != 0 for r in computed)
 
     def vectors(self) -> list[Access]:
         """The operands of which vectors are loaded, not scalars."""
