@@ -14,8 +14,10 @@ from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
 from modelc.space.rules.derivation import constant_data, derive, rounding_error
+from modelc.space.rules.filters import TAPS, sizes, transform
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.rules.winograd import TRANSFORMS, products, windows, winograd_rule, worthwhile
+from modelc.space.rules.windows import products, windows, worthwhile
+from modelc.space.rules.winograd import winograd_rule
 from modelc.space.sketches.winograd import Shape, Winograd, filtered, winograd_sketches
 from modelc.target import load_target
 
@@ -29,12 +31,22 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True,
     return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
 
 
+def transposed(n, c, size, o, kernel=4, strides=2, pads=1, more=0, bias=True):
+    dims = len(size)
+    attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "output_padding": (more,) * dims}
+    shapes = [(n, c, *size), (c, o, *(kernel,) * dims), *[(o,)] * bias]
+    return task_of("ConvTranspose", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
+
+
 def every(task):
     """The Sketches of every transform, of those too that are not worthwhile."""
-    return [Winograd(filtered(task, TARGET, [], m), shape) for m in sorted(TRANSFORMS) for shape in Shape]
+    return [Winograd(filtered(task, TARGET, [], m), shape) for m in sizes_of(task) for shape in Shape]
 
 
-@pytest.mark.parametrize("m", sorted(TRANSFORMS))
+def sizes_of(task):
+    return sizes(windows(task, task.block(task.anchor)).taps)
+
+
 @pytest.mark.parametrize(
     "task",
     [
@@ -48,6 +60,19 @@ def every(task):
         conv(1, 3, (9, 10), 4, pads=2, dilation=2),
         conv(2, 4, (7, 11), 6, pads=1, dilation=3, group=2),
         conv(1, 3, (6, 7, 8), 4, pads=2, dims=3, dilation=2),
+        conv(1, 4, (5, 6), 4, kernel=2, pads=0),
+        transposed(1, 6, (5, 4), 8),
+        transposed(2, 3, (3, 4, 3), 4, bias=False),
+        transposed(1, 4, (5, 4), 6, kernel=3, more=1),
+        transposed(1, 4, (5, 4), 6, kernel=5, strides=3),
+        transposed(1, 4, (5, 4), 6, kernel=3, strides=1, bias=False),
+        task_of(
+            "ConvTranspose",
+            {"pads": (1, 1, 0) * 2, "strides": (2, 2, 1)},
+            [(1, 3, 3, 4, 2), (3, 4, 4, 4, 1)],
+            consts=(1,),
+            channels_last=True,
+        ),
     ],
     ids=[
         "square",
@@ -60,10 +85,21 @@ def every(task):
         "dilated",
         "dilated groups",
         "dilated 3d",
+        "two taps",
+        "transposed",
+        "transposed 3d",
+        "transposed, a tap that not all phases have",
+        "transposed by phases of three",
+        "transposed with stride 1",
+        "transposed along depth and height",
     ],
 )
-def test_the_rule_computes_the_same(task, m) -> None:
-    stages = filtered(task, TARGET, [], m).stages
+def test_the_rule_computes_the_same(task) -> None:
+    for m in sizes_of(task):
+        the_same(task, filtered(task, TARGET, [], m).stages)
+
+
+def the_same(task, stages) -> None:
     derived = derive(task, stages)
     verify_task(derived, "winograd")
     plain = random_inputs(task)
@@ -86,8 +122,21 @@ def test_the_rule_computes_the_same(task, m) -> None:
         conv(1, 20, (9, 10), 40, dilation=2),
         conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False),
         conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
+        transposed(1, 20, (5, 6), 40),
+        transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
     ],
-    ids=["square", "edges", "3d", "groups", "groups alone", "dilated", "dilated alone", "dilated groups"],
+    ids=[
+        "square",
+        "edges",
+        "3d",
+        "groups",
+        "groups alone",
+        "dilated",
+        "dilated alone",
+        "dilated groups",
+        "transposed",
+        "transposed alone",
+    ],
 )
 def test_kernels_of_every_transform(task) -> None:
     for found in every(task):
@@ -101,8 +150,9 @@ def test_kernels_of_every_transform(task) -> None:
         (conv(2, 8, (4, 9, 7), 20, dims=3), 1, "F(2, 3) by panels"),
         (conv(2, 36, (18, 7), 40, group=2), 2, "F(2, 3) by rows, F(4, 3) by points"),
         (conv(1, 20, (12, 9), 40, pads=2, dilation=2), 2, "F(2, 3) by rows, F(6, 3) by panels"),
+        (transposed(1, 20, (5, 7), 40), 2, "F(2, 2) by rows, F(3, 2) by panels"),
     ],
-    ids=["vectors that do not divide", "3d", "groups", "dilated"],
+    ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed"],
 )
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
@@ -154,19 +204,24 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
         kernel = run_kernel(build(task, found.candidate(found.start())), inputs)[0]["y0"]
         bounds.append(rounding_error(task, found.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
-    assert len(set(bounds)) == len(TRANSFORMS) and rounding_error(task, ()) == 0
+    assert len(set(bounds)) == len(sizes_of(task)) and rounding_error(task, ()) == 0
 
 
 @pytest.mark.parametrize(
     "task",
-    [conv(1, 8, (8, 8), 8, strides=2), conv(1, 8, (8, 8), 8, kernel=1, pads=0), conv(1, 8, (8, 8), 8, group=8)],
-    ids=["stride 2", "no window", "depthwise"],
+    [
+        conv(1, 8, (8, 8), 8, strides=2),
+        conv(1, 8, (8, 8), 8, kernel=1, pads=0),
+        conv(1, 8, (8, 8), 8, group=8),
+        transposed(1, 4, (3, 4, 3), 6, kernel=3, more=1),
+        transposed(1, 4, (4, 5), 6, kernel=3, pads=0),
+    ],
+    ids=["stride 2", "no window", "depthwise", "a tap too many in depth", "an output that phases do not divide"],
 )
 def test_where_it_does_not_apply(task) -> None:
     assert winograd_sketches(task, TARGET, []) == []
-    if not any(f.reduce and f.extent == 3 for b in task.blocks for f in b.iters):
-        with pytest.raises(DoesNotApply):
-            winograd_rule(task, task.anchor, 2)
+    with pytest.raises(DoesNotApply):
+        winograd_rule(task, task.anchor, 2)
 
 
 def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
@@ -177,13 +232,35 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
         winograd_sketches(task, TARGET, []), winograd_sketches(conv(1, 64, (14, 14), 64), TARGET, []), strict=True
     ):
         four, one = (float(s.estimate(s.start()[None, :], 1)[0]) for s in (grouped, apart))
-        assert grouped.roles.groups == 4 and apart.roles.groups == 1
+        assert [s.roles.kernels(s.roles.lead[1]) for s in (grouped, apart)] == [4, 1]
         assert 3 < four / one < 6
 
 
-def test_dilated_windows_are_filtered() -> None:
-    task = conv(1, 64, (56, 56), 64, pads=2, dilation=2)
+@pytest.mark.parametrize(
+    "task",
+    [conv(1, 64, (56, 56), 64, pads=2, dilation=2), transposed(1, 128, (16, 16), 64)],
+    ids=["dilated", "transposed"],
+)
+def test_other_windows_are_filtered(task) -> None:
     assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
+
+
+def test_there_is_no_other_size_of_tiles() -> None:
+    task = conv(1, 8, (12, 12), 8)
+    with pytest.raises(DoesNotApply, match=r"there is no F\(5, 3\); m is one of 2, 3, 4, 6"):
+        winograd_rule(task, task.anchor, 5)
+
+
+@pytest.mark.parametrize("taps", TAPS)
+def test_transforms_are_exact_in_whole_numbers(taps: int) -> None:
+    """F(m, r) of every m gives the sums of a sliding window of small whole numbers, but for roundings of fractions."""
+    generator = np.random.default_rng(taps)
+    for m in sizes(taps):
+        matrices = transform(m, taps)
+        data, kernel = (generator.integers(-9, 9, n).astype(float) for n in (m + taps - 1, taps))
+        wanted = [data[i : i + taps] @ kernel for i in range(m)]
+        found = np.array(matrices.output) @ ((np.array(matrices.kernel) @ kernel) * (np.array(matrices.input) @ data))
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None:
@@ -198,7 +275,7 @@ def test_large_images_are_filtered_unless_the_configuration_forbids_it() -> None
 def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> None:
     task = conv(1, 8, (12, 12), 8)
     direct = prod(i.extent for i in task.block(task.anchor).iters)
-    for m in TRANSFORMS:
+    for m in sizes(3):
         derived = winograd_rule(task, task.anchor, m)
         assert direct / derived.block(task.anchor).points() == pytest.approx(9 * m * m / (m + 2) ** 2)
 
@@ -220,11 +297,11 @@ def test_the_derived_products_are_as_many_times_fewer_as_the_papers_say() -> Non
 def test_tiles_are_as_large_as_the_image_makes_worthwhile(size, dilation, wanted) -> None:
     task = conv(1, 8, size, 8, pads=dilation, dilation=dilation)
     anchor = task.block(task.anchor)
-    (_, _, window) = windows(task, anchor)
-    assert worthwhile(anchor, window) == wanted
-    for m in TRANSFORMS:
+    found = windows(task, anchor)
+    assert worthwhile(anchor, found) == wanted
+    for m in sizes(3):
         derived = winograd_rule(task, task.anchor, m).block(task.anchor)
-        assert derived.points() == products(anchor, window, m) * 8 * 8
+        assert derived.points() == products(anchor, found, m) * 8 * 8
 
 
 def test_derive_applies_the_stage() -> None:

@@ -7,7 +7,7 @@ fuse.py          two reductions as one, and the constant that they index with it
 rfactor.py       a reduction into partial results, then of these
 deinterleave.py  a copy in which every so many elements lie side by side
 strassen.py      products of matrices by fewer products of their parts
-winograd.py      minimal filtering F(m x m, 3 x 3)
+winograd.py      minimal filtering F(m x m, r x r); filters.py: its matrices; windows.py: what it is for
 defer.py         a factor that all terms of a sum have in common is multiplied in after it
 widen.py         a local in the wider dtype that it is read as
 extend.py        zeros behind what a map writes, and a reduction over them

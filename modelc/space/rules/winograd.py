@@ -1,191 +1,52 @@
-"""Winograd's minimal filtering F(m x m, 3 x 3) as a derivation rule (Lavin and Gray, 2015).
+"""Winograd's minimal filtering F(m x m, r x r) as a derivation rule (Lavin and Gray, 2015); filters.py: the matrices.
 
-A Block that slides a window of three along two spatial iterators with stride 1 becomes
+A Block that slides a window of r taps along two spatial iterators with stride 1 (windows.py) becomes
 
     pad      the input with its padding, large enough for whole tiles; one for each phase of a dilated window, whose
-             taps read every d-th element: outputs d apart are a convolution without dilation
-    rows     B^T d           (per tile of (m + 2) x (m + 2) inputs)
+             taps read every d-th element (outputs d apart are a convolution without dilation), and one for each value
+             of other iterators that say where windows begin (phases of a transposed convolution)
+    rows     B^T d           (per tile of (m + r - 1) x (m + r - 1) inputs)
     columns  (B^T d) B
     the Block itself, now one product per point of the transformed tile: no window any more
     gather   A^T M
     scatter  (A^T M) A       m x m outputs per tile
 
-and its constant operand becomes G g G^T when compiling. Multiplications fall by 9 m^2 / (m + 2)^2: 2.25 for m = 2,
-3.24 for m = 3, 4 for m = 4, 5.06 for m = 6, less what tiles reach beyond the edge. Rounding errors grow with m: to
-about 1e-6 (m = 2) and 2e-5 (m = 6) of the largest output in float32, if 256 channels are summed.
+and its constant operand becomes G g G^T when compiling. Multiplications fall by r^2 m^2 / (m + r - 1)^2, for r = 3 by
+2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge. Rounding errors grow with m: to about
+1e-6 (m = 2) and 2e-5 (m = 6) of the largest output in float32, if 256 channels are summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.affine import linear
+from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
+from modelc.ir.expr import Const, Expr, Load, Var, op, select, substitute, variables
 from modelc.ir.layout import Layout, Primitive
+from modelc.space.rules.filters import sizes, transform
 from modelc.space.rules.rule import DoesNotApply, combination
+from modelc.space.rules.windows import Window, Windows, windows
 
-Matrix = tuple[tuple[float, ...], ...]
-MODERATE = 4  # size of tiles whose transformed kernel is 4 times the kernel
 KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
 # tile rows and columns, points of a transformed tile, points of a tile, phases of rows and of columns
 _ITERATORS = ("th", "tw", "e", "f", "ti", "tj", "hp", "wp")
 
 
-@dataclass(frozen=True)
-class Transform:
-    """The three matrices of F(m, 3): input (B^T), kernel (G), output (A^T)."""
-
-    input: Matrix
-    kernel: Matrix
-    output: Matrix
-
-
-TRANSFORMS: dict[int, Transform] = {
-    2: Transform(
-        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        ((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    3: Transform(
-        ((2, -1, -2, 1, 0), (0, -2, -1, 1, 0), (0, 2, -3, 1, 0), (0, -1, 0, 1, 0), (0, 2, -1, -2, 1)),
-        ((1 / 2, 0, 0), (-1 / 2, -1 / 2, -1 / 2), (-1 / 6, 1 / 6, -1 / 6), (1 / 6, 1 / 3, 2 / 3), (0, 0, 1)),
-        ((1, 1, 1, 1, 0), (0, 1, -1, 2, 0), (0, 1, 1, 4, 1)),
-    ),
-    4: Transform(
-        (
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        (
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-    6: Transform(
-        (
-            (1, 0, -21 / 4, 0, 21 / 4, 0, -1, 0),
-            (0, 1, 1, -17 / 4, -17 / 4, 1, 1, 0),
-            (0, -1, 1, 17 / 4, -17 / 4, -1, 1, 0),
-            (0, 1 / 2, 1 / 4, -5 / 2, -5 / 4, 2, 1, 0),
-            (0, -1 / 2, 1 / 4, 5 / 2, -5 / 4, -2, 1, 0),
-            (0, 2, 4, -5 / 2, -5, 1 / 2, 1, 0),
-            (0, -2, 4, 5 / 2, -5, -1 / 2, 1, 0),
-            (0, -1, 0, 21 / 4, 0, -21 / 4, 0, 1),
-        ),
-        (
-            (1, 0, 0),
-            (-2 / 9, -2 / 9, -2 / 9),
-            (-2 / 9, 2 / 9, -2 / 9),
-            (1 / 90, 1 / 45, 2 / 45),
-            (1 / 90, -1 / 45, 2 / 45),
-            (32 / 45, 16 / 45, 8 / 45),
-            (32 / 45, -16 / 45, 8 / 45),
-            (0, 0, 1),
-        ),
-        (
-            (1, 1, 1, 1, 1, 1, 1, 0),
-            (0, 1, -1, 2, -2, 1 / 2, -1 / 2, 0),
-            (0, 1, 1, 4, 4, 1 / 4, 1 / 4, 0),
-            (0, 1, -1, 8, -8, 1 / 8, -1 / 8, 0),
-            (0, 1, 1, 16, 16, 1 / 16, 1 / 16, 0),
-            (0, 1, -1, 32, -32, 1 / 32, -1 / 32, 1),
-        ),
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Window:
-    """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, where the
-    window starts (minus the padding before), and from each tap to the next."""
-
-    spatial: str
-    tap: str
-    input_dim: int
-    kernel_dim: int
-    start: int
-    dilation: int
-
-
-def windows(task: Task, block: Block) -> tuple[Load, Load, tuple[Window, Window]] | None:
-    """(input, constant kernel, its last two windows of three with stride 1), or None."""
-    body = block.body[0]
-    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
-        return None
-    data, kernel = body.args
-    if not isinstance(data, Load) or not isinstance(kernel, Load):
-        return None
-    if data.buffer in task.constants:
-        data, kernel = kernel, data
-    if kernel.buffer not in task.constants or data.buffer in task.constants:
-        return None
-    if task.buffer(data.buffer).dtype != "float32" or task.buffer(kernel.buffer).dtype != "float32":
-        return None
-    if task.buffer(kernel.buffer).strides is not None:
-        return None
-    found = [w for d, i in enumerate(data.indices) if (w := _window(block, i, d, kernel)) is not None]
-    if len(found) < 2:
-        return None
-    taps = {w.tap for w in found[-2:]}
-    contracted = any(i.extent > 1 for i in block.reduction if i.name not in taps)
-    return (data, kernel, (found[-2], found[-1])) if contracted else None
-
-
-def _window(block: Block, index: Expr, dim: int, kernel: Load) -> Window | None:
-    form = linear(index)
-    if form is None or len(form.terms) != 2:
-        return None
-    steps = {a.name: c for a, c in form.terms if isinstance(a, Var)}
-    taps = [i.name for i in block.reduction if i.name in steps and i.extent == 3]
-    spatial = [i.name for i in block.spatial if i.name in steps]
-    if len(taps) != 1 or len(spatial) != 1 or steps[spatial[0]] != 1 or steps[taps[0]] < 1:
-        return None
-    where = [d for d, i in enumerate(kernel.indices) if taps[0] in variables(i)]
-    if len(where) != 1 or kernel.indices[where[0]] != Var(taps[0]):
-        return None
-    plain = [i for w in block.writes for i in w.indices if spatial[0] in variables(i)]
-    if plain != [Var(spatial[0])]:
-        return None
-    return Window(spatial[0], taps[0], dim, where[0], form.constant, steps[taps[0]])
-
-
-def products(block: Block, window: tuple[Window, Window], m: int) -> int:
-    """Products by F(m x m, 3 x 3) for each element of what is summed and of what lies beside the windows."""
-    return prod(-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation * (m + 2) for w in window)
-
-
-def worthwhile(block: Block, window: tuple[Window, Window]) -> tuple[int, ...]:
-    """Of the sizes of tiles m, the one whose kernel is least and most accurate; of those whose kernel is moderate, and
-    of all, the one of the fewest products: which that is hangs on how tiles divide the image."""
-
-    def fewest(sizes: Iterable[int]) -> int:
-        return min(sizes, key=lambda m: (products(block, window, m), m))
-
-    return tuple(sorted({min(TRANSFORMS), fewest(m for m in TRANSFORMS if m <= MODERATE), fewest(TRANSFORMS)}))
-
-
 def winograd_rule(task: Task, block: str, m: int) -> Task:
-    """`task` with Block `block` computed by F(m x m, 3 x 3). Raises DoesNotApply."""
+    """`task` with Block `block` computed by F(m x m, r x r). Raises DoesNotApply."""
     anchor = task.block(block)
     found = windows(task, anchor) if isinstance(anchor, Block) else None
     if found is None or not isinstance(anchor, Block):
-        raise DoesNotApply(f"block {block} has no two windows of three with stride 1")
+        raise DoesNotApply(f"block {block} has no two windows of two or three taps with stride 1")
+    if m not in sizes(found.taps):
+        raise DoesNotApply(f"there is no F({m}, {found.taps}); m is one of {', '.join(map(str, sizes(found.taps)))}")
     later = task.blocks[task.blocks.index(anchor) + 1 :]
     (write,) = anchor.writes
     consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
@@ -197,7 +58,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
 
 
 def error_bound(task: Task, block: str, m: int) -> float:
-    """By how much an element of F(m x m, 3 x 3) may differ from the exact sum, times the largest input times the
+    """By how much an element of F(m x m, r x r) may differ from the exact sum, times the largest input times the
     largest kernel element (magnitudes), in float32.
 
     To first order: every rounding is at most u = 2^-24 of what |A|^T [(|G| g |G|^T) * (|B|^T d |B|)] |A| gives for
@@ -207,10 +68,9 @@ def error_bound(task: Task, block: str, m: int) -> float:
     anchor = task.block(block)
     found = windows(task, anchor) if isinstance(anchor, Block) else None
     assert found is not None and isinstance(anchor, Block)
-    taps = {w.tap for w in found[2]}
-    summed = prod(i.extent for i in anchor.reduction if i.name not in taps)
-    transform = TRANSFORMS[m]
-    data, kernel, output = (np.abs(np.array(x)) for x in (transform.input, transform.kernel, transform.output))
+    summed = prod(i.extent for i in anchor.reduction if i.name not in {w.tap for w in found.both})
+    matrices = transform(m, found.taps)
+    data, kernel, output = (np.abs(np.array(x)) for x in (matrices.input, matrices.kernel, matrices.output))
     grown = np.outer(kernel.sum(axis=1), kernel.sum(axis=1)) * np.outer(data.sum(axis=1), data.sum(axis=1))
     terms = [2 * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
     return float((output @ grown @ output.T).max() * summed * (sum(terms) + summed + 1) * 2.0**-24)
@@ -220,35 +80,42 @@ class _Winograd:
     """Writes out the Blocks of one application; the attributes are names that they share. `first` is the anchor's
     consumer."""
 
-    def __init__(
-        self, task: Task, anchor: Block, first: Block, found: tuple[Load, Load, tuple[Window, Window]], m: int
-    ):
-        self.old, self.anchor, self.first, self.m = task, anchor, first, m
-        self.data, self.kernel, (self.high, self.wide) = found
-        self.transform = TRANSFORMS[m]
-        self.points = m + 2
+    def __init__(self, task: Task, anchor: Block, first: Block, found: Windows, m: int):
+        self.old, self.anchor, self.first, self.found, self.m = task, anchor, first, found, m
+        self.data, self.kernel, self.high, self.wide = found.data, found.kernel, found.high, found.wide
+        self.transform = transform(m, found.taps)
+        self.points = m + found.taps - 1
         taken = {i.name for b in task.blocks if isinstance(b, Block) for i in b.iters}
         suffix = ""
         while taken & {name + suffix for name in _ITERATORS}:
             suffix += "_"
         self.th, self.tw, self.e, self.f, self.i, self.j, *phases = (name + suffix for name in _ITERATORS)
-        ranges, both = anchor.ranges, (self.high, self.wide)
+        ranges, both = anchor.ranges, found.both
         self.rows, self.columns = (-(-ranges[w.spatial] // (w.dilation * m)) for w in both)
         self.phase = {w.spatial: Iter(n, w.dilation) for n, w in zip(phases, both, strict=True) if w.dilation > 1}
         self.phases = tuple(self.phase.values())
+        moved = {n for w in both for n in variables(w.offset)}
+        self.own = (*self.phases, *(i for i in anchor.spatial if i.name in moved))  # what has tiles of its own
+        self.weighted = [i for i in anchor.spatial if i.name in found.beside(anchor)]  # what has a kernel of its own
+        self.low, self.shape = self.extents()
 
     def name(self, base: str) -> str:
         taken = {b.name for b in self.old.buffers} | {b.name for b in self.old.blocks}
         return base if base not in taken else f"{base}_w"
+
+    def names(self, letter: str, count: int) -> list[str]:
+        """Names of iterators beside those of what has tiles of its own."""
+        taken, every = {i.name for i in self.own}, (f"{letter}{chr(97 + k)}" for k in range(26))
+        return [name for name in every if name not in taken][:count]
 
     def task(self) -> Task:
         old, anchor = self.old, self.anchor
         dtype = "float32"
         pad, padded = self.pad()
         outer = [d for d in range(len(self.data.indices)) if d not in (self.high.input_dim, self.wide.input_dim)]
-        names = [f"w{chr(97 + k)}" for k in range(len(outer))]
-        of_phase = len(self.phases)
-        iters = [*self.phases, *(Iter(n, padded.shape[of_phase + d]) for n, d in zip(names, outer, strict=True))]
+        names = self.names("w", len(outer))
+        before = len(self.own)
+        iters = [*self.own, *(Iter(n, padded.shape[before + d]) for n, d in zip(names, outer, strict=True))]
         lead = [i.extent for i in iters]
         tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
         at = [Var(i.name) for i in (*iters, *tiles)]
@@ -259,11 +126,11 @@ class _Winograd:
                 index[d] = Var(n)
             index[self.high.input_dim] = op("add", op("mul", Var(self.th), self.m), i)
             index[self.wide.input_dim] = op("add", op("mul", Var(self.tw), self.m), j)
-            return Load(padded.name, (*(Var(i.name) for i in self.phases), *index))
+            return Load(padded.name, (*(Var(i.name) for i in self.own), *index))
 
         half, whole = self.name("half"), self.name("tiles")
         dims = [*outer, self.high.input_dim, self.wide.input_dim]
-        stored_in = self.tile_layout(padded, [*range(of_phase), *(of_phase + d for d in dims)])
+        stored_in = self.tile_layout(padded, [*range(before), *(before + d for d in dims)])
         p = self.points
         rows = Block(
             self.name("rows"),
@@ -318,10 +185,9 @@ class _Winograd:
             Buffer(parts, dtype, (self.m, p, *shapes), stored_out),
             Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
         ]
-        before = old.blocks[: old.blocks.index(anchor)]
-        later = old.blocks[old.blocks.index(anchor) + 1 :]
+        earlier, later = old.blocks[: old.blocks.index(anchor)], old.blocks[old.blocks.index(anchor) + 1 :]
         after = [self.consumer(b, result) if write.buffer in _read(b) else b for b in later]
-        blocks: list[AnyBlock] = [*before, pad, rows, columns, product, gather, scatter, *after]
+        blocks: list[AnyBlock] = [*earlier, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
 
     def result_layout(self, names: Sequence[str]) -> Layout:
@@ -347,40 +213,46 @@ class _Winograd:
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
-        return tuple(n for d, n in enumerate(shape) if d not in (self.high.kernel_dim, self.wide.kernel_dim))
+        others = (n for d, n in enumerate(shape) if d not in self.found.kernel_dims)
+        return (*(i.extent for i in self.weighted), *others)
+
+    def extents(self) -> tuple[list[int], list[int]]:
+        """Along each dimension of the input, where what is read of it begins, and how much that is; of the windows'
+        dimensions, in one phase, and before what other iterators add."""
+        low, shape = [], []
+        for index, extent in zip(self.data.indices, self.old.buffer(self.data.buffer).shape, strict=True):
+            limits = bounds(index, self.anchor.ranges)
+            if limits is None:
+                raise DoesNotApply(f"index {index} has no bounds")
+            whole = limits[0] >= 0 and limits[1] < extent
+            low.append(0 if whole else limits[0])
+            shape.append(extent if whole else limits[1] - limits[0] + 1)
+        for window, tiles in ((self.high, self.rows), (self.wide, self.columns)):
+            low[window.input_dim] = window.start
+            shape[window.input_dim] = tiles * self.m + self.found.taps - 1
+        return low, shape
 
     def pad(self) -> tuple[Block, Buffer]:
-        """The copy of the input that whole tiles are read from [phases..., dimensions of the input...]."""
+        """The copy of the input that whole tiles are read from [what has tiles of its own..., dimensions...]."""
         source = self.old.buffer(self.data.buffer)
-        shape, low = list(source.shape), [0] * len(source.shape)
-        for window, tiles in ((self.high, self.rows), (self.wide, self.columns)):
-            shape[window.input_dim] = tiles * self.m + 2
-            low[window.input_dim] = window.start
-        ranges = self.anchor.ranges
-        for d, index in enumerate(self.data.indices):
-            form = linear(index)
-            if d not in (self.high.input_dim, self.wide.input_dim) and form is not None and len(form.terms) == 2:
-                low[d] = form.constant
-                shape[d] = sum((ranges[str(a)] - 1) * c for a, c in form.terms) + 1
-        names = [f"p{chr(97 + d)}" for d in range(len(shape))]
-        at = [op("add", Var(n), lo) for n, lo in zip(names, low, strict=True)]
-        last = [lo + n - 1 for n, lo in zip(shape, low, strict=True)]
-        for window in (self.high, self.wide):
-            if phase := self.phase.get(window.spatial):
-                d, apart = window.input_dim, window.dilation
-                at[d] = op("add", op("add", op("mul", Var(names[d]), apart), Var(phase.name)), low[d])
-                last[d] = low[d] + shape[d] * apart - 1
+        names = self.names("p", len(self.shape))
+        iters = (*self.own, *(Iter(n, x) for n, x in zip(names, self.shape, strict=True)))
+        at: list[Expr] = [op("add", Var(n), low) for n, low in zip(names, self.low, strict=True)]
+        for window in self.found.both:
+            d = window.input_dim
+            within = op("add", self.within_phase(window, Var(names[d])), self.low[d])
+            at[d] = within if window.offset == Const(0) else op("add", within, window.offset)
         value: Expr = Load(source.name, tuple(at))
-        for d in reversed(range(len(shape))):
-            if last[d] >= source.shape[d]:
-                value = select(op("lt", at[d], source.shape[d]), value, Const(0.0, "float32"))
-            if low[d] < 0:
-                value = select(op("ge", at[d], 0), value, Const(0.0, "float32"))
+        for index, extent in reversed(list(zip(at, source.shape, strict=True))):
+            limits = bounds(index, {i.name: i.extent for i in iters})
+            if limits is None or limits[1] >= extent:
+                value = select(op("lt", index, extent), value, Const(0.0, "float32"))
+            if limits is None or limits[0] < 0:
+                value = select(op("ge", index, 0), value, Const(0.0, "float32"))
         name = self.name(f"{source.name}_padded")
-        iters = (*self.phases, *(Iter(n, x) for n, x in zip(names, shape, strict=True)))
         written = Load(name, tuple(Var(i.name) for i in iters))
         block = Block(self.name(f"pad_{source.name}"), iters, (written,), (value,))
-        order, before = source.layout.permutation or range(len(shape)), len(self.phases)
+        order, before = source.layout.permutation or range(len(names)), len(self.own)
         layout = _reordered([*range(before), *(before + d for d in order)])
         return block, Buffer(name, "float32", tuple(i.extent for i in iters), layout)
 
@@ -393,16 +265,12 @@ class _Winograd:
         tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
         points = [Iter(self.e, p), Iter(self.f, p)]
         reduction = [i for i in anchor.reduction if i.name not in gone]
-        batch, phases = [Var(self.e), Var(self.f)], [Var(i.name) for i in self.phases]
-        place = [Var(self.th), Var(self.tw)]
-        low = [linear(self.data.indices[d]) for d in outer]
-        index = [
-            op("sub", self.data.indices[d], 0 if form is None or len(form.terms) < 2 else form.constant)
-            for d, form in zip(outer, low, strict=True)
-        ]
-        data = Load(whole, (*batch, *phases, *(_plus(i) for i in index), *place))
-        dims = [i for d, i in enumerate(self.kernel.indices) if d not in (self.high.kernel_dim, self.wide.kernel_dim)]
-        kernel = Load(self.kernel.buffer, (*batch, *dims))
+        batch, place = [Var(self.e), Var(self.f)], [Var(self.th), Var(self.tw)]
+        own, weighted = ([Var(i.name) for i in some] for some in (self.own, self.weighted))
+        index = [simplify(op("sub", self.data.indices[d], self.low[d]), anchor.ranges) for d in outer]
+        data = Load(whole, (*batch, *own, *index, *place))
+        dims = [i for d, i in enumerate(self.kernel.indices) if d not in self.found.kernel_dims]
+        kernel = Load(self.kernel.buffer, (*batch, *weighted, *dims))
         sums = self.name("products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
         shape = (p, p, *(i.extent for i in spatial), self.rows, self.columns)
@@ -458,29 +326,41 @@ def _read(block: AnyBlock) -> set[str]:
     return {r.buffer for r in block.reads} if isinstance(block, Block) else set(block.inputs)
 
 
-def _plus(index: Expr) -> Expr:
-    """An index with its constant folded away."""
-    form = linear(index)
-    return index if form is None else form.expr()
-
-
 def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:
     """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, computed in float64, of
-    shape (m + 2, m + 2, other dimensions); any other constant as it is."""
+    shape (points, points, what has a kernel of its own, other dimensions); any other constant as it is."""
     anchor = task.block(block)
     assert isinstance(anchor, Block)
     found = windows(task, anchor)
     assert found is not None
-    _, kernel, (high, wide) = found
-    if kernel.buffer != name:
+    if found.kernel.buffer != name:
         return data
-    moved = np.moveaxis(data.reshape(task.buffer(kernel.buffer).shape), (high.kernel_dim, wide.kernel_dim), (0, 1))
-    g = np.array(TRANSFORMS[m].kernel)
+    whole = np.moveaxis(data.reshape(task.buffer(name).shape), found.kernel_dims, (0, 1))
+    extents = whole.shape[:2]
+    whole = np.pad(whole, [(0, 1)] * 2 + [(0, 0)] * (whole.ndim - 2))  # zeros, where a tap has no element
+    high, wide = (_elements(anchor, found, w, extents[k]) for k, w in enumerate(found.both))
+    moved = whole[high[:, None], wide[None]]
+    g = np.array(transform(m, found.taps).kernel)
     count = moved[0, 0].size
-    flat = moved.reshape(3, 3, count)
+    flat = moved.reshape(found.taps, found.taps, count)
     transformed = np.empty((len(g), len(g), count), data.dtype)
     for start in range(0, count, KERNELS):
         part = slice(start, start + KERNELS)
         columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
         transformed[..., part] = np.einsum("fs,esn->efn", g, columns)
     return transformed.reshape(len(g), len(g), *moved.shape[2:])
+
+
+def _elements(anchor: Block, found: Windows, window: Window, extent: int) -> NDArray[np.int64]:
+    """Which element of the kernel, of `extent` along its dimension, each tap is; `extent` for a tap that has none
+    [taps, what has a kernel of its own...]."""
+    beside = found.beside(anchor)
+    shape = (found.taps, *(anchor.ranges[n] for n in beside))
+    elements = np.empty(shape, np.int64)
+    for at in np.ndindex(shape):
+        tap = found.taps - 1 - at[0] if window.reversed else at[0]
+        values: dict[str, Expr] = {n: Const(v) for n, v in zip((window.tap, *beside), (tap, *at[1:]), strict=True)}
+        limits = bounds(substitute(found.kernel.indices[window.kernel_dim], values), {})
+        assert limits is not None and limits[0] == limits[1]
+        elements[at] = limits[0] if 0 <= limits[0] < extent else extent
+    return elements

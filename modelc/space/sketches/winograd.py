@@ -37,8 +37,9 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import beside
+from modelc.space.rules.filters import transform
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.rules.winograd import TRANSFORMS, windows, worthwhile
+from modelc.space.rules.windows import windows, worthwhile
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
@@ -60,22 +61,24 @@ PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one tha
 
 
 def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
-    """Each shape of each F(m, 3) that can be worth it for the one reduction of `task`; empty if none applies."""
+    """Each shape of each F(m, r) that can be worth it for the one reduction of `task`; empty if none applies."""
     anchor = reduction_of(task)
-    window = windows(task, anchor) if len(anchor.writes) == 1 else None
-    if window is None:
+    found = windows(task, anchor) if len(anchor.writes) == 1 else None
+    if found is None:
         return []
-    found: list[Winograd] = []
-    for m in worthwhile(anchor, window[2]):
+    sketches: list[Winograd] = []
+    for m in worthwhile(anchor, found):
         with suppress(DoesNotApply):
             roles = filtered(task, target, [*stages], m)
-            found += [Winograd(roles, shape) for shape in Shape]
-    return found
+            sketches += [Winograd(roles, shape) for shape in Shape]
+    return sketches
 
 
 def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
-    """The Blocks of `task` after F(m, 3). Raises DoesNotApply."""
-    name = reduction_of(task).name
+    """The Blocks of `task` after F(m, r). Raises DoesNotApply."""
+    found, name = windows(task, reduction_of(task)), reduction_of(task).name
+    if found is None:
+        raise DoesNotApply("no window slides along two iterators")
     if not all(isinstance(i, (Var, Const)) for i in reduction_of(task).writes[0].indices):
         task = factored(task, stages)
     if not consumers_of(task, reduction_of(task)):
@@ -87,14 +90,15 @@ def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
-    return roles_of(task, target, stages, m)
+    return roles_of(task, target, stages, m, found.taps)
 
 
 class Winograd(Products):
-    """The Sketch of one F(m, 3), its transforms in one shape around the products."""
+    """The Sketch of one F(m, r), its transforms in one shape around the products."""
 
     def __init__(self, roles: Roles, shape: Shape):
-        super().__init__("winograd", f"F({roles.m}, 3) by {shape.value}", roles.task, roles.target, roles.stages)
+        name = f"F({roles.m}, {roles.taps}) by {shape.value}"
+        super().__init__("winograd", name, roles.task, roles.target, roles.stages)
         self.roles, self.shape, self.m, self.lanes = roles, shape, roles.m, roles.lanes
         self.doubt = roles.target.cost.winograd_doubt_share
         self.v = roles.owned[roles.vector]  # the owner's vector iterator
@@ -343,8 +347,8 @@ class Winograd(Products):
         before = owner if self.shape is Shape.ROWS else even
         within = shares.get("multiplying", even) if self.shape is Shape.POINTS else owner
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
-        p, transform = self.m + 2, TRANSFORMS[self.m]
-        terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (transform.input, transform.output))
+        p, matrices = self.m + roles.taps - 1, transform(self.m, roles.taps)
+        terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (matrices.input, matrices.output))
         vectors_in, vectors_out = (roles.bytes(b) / (p * p * 4 * self.lanes) for b in (roles.columns, roles.write))
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2

@@ -32,12 +32,13 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Roles:
-    """The Blocks of one F(m, 3), and the iterators that its schedules go over."""
+    """The Blocks of one F(m, r), and the iterators that its schedules go over."""
 
     task: Task
     target: Target
     stages: tuple[Stage, ...]
     m: int
+    taps: int  # r
     pad: Block  # the input with a margin
     rows: Block  # the input transform: along h, then
     columns: Block  # along w
@@ -95,13 +96,11 @@ class Roles:
         alone = {self.owned.get(str(i)) for i in tiles.indices}
         return [n for n in found if n in alone], [n for n in found if n not in alone]
 
-    @cached_property
-    def groups(self) -> int:
-        """Groups of channels: each has a kernel of its own."""
+    def kernels(self, names: Sequence[str]) -> int:
+        """Points of those among the owner's iterators `names` that have kernels of their own."""
         (kernel,) = (r for r in self.product.reads if r.buffer in self.task.constants)
         moving = {v for i in kernel.indices for v in variables(i)}
-        depths = self.lead[1]
-        return self.points([mine for name, mine in self.owned.items() if mine in depths and name in moving])
+        return self.points([mine for name, mine in self.owned.items() if mine in names and name in moving])
 
     def points(self, names: Sequence[str]) -> int:
         """Points of so many of the owner's iterators."""
@@ -123,7 +122,7 @@ class Roles:
         return next(r for r in tiled.reads if r.load.buffer in self.task.constants)
 
 
-def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Roles:
+def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: int) -> Roles:
     """What the Blocks of a derived Task are for. Raises DoesNotApply if it has other Blocks, or channels apart from
     each other."""
     product = reduction_of(task)
@@ -144,8 +143,8 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int) -> Rol
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
     return Roles(
-        task, target, tuple(stages), m, pad, rows, columns, product, write, gather, scatter, owner, afterwards, vector,
-        channel,
+        task, target, tuple(stages), m, taps, pad, rows, columns, product, write, gather, scatter, owner, afterwards,
+        vector, channel,
     )  # fmt: skip
 
 

@@ -58,12 +58,13 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     """What passes between the caches where the transforms run in `shape` around products that are tiled so."""
     ranges, zero = roles.product.ranges, np.zeros(len(tilings.chunk))
     samples, depths = (roles.points(names) for names in roles.lead)
+    phases, groups = (roles.kernels(names) for names in roles.lead)  # whose kernels are other parts of the whole
     kernel = roles.task.buffer(roles.kernel(gemm).load.buffer).bytes
     room, near_by = roles.target.second.bytes // 2, kept_bytes(roles.target)
     part = tilings.chunk / roles.tile_rows
     panels = -(-ranges[roles.vector] // (tilings.vectors * roles.lanes))
     tiles, products = zero + roles.bytes(roles.columns), zero + roles.bytes(roles.write)
-    slices = prod(i.extent for i in roles.product.reduction) * roles.groups // roles.columns.ranges[roles.channel]
+    slices = prod(i.extent for i in roles.product.reduction) * groups // roles.columns.ranges[roles.channel]
     window = tiles / samples * min(1.0, slices / depths)  # tiles that the products of one depth read
     near, beyond = _panels_again(roles, gemm, tilings)
     threads = cores if roles.target.caches[-1].shared else 1  # that fill one last cache
@@ -72,8 +73,8 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         far = scratch + some > near_by
         read = np.where(window * part + some > near_by, slices, far) * tiles
         moved = tiles * far + 2 * products * (some > near_by)
-        chunks = -(-roles.tile_rows // tilings.chunk) * samples * (depths // roles.groups)
-        again = zero + (kernel > room) * kernel * (chunks - 1)
+        chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
+        again = zero + (kernel > room * phases) * kernel * (chunks - 1)
         held = threads * (scratch + some) + kernel
     elif shape is Shape.PANELS:
         some = products / (panels * samples * depths)

@@ -1,0 +1,140 @@
+"""Windows of a few taps that a contraction by a constant slides along its input, found in its accesses.
+
+What a window reads lies at `spatial + dilation * tap + start + offset`: the offset, and which of the kernel's elements
+a tap is, may depend on other spatial iterators, as on the phases of a transposed convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from modelc.ir.affine import Linear, linear, simplify
+from modelc.ir.block import Block, Task
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, variables
+from modelc.space.rules.filters import TAPS, sizes
+
+MODERATE = 2  # points of a transformed tile for each tap, up to which a kernel grows by 4 at the most
+
+
+@dataclass(frozen=True)
+class Window:
+    """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, where the
+    window starts (minus the padding before) for tap 0, from each tap to the next, and what other iterators add. If it
+    is `reversed`, tap 0 is the last value of its iterator."""
+
+    spatial: str
+    tap: str
+    input_dim: int
+    kernel_dim: int
+    start: int
+    dilation: int
+    offset: Expr
+    reversed: bool
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The input, the constant kernel, and its last two windows, both of so many taps."""
+
+    data: Load
+    kernel: Load
+    high: Window
+    wide: Window
+    taps: int
+
+    @property
+    def both(self) -> tuple[Window, Window]:
+        return self.high, self.wide
+
+    @property
+    def kernel_dims(self) -> tuple[int, int]:
+        return self.high.kernel_dim, self.wide.kernel_dim
+
+    def beside(self, block: Block) -> tuple[str, ...]:
+        """The spatial iterators of `block` that say which elements of the kernel the taps are."""
+        named = {n for d in self.kernel_dims for n in variables(self.kernel.indices[d])}
+        return tuple(i.name for i in block.spatial if i.name in named)
+
+
+def windows(task: Task, block: Block) -> Windows | None:
+    """The two windows that minimal filtering is for: with stride 1, over float32; else None."""
+    body = block.body[0]
+    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
+        return None
+    data, kernel = body.args
+    if not isinstance(data, Load) or not isinstance(kernel, Load):
+        return None
+    if data.buffer in task.constants:
+        data, kernel = kernel, data
+    if kernel.buffer not in task.constants or data.buffer in task.constants:
+        return None
+    if task.buffer(data.buffer).dtype != "float32" or task.buffer(kernel.buffer).dtype != "float32":
+        return None
+    if task.buffer(kernel.buffer).strides is not None:
+        return None
+    found = [w for d in range(len(data.indices)) if (w := _window(block, data, d, kernel)) is not None]
+    if len(found) < 2:
+        return None
+    high, wide = found[-2:]
+    bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, w.kernel_dim) for w in (high, wide)]
+    if not all(any(_bounds(c, task, read, d) for read, d in bounded) for c in block.where):
+        return None
+    taps = block.ranges[high.tap]
+    summed = any(i.extent > 1 for i in block.reduction if i.name not in (high.tap, wide.tap))
+    return Windows(data, kernel, high, wide, taps) if summed and taps == block.ranges[wide.tap] else None
+
+
+def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:
+    form, spatial_names = linear(data.indices[dim]), {i.name for i in block.spatial}
+    if form is None:
+        return None
+    plain = {a.name: c for a, c in form.terms if isinstance(a, Var)}
+    rest = tuple((a, c) for a, c in form.terms if not isinstance(a, Var))
+    taps = [i.name for i in block.reduction if i.name in plain and i.extent in TAPS]
+    if len(plain) != 2 or len(taps) != 1 or any(variables(a) - spatial_names for a, _ in rest):
+        return None
+    (tap,) = taps
+    (spatial,) = plain.keys() - {tap}
+    elsewhere = [i for d, i in enumerate(data.indices) if d != dim]
+    where = [d for d, i in enumerate(kernel.indices) if tap in variables(i)]
+    others = [i for d, i in enumerate(kernel.indices) if d not in where]
+    if plain[spatial] != 1 or spatial not in spatial_names or len(where) != 1:
+        return None
+    if any({spatial, tap} & variables(i) for i in elsewhere) or any(spatial in variables(a) for a, _ in rest):
+        return None
+    if variables(kernel.indices[where[0]]) - spatial_names - {tap} or any(spatial in variables(i) for i in others):
+        return None
+    step, last = plain[tap], block.ranges[tap] - 1
+    start = form.constant + (step * last if step < 0 else 0)
+    offset = simplify(Linear(rest, 0).expr(), block.ranges)
+    return Window(spatial, tap, dim, where[0], start, abs(step), offset, step < 0)
+
+
+def _bounds(condition: Expr, task: Task, read: Load, dim: int) -> bool:
+    """Whether a condition only keeps what is read inside its buffer along `dim`, so that zeros around say the same."""
+    if not isinstance(condition, Op) or condition.name not in ("ge", "lt"):
+        return False
+    index, limit = condition.args
+    same = linear(op("sub", index, read.indices[dim]))
+    end = 0 if condition.name == "ge" else task.buffer(read.buffer).shape[dim]
+    return same is not None and not same.terms and not same.constant and limit == Const(end)
+
+
+def products(block: Block, found: Windows, m: int) -> int:
+    """Products by F(m, taps) for each element of what is summed and of what lies beside the windows."""
+    tiles = prod(-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in found.both)
+    return tiles * (m + found.taps - 1) ** 2
+
+
+def worthwhile(block: Block, found: Windows) -> tuple[int, ...]:
+    """Of the sizes of tiles m, the one whose kernel is least and most accurate; of those whose kernel is moderate, and
+    of all, the one of the fewest products: which that is hangs on how tiles divide the image."""
+    every = sizes(found.taps)
+
+    def fewest(some: Iterable[int]) -> int:
+        return min(some, key=lambda m: (products(block, found, m), m))
+
+    moderate = (m for m in every if m + found.taps - 1 <= MODERATE * found.taps)
+    return tuple(sorted({min(every), fewest(moderate), fewest(every)}))
