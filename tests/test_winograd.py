@@ -5,6 +5,8 @@ from math import prod
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
 
 from modelc.config import load_config
@@ -249,6 +251,46 @@ def test_there_is_no_other_size_of_tiles() -> None:
     task = conv(1, 8, (12, 12), 8)
     with pytest.raises(DoesNotApply, match=r"there is no F\(5, 3\); m is one of 2, 3, 4, 6"):
         winograd_rule(task, task.anchor, 5)
+
+
+@st.composite
+def geometries(draw):
+    """A Conv, or a ConvTranspose, of two or three spatial dimensions, with any padding, dilations and groups."""
+    dims, groups, over = draw(st.integers(2, 3)), draw(st.integers(1, 2)), draw(st.booleans())
+    few = [st.integers(1, 2)] * dims
+    strides = [2] * dims if over and draw(st.booleans()) else [1] * dims
+    dilations = [1] * dims if over else draw(st.tuples(*few))
+    kernel = draw(st.tuples(*[st.integers(2, 4 if over else 3)] * dims))
+    pads = [draw(st.integers(0, k - 1)) for k in kernel * 2]
+    size = [draw(st.integers((k - 1) * d + 1, (k - 1) * d + 3)) for k, d in zip(kernel, dilations, strict=True)]
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": groups}
+    channels, outputs = 2 * groups, groups * draw(st.integers(1, 3))
+    kernels = (channels, outputs // groups) if over else (outputs, 2)
+    shapes = [(1, channels, *size), (*kernels, *kernel), *[(outputs,)] * draw(st.booleans())]
+    attrs = {name: tuple(value) if name != "group" else value for name, value in attrs.items()}
+    consts = range(1, len(shapes))
+    return task_of("ConvTranspose" if over else "Conv", attrs, shapes, consts=consts, channels_last=draw(st.booleans()))
+
+
+def test_the_rule_computes_the_same_whatever_the_window() -> None:
+    applied = 0
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(geometries())
+    def check_one(task) -> None:
+        nonlocal applied
+        if windows(task, task.block(task.anchor)) is None:
+            return
+        for m in sizes_of(task)[:3]:
+            try:
+                roles = filtered(task, TARGET, [], m)
+            except DoesNotApply:  # groups of one output each, say
+                continue
+            the_same(task, roles.stages)
+            applied += 1
+
+    check_one()
+    assert applied > 30
 
 
 @pytest.mark.parametrize("taps", TAPS)
