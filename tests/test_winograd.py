@@ -105,10 +105,10 @@ def the_same(task, stages) -> None:
     derived = derive(task, stages)
     verify_task(derived, "winograd")
     plain = random_inputs(task)
-    given = dict(plain)
+    transformed = dict(plain)
     for name in task.constants:
-        given[name] = constant_data(task, stages, name, plain[name])
-    wanted, found = run_task(task, plain), run_task(derived, given)
+        transformed[name] = constant_data(task, stages, name, plain[name])
+    wanted, found = run_task(task, plain), run_task(derived, transformed)
     for name in task.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-4)
 
