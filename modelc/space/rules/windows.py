@@ -52,8 +52,8 @@ class Windows:
     def kernel_dims(self) -> tuple[int, int]:
         return self.high.kernel_dim, self.wide.kernel_dim
 
-    def beside(self, block: Block) -> tuple[str, ...]:
-        """The spatial iterators of `block` that say which elements of the kernel the taps are."""
+    def choosing(self, block: Block) -> tuple[str, ...]:
+        """The spatial iterators of `block` that choose which elements of the kernel the taps are."""
         named = {n for d in self.kernel_dims for n in variables(self.kernel.indices[d])}
         return tuple(i.name for i in block.spatial if i.name in named)
 

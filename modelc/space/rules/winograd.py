@@ -96,7 +96,7 @@ class _Winograd:
         self.phases = tuple(self.phase.values())
         moved = {n for w in both for n in variables(w.offset)}
         self.own = (*self.phases, *(i for i in anchor.spatial if i.name in moved))  # what has tiles of its own
-        self.weighted = [i for i in anchor.spatial if i.name in found.beside(anchor)]  # what has a kernel of its own
+        self.weighted = [i for i in anchor.spatial if i.name in found.choosing(anchor)]  # what has a kernel of its own
         self.low, self.shape = self.extents()
 
     def name(self, base: str) -> str:
@@ -354,12 +354,12 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
 def _elements(anchor: Block, found: Windows, window: Window, extent: int) -> NDArray[np.int64]:
     """Which element of the kernel, of `extent` along its dimension, each tap is; `extent` for a tap that has none
     [taps, what has a kernel of its own...]."""
-    beside = found.beside(anchor)
-    shape = (found.taps, *(anchor.ranges[n] for n in beside))
+    choosing = found.choosing(anchor)
+    shape = (found.taps, *(anchor.ranges[n] for n in choosing))
     elements = np.empty(shape, np.int64)
     for at in np.ndindex(shape):
         tap = found.taps - 1 - at[0] if window.reversed else at[0]
-        values: dict[str, Expr] = {n: Const(v) for n, v in zip((window.tap, *beside), (tap, *at[1:]), strict=True)}
+        values: dict[str, Expr] = {n: Const(v) for n, v in zip((window.tap, *choosing), (tap, *at[1:]), strict=True)}
         limits = bounds(substitute(found.kernel.indices[window.kernel_dim], values), {})
         assert limits is not None and limits[0] == limits[1]
         elements[at] = limits[0] if 0 <= limits[0] < extent else extent

@@ -253,7 +253,9 @@ class Tiled:
     def unrollable(self) -> bool:
         """Whether a few reduction steps can be unrolled in one loop: there are more of them, and they are no unit's."""
         name = self.reduction[-1] if self.reduction else None
-        return name is not None and not self.sliding and not self.unit.tile(name) and self.ranges[name] >= 2 * UNROLLED
+        if name is None or self.sliding or self.whole_window:
+            return False
+        return not self.unit.tile(name) and self.ranges[name] >= 2 * UNROLLED
 
     def passes(self, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
         """How many rows or panels go over what one iteration of `loop` reads."""
