@@ -203,6 +203,11 @@ def reordered(*permutation: int) -> Layout:
     return Layout((Primitive("reorder", permutation),))
 
 
+def stored_in(order: Sequence[int]) -> Layout:
+    """The layout that stores dimensions in `order`: row-major where that is theirs."""
+    return Layout() if list(order) == sorted(order) else reordered(*order)
+
+
 def channels_last(rank: int) -> Layout:
     """The layout that stores dimension 1 innermost."""
     return reordered(0, *range(2, rank), 1)

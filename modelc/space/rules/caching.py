@@ -15,7 +15,7 @@ from dataclasses import replace
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
 from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, factors_of, op, select
-from modelc.ir.layout import Layout, Primitive
+from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import DoesNotApply, fresh, plain_block, replaced
 
 
@@ -123,7 +123,7 @@ def _always(condition: Expr, ranges: dict[str, int]) -> bool:
 def innermost_layout(rank: int, dim: int) -> Layout:
     """The layout that stores dimension `dim` element by element; -1: row-major."""
     order = tuple(d for d in range(rank) if d != dim) + ((dim,) if dim >= 0 else ())
-    return Layout() if order == tuple(range(rank)) else Layout((Primitive("reorder", order),))
+    return stored_in(order)
 
 
 def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dtype: str = "") -> Task:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
-from modelc.ir.layout import Layout, Primitive
+from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import DoesNotApply, combination, fresh
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
@@ -320,8 +320,7 @@ def _sum(factors: NDArray[Any], part: Callable[[int, int], Expr]) -> Expr:
 def _within(layout: Layout, outer: int, rank: int) -> Layout:
     """The order of dimensions of `layout` behind `outer` dimensions more."""
     order = layout.permutation or tuple(range(rank))
-    final = (*range(outer), *(d + outer for d in order))
-    return Layout() if final == tuple(range(outer + rank)) else Layout((Primitive("reorder", final),))
+    return stored_in([*range(outer), *(d + outer for d in order)])
 
 
 def summed_kernel(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, select, substitute, variables
-from modelc.ir.layout import Layout, Primitive
+from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.filters import sizes, transform
 from modelc.space.rules.rule import DoesNotApply, combination
 from modelc.space.rules.windows import Window, Windows, windows
@@ -130,7 +130,7 @@ class _Winograd:
 
         half, whole = self.name("half"), self.name("tiles")
         dims = [*outer, self.high.input_dim, self.wide.input_dim]
-        stored_in = self.tile_layout(padded, [*range(before), *(before + d for d in dims)])
+        arranged = self.tile_layout(padded, [*range(before), *(before + d for d in dims)])
         p = self.points
         rows = Block(
             self.name("rows"),
@@ -179,8 +179,8 @@ class _Winograd:
         buffers.insert(at_kernel, replace(kernel, shape=(p, p, *self.kernel_shape()), layout=Layout()))
         buffers += [
             padded,
-            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
-            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns), stored_in),
+            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), arranged),
+            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns), arranged),
             sums,
             Buffer(parts, dtype, (self.m, p, *shapes), stored_out),
             Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
@@ -203,13 +203,13 @@ class _Winograd:
             terms = sorted(form.terms, key=lambda term: -term[1]) if form is not None else ()
             stored += [own[i] for i, _ in terms if i in own]
         ordered = [*(n for n in names if n not in stored), *(n for n in stored if n in names)]
-        return _reordered([0, 1, *(names.index(n) + 2 for n in ordered)])
+        return stored_in([0, 1, *(names.index(n) + 2 for n in ordered)])
 
     def tile_layout(self, like: Buffer, dims: Sequence[int]) -> Layout:
         """The layout of a buffer of (point, point, dims of `like`...): points outermost, the rest in `like`'s order."""
         order = like.layout.permutation or tuple(range(len(like.shape)))
         place = {d: k + 2 for k, d in enumerate(dims)}
-        return _reordered([0, 1, *(place[d] for d in order if d in place)])
+        return stored_in([0, 1, *(place[d] for d in order if d in place)])
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
@@ -253,7 +253,7 @@ class _Winograd:
         written = Load(name, tuple(Var(i.name) for i in iters))
         block = Block(self.name(f"pad_{source.name}"), iters, (written,), (value,))
         order, before = source.layout.permutation or range(len(names)), len(self.own)
-        layout = _reordered([*range(before), *(before + d for d in order)])
+        layout = stored_in([*range(before), *(before + d for d in order)])
         return block, Buffer(name, "float32", tuple(i.extent for i in iters), layout)
 
     def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
@@ -316,10 +316,6 @@ class _Winograd:
         """Where element `index` of a phase is among all outputs along `window`."""
         phase = self.phase.get(window.spatial)
         return op("add", op("mul", index, phase.extent), Var(phase.name)) if phase else index
-
-
-def _reordered(order: Sequence[int]) -> Layout:
-    return Layout() if list(order) == sorted(order) else Layout((Primitive("reorder", tuple(order)),))
 
 
 def _read(block: AnyBlock) -> set[str]:
