@@ -20,17 +20,18 @@ from modelc.space.rules.filters import TAPS, sizes, transform
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.windows import products, windows, worthwhile
 from modelc.space.rules.winograd import winograd_rule
+from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.winograd import Shape, Winograd, filtered, winograd_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
 
 
-def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True, dilation=1):
+def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True, dilation=1, channels_last=True):
     attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
     attrs["dilations"] = (dilation,) * dims
     shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), *[(o,)] * bias]
-    return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
+    return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=channels_last)
 
 
 def transposed(n, c, size, o, kernel=4, strides=2, pads=1, more=0, bias=True):
@@ -236,6 +237,25 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
         four, one = (float(s.estimate(s.start()[None, :], 1)[0]) for s in (grouped, apart))
         assert [s.roles.kernels(s.roles.lead[1]) for s in (grouped, apart)] == [4, 1]
         assert 3 < four / one < 6
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        conv(1, 64, (14, 14), 96, group=2, channels_last=False),
+        conv(2, 51, (9, 10), 60, group=3, bias=False, channels_last=False),
+        conv(1, 64, (9, 10), 64, group=4, channels_last=False),
+    ],
+    ids=["groups", "vectors that do not divide", "four"],
+)
+def test_groups_that_are_stored_channels_first(task) -> None:
+    """Operand and result are copied into storage of our own order; groups are filtered there."""
+    found = sketches(task, TARGET, Policy())
+    for sketch in found:
+        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), sketch.candidate(sketch.start()))
+    filtering = [s for s in found if s.kind == "winograd"]
+    assert filtering and all({"cache_read", "stage_write"} <= {s.rule for s in one.stages} for one in filtering)
+    assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
 
 
 @pytest.mark.parametrize(

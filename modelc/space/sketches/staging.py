@@ -12,7 +12,7 @@ from math import gcd, prod
 from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import Op, Var
+from modelc.ir.expr import Load, Op, Var, variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes
 from modelc.space.sketches.clean import applied
 from modelc.target import Target
@@ -40,14 +40,14 @@ def staged(task: Task, target: Target, stages: list[Stage]) -> Task:
     inputs = [
         i
         for i in anchor.reduction
-        if i.extent >= lanes and constant[0].strides[i.name] != 0 and Var(i.name) in data[0].load.indices
+        if i.extent >= lanes and constant[0].strides[i.name] != 0 and along(data[0].load, i.name) is not None
     ]
     steps = anchor.points() // prod(task.buffer(data[0].load.buffer).shape)
     if len(outputs) != 1 or len(inputs) > 1 or steps < LEAST_REUSE:
         return task
     for c in inputs:  # none, if there are few input channels: then their order does not matter
-        place = data[0].load.indices.index(Var(c.name))
-        if data[0].strides[c.name] != 1 and _worth(task, data[0], place):
+        place = along(data[0].load, c.name)
+        if place is not None and data[0].strides[c.name] != 1 and _worth(task, data[0], place):
             before, buffer = task, data[0].load.buffer
             task = applied(task, stages, "cache_read", block=anchor.name, buffer=buffer, innermost=place)
             (copy,) = {b.name for b in task.buffers} - {b.name for b in before.buffers}
@@ -63,8 +63,8 @@ def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) ->
         task = applied(task, stages, "cache_write", block=anchor)
     last, block = task.blocks[-1], task.block(anchor)
     assert isinstance(block, Block)
-    if isinstance(last, Block) and len(last.writes) == 1 and Var(channel) in block.writes[0].indices:
-        position = block.writes[0].indices.index(Var(channel))
+    position = along(block.writes[0], channel)
+    if isinstance(last, Block) and len(last.writes) == 1 and position is not None:
         read_at = {r.indices[position] for r in last.reads if r.buffer == block.writes[0].buffer}
         name = min(read_at, key=str) if len(read_at) == 1 else None
         forms = [linear(i) for i in last.writes[0].indices]
@@ -74,6 +74,13 @@ def staged_result(task: Task, anchor: str, channel: str, stages: list[Stage]) ->
             return applied(task, stages, "stage_write", block=last.name, innermost=dims[0])
     del stages[noted:]
     return before
+
+
+def along(access: Load, channel: str) -> int | None:
+    """The one dimension that the iterator `channel` walks through, alone or in groups (g * n + c); None otherwise."""
+    dims = [d for d, index in enumerate(access.indices) if channel in variables(index)]
+    form = linear(access.indices[dims[0]]) if len(dims) == 1 else None
+    return dims[0] if form is not None and form.coefficient(Var(channel)) == 1 else None
 
 
 def left_out(read: Access) -> list[tuple[int, int]]:

@@ -79,8 +79,7 @@ def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     found, name = windows(task, reduction_of(task)), reduction_of(task).name
     if found is None:
         raise DoesNotApply("no window slides along two iterators")
-    if not all(isinstance(i, (Var, Const)) for i in reduction_of(task).writes[0].indices):
-        task = factored(task, stages)
+    task = factored(task, stages)
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
     if len(consumers_of(task, reduction_of(task))) > 1:
