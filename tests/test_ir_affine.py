@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import quasi_affine
 
-from modelc.ir.affine import bounds, linear, simplify
-from modelc.ir.expr import Const, Op, Var, show
+from modelc.ir.affine import bounds, linear, offset, simplify
+from modelc.ir.expr import Const, Op, Var, show, substitute
 from modelc.ir.expr_syntax import parse
 from modelc.ir.interpret import evaluate
 
@@ -46,6 +46,19 @@ def test_simplified_stays_as_it_is(case):
     ranges, e = case
     simple = simplify(e, ranges)
     assert simplify(simple, ranges) == simple
+
+
+@quick
+@given(
+    ranges_strategy.flatmap(lambda ranges: st.tuples(st.just(ranges), *[quasi_affine(ranges, depth=2)] * 4)),
+    st.sampled_from([("i", "j"), ("k",), ()]),
+)
+def test_offsets_are_differences(case, replaced):
+    ranges, e, base, *others = case
+    replacements = dict(zip(replaced, others, strict=False))
+    found = offset(e, replacements, base, ranges)
+    assert values(found, ranges) == values(Op("sub", (substitute(e, replacements), base)), ranges)
+    assert simplify(found, ranges) == found
 
 
 @quick

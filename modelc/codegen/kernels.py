@@ -13,8 +13,7 @@ from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
-from modelc.ir.expr import Op
-from modelc.ir.expr import walk as walk_expr
+from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, Leaf, Loop, Nest, Stmt, walk
 from modelc.target import Intrinsic, Target, llvm_target
 
@@ -66,7 +65,7 @@ def spills_accumulators(nest: Nest) -> bool:
     """Whether polynomials are computed beside a contraction: LLVM keeps their constants in registers over all loops,
     and spills accumulators for them."""
     leaves = [s for phase in nest.phases for s in walk(phase) if isinstance(s, Leaf)]
-    called = {e.name for leaf in leaves for x in leaf.body for e in walk_expr(x) if isinstance(e, Op)}
+    called = {name for leaf in leaves for x in leaf.body for name in operations(x)}
     contracted = (x for leaf in leaves if leaf.part == "update" and leaf.aggregation == "add" for x in leaf.body)
     return not called.isdisjoint(POLYNOMIALS) and any(isinstance(x, Op) and x.name == "mul" for x in contracted)
 

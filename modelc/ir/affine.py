@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite
+from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite, substitute
 
 Ranges = Mapping[str, int]  # iterator -> extent: it runs over [0, extent)
 
@@ -136,17 +136,42 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
         return e
     form = linear(e)
     if form is not None and form.plain:
-        kept = form.within(ranges)
-        found = kept.expr()
-        if isinstance(found, Op):
-            object.__setattr__(found, "_linear", kept)
-        return found
+        return _plain(form, ranges)
     if isinstance(e, Op) and e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
         inner = linear(e.args[0])
         if inner is not None and inner.plain:
             found = op(e.name, inner.within(ranges).expr(), e.args[1])
             return _simplified(found, ranges) or found
     return rewrite(e, lambda x: _simplified(x, ranges))
+
+
+def _plain(form: Linear, ranges: Ranges) -> Expr:
+    """The canonical expression of a form whose atoms are iterators."""
+    kept = form.within(ranges)
+    found = kept.expr()
+    if isinstance(found, Op):
+        object.__setattr__(found, "_linear", kept)
+    return found
+
+
+def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> Expr:
+    """simplify(e - base) with each iterator named in `values` replaced in `e`: at once, where everything is linear."""
+    form, start = linear(e), linear(base)
+    if form is not None and start is not None and form.plain and start.plain:
+        terms: dict[Expr, int] = {}
+        constant = form.constant - start.constant
+        for atom, c in form.terms:
+            value = linear(values.get(atom.name, atom))  # type: ignore[union-attr]
+            if value is None or not value.plain:
+                break
+            constant += c * value.constant
+            for x, k in value.terms:
+                terms[x] = terms.get(x, 0) + c * k
+        else:
+            for x, k in start.terms:
+                terms[x] = terms.get(x, 0) - k
+            return _plain(Linear(tuple([one for one in terms.items() if one[1]]), constant), ranges)
+    return simplify(op("sub", substitute(e, values), base), ranges)
 
 
 def _simplified(e: Expr, ranges: Ranges) -> Expr | None:

@@ -138,6 +138,10 @@ class Block:
         found += [x for w in self.writes for i in w.indices for x in loads(i)]
         return tuple(dict.fromkeys(found))
 
+    @cached_property
+    def buffers_read(self) -> frozenset[str]:
+        return frozenset(r.buffer for r in self.reads)
+
     def mapped(self, visit: Callable[[Expr], Expr | None]) -> Block:
         """Every expression of the block (body, conditions, indices written to) rewritten by `visit`."""
         writes = tuple(Load(w.buffer, tuple(rewrite(i, visit) for i in w.indices)) for w in self.writes)
@@ -179,6 +183,10 @@ class OpaqueBlock:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def buffers_read(self) -> frozenset[str]:
+        return frozenset(self.inputs)
 
     def renamed(self, buffers: Mapping[str, str]) -> OpaqueBlock:
         inputs, outputs = (tuple(buffers.get(b, b) for b in names) for names in (self.inputs, self.outputs))

@@ -38,11 +38,13 @@ DTYPES: dict[str, np.dtype[Any]] = {
 class _Arithmetic:
     """Python's operators on expressions; numbers on the right or left become constants of the other side's kind.
 
-    Expressions never change: what was found out about one is kept with it (hash, variables, linear form)."""
+    Expressions never change: what was found out about one is kept with it (hash, linear form, what is in it)."""
 
-    __slots__ = ("_hash", "_linear", "_variables")
+    __slots__ = ("_hash", "_linear", "_loads", "_operations", "_variables")
     _hash: int
     _linear: Any  # of affine.py
+    _loads: tuple[Load, ...]
+    _operations: frozenset[str]
     _variables: frozenset[str]
 
     def __add__(self, other: Operand) -> Expr:
@@ -330,13 +332,13 @@ def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
                 if id(child) not in done:
                     stack.append((child, False))
             continue
-        new = _rebuilt(x, tuple([done[id(child)] for child in below])) if below else x
+        new = rebuilt(x, tuple([done[id(child)] for child in below])) if below else x
         replaced = visit(new)
         done[id(x)] = new if replaced is None else replaced
     return done[id(e)]
 
 
-def _rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
+def rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
     """`e` over other children; index arithmetic on constants is folded."""
     if isinstance(e, Load):
         return Load(e.buffer, below)
@@ -374,26 +376,45 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def variables(e: Expr) -> frozenset[str]:
-    known = getattr(e, "_variables", None)
+    """The names of the Vars in `e`."""
+    return _names(e, "_variables", Var)
+
+
+def operations(e: Expr) -> frozenset[str]:
+    """The names of the Ops in `e`."""
+    return _names(e, "_operations", Op)
+
+
+def _names(e: Expr, kept: str, kind: type[Var | Op]) -> frozenset[str]:
+    """The names of those below `e` that are of one kind, which are kept as the attribute `kept`."""
+    known: frozenset[str] | None = getattr(e, kept, None)
     if known is None:
         found: set[str] = set()
         stack = [e]
         while stack:
             x = stack.pop()
-            below = getattr(x, "_variables", None)
+            below = getattr(x, kept, None)
             if below is not None:
                 found |= below
-            elif isinstance(x, Var):
+                continue
+            if isinstance(x, kind):
                 found.add(x.name)
-            else:
-                stack += children(x)
+            stack += children(x)
         known = frozenset(found)
-        object.__setattr__(e, "_variables", known)
+        object.__setattr__(e, kept, known)
     return known
 
 
-def loads(e: Expr) -> list[Load]:
-    return [x for x in walk(e) if isinstance(x, Load)]
+def loads(e: Expr) -> tuple[Load, ...]:
+    """The Loads in `e`, those around others first; what is shared comes once for every use."""
+    if not isinstance(e, Op):
+        return (e, *[x for i in e.indices for x in loads(i)]) if isinstance(e, Load) else ()
+    try:
+        return e._loads
+    except AttributeError:
+        found = tuple([x for x in walk(e) if isinstance(x, Load)])
+        object.__setattr__(e, "_loads", found)
+        return found
 
 
 def uncast(e: Expr) -> Expr:

@@ -170,7 +170,7 @@ def _summed(groups: Groups, g: int, rows: _Rows, values: int) -> bool:
 def _reading(groups: Groups, g: int, name: str) -> list[Block]:
     """The Blocks of the group that read `name`."""
     blocks = [b for k in groups.members[g] for b in groups.pieces[k].blocks if isinstance(b, Block)]
-    return [b for b in blocks if name in {r.buffer for r in b.reads}]
+    return [b for b in blocks if name in b.buffers_read]
 
 
 __all__ = ["fuse_attention"]

@@ -25,7 +25,7 @@ import numpy as np
 
 from modelc.ir.affine import linear
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.expr import DTYPES, FLOATS, Const, Expr, Load, Op, Var, dtype_of, walk
+from modelc.ir.expr import DTYPES, FLOATS, Const, Expr, Load, Op, Var, dtype_of, loads, walk
 from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Nest, Region, Stmt
 from modelc.space.analysis.footprint import Dim, Footprint, Reach, footprint
 from modelc.space.sketch import Floats
@@ -138,7 +138,7 @@ def touched(nest: Nest, one: Statement, constants: frozenset[str], line: int) ->
     allocs = {a.region.name: a for a in one.allocated}
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)} | {n: a.region for n, a in allocs.items()}
     leaf = one.leaf
-    read = {x: None for e in leaf.body for x in walk(e) if isinstance(x, Load)}
+    read = {x: None for e in leaf.body for x in loads(e)}
     written = dict.fromkeys(leaf.writes)
     if leaf.part == "update":
         read |= written

@@ -26,7 +26,7 @@ from modelc.codegen.lower.vectors import (
 from modelc.codegen.math.code import tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.ir.affine import Linear, linear, simplify
-from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, op, substitute, variables, walk
+from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
 from modelc.space.analysis.access import MOST_STEP
 
 Terms = tuple[tuple[Expr, int], ...]  # multiples of loop variables
@@ -126,7 +126,7 @@ class Expressions:
     def select(self, e: Op, scope: Scope) -> tuple[Any, int]:
         """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
         condition = self.value(e.args[0], scope)
-        outer, loaded = self.bindings, any(isinstance(x, Load) for a in e.args[1:] for x in walk(a))
+        outer, loaded = self.bindings, any(map(loads, e.args[1:]))
         if loaded:
             self.bindings = None  # a side that is not taken must not be computed: it may load from outside
         parts = [condition, *(self.value(a, scope) for a in e.args[1:])]
@@ -288,7 +288,7 @@ class Expressions:
         if e.name in ("select", "cast", "bits") or OPERATIONS[e.name].result == "bool":
             value, _ = self.value(e, scope)
             return value if OPERATIONS[e.name].result == "bool" else tx.Cast(dtype, value)
-        if linear(e) is None and any(isinstance(x, Load) for x in walk(e)):
+        if linear(e) is None and loads(e):
             value, _ = self.value(e, scope)
             return tx.Cast(dtype, value)
         wide, lanes = [self.index_of(a, scope, dtype) for a in e.args], 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from modelc.ir.affine import Linear, linear
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rewrite, variables, walk
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, rewrite, variables, walk
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.ir.nest import walk as statements
 
@@ -55,7 +55,7 @@ def vector_guards(e: Expr, var: str) -> list[Expr]:
         if isinstance(x, Op)
         and x.name == "select"
         and depends(x.args[0], var)
-        and any(isinstance(y, Load) for y in walk(x.args[1]))
+        and loads(x.args[1])
         and isinstance(x.args[0], Op)
         and x.args[0].name in ("lt", "le", "gt", "ge")
         and all(linear(a) is not None for a in x.args[0].args)
@@ -105,14 +105,14 @@ def vectors_along(name: str, body: tuple[Stmt, ...]) -> set[int]:
         for loop in loops
         for leaf in statements(loop.body)
         if isinstance(leaf, Leaf)
-        for x in (*leaf.writes, *(e for b in leaf.body for e in walk(b)))
-        if isinstance(x, Load) and x.buffer == name and depends(x.indices[-1], loop.var)
+        for x in (*leaf.writes, *(e for b in leaf.body for e in loads(b)))
+        if x.buffer == name and depends(x.indices[-1], loop.var)
     }
 
 
 def accesses(leaf: Leaf) -> list[Load]:
     exprs = (*leaf.body, *leaf.where, *leaf.writes)
-    return [x for e in exprs for x in walk(e) if isinstance(x, Load)]
+    return [x for e in exprs for x in loads(e)]
 
 
 def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
@@ -133,8 +133,7 @@ def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
                     return False
             elif isinstance(s, Leaf):
                 for access in accesses(s):
-                    names = {x.name for i in access.indices for x in walk(i) if isinstance(x, Var)}
-                    if access.buffer == name and names - fixed:
+                    if access.buffer == name and any(variables(i) - fixed for i in access.indices):
                         return False
         return True
 

@@ -61,7 +61,21 @@ from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, op, rewrite, substitute, walk
+from modelc.ir.expr import (
+    DTYPES,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    dtype_of,
+    loads,
+    op,
+    operations,
+    rewrite,
+    substitute,
+    walk,
+)
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
@@ -414,6 +428,8 @@ class _Lowering(Expressions):
     def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
         """A Leaf with one condition in each select; those that differ from lane to lane, and the selects by lanes: all
         of it is the same for every copy."""
+        if not any("select" in operations(b) for b in leaf.body):
+            return leaf, [], []
         known = self.leaves.get(id(leaf))
         if known is None:
             split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
@@ -467,7 +483,7 @@ class _Lowering(Expressions):
 
     def is_guarding(self, e: Op, scope: Scope) -> bool:
         """Whether the select `e`, by lanes, has a load that only its condition keeps inside its Region."""
-        for access in (x for arm in e.args[1:] for x in walk(arm) if isinstance(x, Load)):
+        for access in (x for arm in e.args[1:] for x in loads(arm)):
             for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
                 limits = bounds(simplify(substitute(index, scope.values), scope.ranges), scope.ranges)
                 if limits is None or limits[0] < 0 or limits[1] >= extent:

@@ -160,6 +160,8 @@ def _union(boxes: Iterable[Box], ranges: Mapping[str, int]) -> Box:
 
 
 def _joined(a: Span, b: Span, ranges: Mapping[str, int]) -> Span:
+    if a == b:
+        return a
     gap = linear(simplify(op("sub", b.base, a.base), ranges))
     if gap is None or gap.terms:
         raise InvalidIR(f"spans at {a.base} and {b.base} have no constant distance: no common box")

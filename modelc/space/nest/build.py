@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from modelc.errors import InvalidCandidate, InvalidIR
-from modelc.ir.affine import linear, simplify
+from modelc.ir.affine import linear, offset, simplify
 from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
 from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
@@ -44,6 +44,41 @@ class Storage:
     base: tuple[Expr, ...]
     shape: tuple[int, ...]
     layout: Layout
+
+
+@dataclass(frozen=True)
+class Physical:
+    """Expressions of a Block at the iterators' `values`, with the logical indices of each Load rewritten to where its
+    element is stored: S_X(S_Y^-1(L')) of ALT."""
+
+    task: str
+    values: Mapping[str, Expr]
+    storage: Mapping[str, Storage]
+    ranges: Mapping[str, int]
+    known: dict[tuple[Expr, Expr], Expr] = field(default_factory=dict)  # indices, less the base of a buffer
+
+    def __call__(self, e: Expr) -> Expr:
+        if isinstance(e, Load):
+            if e.buffer not in self.storage:
+                raise InvalidIR(f"task {self.task}: {e.buffer!r} is read where it is not stored")
+            place = self.storage[e.buffer]
+            logical = tuple([self.index(i, b) for i, b in zip(e.indices, place.base, strict=True)])
+            indices, simple = place.layout.apply(logical, place.shape), set(map(id, logical))
+            return Load(place.region.name, tuple([i if id(i) in simple else simplify(i, self.ranges) for i in indices]))
+        if isinstance(e, Op) and linear(e) is None:  # else it has no Loads
+            return rebuilt(e, tuple([self(a) for a in e.args]))
+        return substitute(e, self.values)
+
+    def index(self, e: Expr, base: Expr) -> Expr:
+        """A logical index within the box that begins at `base`."""
+        found = self.known.get((e, base))
+        if found is None:
+            if linear(e) is not None:
+                found = offset(e, self.values, base, self.ranges)
+            else:
+                found = simplify(op("sub", self(e), base), self.ranges)
+            self.known[e, base] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -235,14 +270,15 @@ class _Builder:
         later = {**here, name: op("add", here[name], tile)}
         ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
         for read in prefetches.begins(loop, prefetches.packed):
-            now, then = (self.physical(substitute(read, v), site.storage, ranges) for v in (here, later))
+            now, then = (Physical(self.task.name, v, site.storage, ranges)(read) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
             elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
             prefetches.panel(now, then, site.storage[read.buffer].region, elements)
         for access in (*prefetches.begins(loop, prefetches.computed), *prefetches.begins(loop, prefetches.written)):
             place, bases = site.storage[access.buffer], later if access.buffer in prefetches.computed else here
             spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
-            start = self.physical(Load(access.buffer, tuple(s.base for s in spans)), site.storage, ranges)
+            physical = Physical(self.task.name, {}, site.storage, ranges)
+            start = physical(Load(access.buffer, tuple(s.base for s in spans)))
             order = place.layout.permutation
             if order is None and place.layout.primitives:
                 raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be prefetched")
@@ -298,7 +334,7 @@ class _Builder:
         assert isinstance(block, Block)
         written = list(dict.fromkeys(w.buffer for w in block.writes))
         readers = {
-            buffer: [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+            buffer: [b.name for b in self.task.blocks if isinstance(b, Block) and buffer in b.buffers_read]
             for buffer in written
         }
         together = [name for names in readers.values() for name in names]  # what nobody reads lies beside what is read
@@ -319,10 +355,7 @@ class _Builder:
         if any(site.domain[i.name].extent == 0 for i in bound):
             return []
         values = {name: span.base for name, span in site.domain.items()}
-
-        def physical(e: Expr) -> Expr:
-            return self.physical(substitute(e, values), site.storage, ranges)
-
+        physical = Physical(self.task.name, values, site.storage, ranges)
         writes = tuple(physical(w) for w in block.writes)
         conditions = []
         for condition in site.where:
@@ -341,23 +374,6 @@ class _Builder:
         assert all(isinstance(w, Load) for w in writes)
         binding = tuple((i.name, values[i.name]) for i in bound)
         return [Leaf(block.name, site.part, writes, body, block.aggregation, tuple(conditions), binding)]  # type: ignore[arg-type]
-
-    def physical(self, e: Expr, storage: Mapping[str, Storage], ranges: Mapping[str, int]) -> Expr:
-        """`e` with each Load's logical indices rewritten to where the element is stored: S_X(S_Y^-1(L')) of ALT."""
-        if isinstance(e, Load):
-            if e.buffer not in storage:
-                raise InvalidIR(f"task {self.task.name}: {e.buffer!r} is read where it is not stored")
-            place = storage[e.buffer]
-            logical = [
-                simplify(op("sub", self.physical(i, storage, ranges), b), ranges)
-                for i, b in zip(e.indices, place.base, strict=True)
-            ]
-            indices, simple = place.layout.apply(logical, place.shape), set(map(id, logical))
-            return Load(place.region.name, tuple([i if id(i) in simple else simplify(i, ranges) for i in indices]))
-        if isinstance(e, Op) and linear(e) is None:  # else it has no Loads
-            args = tuple([self.physical(a, storage, ranges) for a in e.args])
-            return Op(e.name, args, e.dtype)
-        return e
 
     def allocate(self, name: str, box: Box, schedule: BlockSchedule) -> Storage:
         buffer = self.task.buffer(name)

@@ -39,7 +39,7 @@ def inline_rule(task: Task, block: str) -> Task:
                 raise DoesNotApply(f"{write.buffer} is read by an opaque block")
             blocks.append(b)
             continue
-        blocks.append(inline(b, _variable_writes(producer)) if write.buffer in {r.buffer for r in b.reads} else b)
+        blocks.append(inline(b, _variable_writes(producer)) if write.buffer in b.buffers_read else b)
     if task.anchor == block:
         raise DoesNotApply("the anchor is not inlined")
     return replaced(task, blocks, list(task.buffers))
@@ -141,7 +141,7 @@ def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dt
         return Load(copy_name, e.indices) if not dtype and isinstance(e, Load) and e.buffer == buffer else None
 
     anchor = reader.mapped(visit)
-    if buffer in {r.buffer for r in anchor.reads}:
+    if buffer in anchor.buffers_read:
         raise DoesNotApply(f"block {block} reads {buffer} otherwise than as {dtype}")
     blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
     layout = innermost_layout(len(source.shape), innermost)
@@ -155,7 +155,7 @@ def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
     (write,) = writer.writes
     target = task.buffer(write.buffer)
     if target.name not in task.outputs or any(
-        target.name in {r.buffer for r in b.reads} for b in task.blocks if isinstance(b, Block)
+        target.name in b.buffers_read for b in task.blocks if isinstance(b, Block)
     ):
         raise DoesNotApply(f"{target.name} is no result, or is read on")
     name = fresh(task, f"{target.name}_staged")

@@ -81,7 +81,7 @@ def _shape(block: Block) -> tuple[int, ...]:
 
 def _reader(task: Task, buffer: str) -> Block:
     """The contraction that alone reads `buffer`, once, as a factor of what it adds up."""
-    readers = [b for b in task.blocks if not isinstance(b, Block) or buffer in {r.buffer for r in b.reads}]
+    readers = [b for b in task.blocks if not isinstance(b, Block) or buffer in b.buffers_read]
     reader = readers[0] if len(readers) == 1 else None
     if not isinstance(reader, Block) or reader.aggregation != "add" or reader.where or len(reader.writes) > 1:
         raise DoesNotApply(f"{buffer} is not read by one contraction alone")

@@ -25,7 +25,7 @@ from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
 def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
     old = task.buffer(buffer)
     writers = [b for b in task.blocks if buffer in _written(b)]
-    readers = [b for b in task.blocks if buffer in _read(b) and b not in writers]
+    readers = [b for b in task.blocks if buffer in b.buffers_read and b not in writers]
     order = old.layout.permutation
     plain = old.strides is None and (order is not None or not old.layout.primitives)
     if old not in task.locals or not plain or len(writers) != 1:
@@ -57,10 +57,6 @@ def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
 
 def _written(block: AnyBlock) -> set[str]:
     return {w.buffer for w in block.writes} if isinstance(block, Block) else {*block.outputs}
-
-
-def _read(block: AnyBlock) -> set[str]:
-    return {r.buffer for r in block.reads} if isinstance(block, Block) else {*block.inputs}
 
 
 def _parts(block: Block, buffer: str, dim: int, size: int) -> dict[Load, tuple[Expr, Expr]]:

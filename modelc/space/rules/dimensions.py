@@ -12,7 +12,7 @@ from dataclasses import replace
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Expr, Load, Var, loads, op, walk
-from modelc.ir.layout import Layout, Primitive
+from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import DoesNotApply, plain_block
 
 
@@ -112,12 +112,11 @@ def _merged(buffer: Buffer, outer: int, inner: int) -> Buffer:
         raise DoesNotApply("a dimension was merged twice")
     final = tuple(d - (d > inner) for d in kept)
     new_shape = tuple(n for d, n in enumerate(shape) if d != inner)
-    layout = Layout() if final == tuple(range(len(final))) else Layout((Primitive("reorder", final),))
     explicit = None
     if buffer.strides is not None and strides is not None:
         moved = {d: strides[inner] if d == outer else strides[d] for d in kept}
         explicit = tuple(moved[d] for d in kept)
-    return replace(buffer, shape=new_shape, layout=layout, strides=explicit)
+    return replace(buffer, shape=new_shape, layout=stored_in(final), strides=explicit)
 
 
 def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
@@ -138,7 +137,7 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
     layout = old.layout
     if order is not None:
         wide = [x for d in order for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
-        layout = Layout((Primitive("reorder", tuple(wide)),))
+        layout = stored_in(wide)
     buffers = [replace(old, shape=shape, layout=layout) if x.name == buffer else x for x in task.buffers]
     return replace(task, blocks=blocks, buffers=tuple(buffers))
 

@@ -46,7 +46,7 @@ def factors(task: Task, block: Block) -> tuple[Load, Load] | None:
 
 
 def _readers(task: Task, buffer: str) -> int:
-    return sum(buffer in ({r.buffer for r in b.reads} if isinstance(b, Block) else b.inputs) for b in task.blocks)
+    return sum(buffer in b.buffers_read for b in task.blocks)
 
 
 def fusible(block: Block, constant: Load, name: str) -> bool:

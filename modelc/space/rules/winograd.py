@@ -186,7 +186,7 @@ class _Winograd:
             Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
         ]
         earlier, later = old.blocks[: old.blocks.index(anchor)], old.blocks[old.blocks.index(anchor) + 1 :]
-        after = [self.consumer(b, result) if write.buffer in _read(b) else b for b in later]
+        after = [self.consumer(b, result) if write.buffer in b.buffers_read else b for b in later]
         blocks: list[AnyBlock] = [*earlier, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
 
@@ -316,10 +316,6 @@ class _Winograd:
         """Where element `index` of a phase is among all outputs along `window`."""
         phase = self.phase.get(window.spatial)
         return op("add", op("mul", index, phase.extent), Var(phase.name)) if phase else index
-
-
-def _read(block: AnyBlock) -> set[str]:
-    return {r.buffer for r in block.reads} if isinstance(block, Block) else set(block.inputs)
 
 
 def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:

@@ -260,7 +260,7 @@ class Attention(Sketch):
     def packed_in(self, block: Block, lead: Sequence[str]) -> tuple[Block, str | None]:
         """(what reads a copy of keys or values, the innermost loop that it moves with, before one it does not)."""
         roles = self.roles
-        reader = next(b for b in (roles.scores, roles.values) if b and block.writes[0].buffer in _buffers(b))
+        reader = next(b for b in (roles.scores, roles.values) if b and block.writes[0].buffer in b.buffers_read)
         (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
         inside = None
         for loop in lead:
@@ -466,10 +466,6 @@ class Attention(Sketch):
 
     def contractions(self) -> list[Block]:
         return [b for b in (self.roles.scores, self.roles.values) if b is not None]
-
-
-def _buffers(block: Block) -> set[str]:
-    return {r.buffer for r in block.reads}
 
 
 def _followed(block: Block, copy: Block) -> dict[str, str]:

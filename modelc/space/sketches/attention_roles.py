@@ -69,7 +69,7 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
     if not found or len(found) > 2 or not _reduced(task, found):
         return task, {}
     for contraction in found[1:]:
-        for buffer in {r.buffer for r in contraction.reads}:
+        for buffer in contraction.buffers_read:
             for block in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
                 with suppress(DoesNotApply):
                     task = inlined(applied(task, stages, "defer", block=block.name), stages)
@@ -135,7 +135,7 @@ def _accumulators_stored(task: Task, name: str, stages: list[Stage]) -> Task:
     while again:
         again = False
         for block in task.blocks:
-            if not isinstance(block, Block) or block.reduction or buffer not in {r.buffer for r in block.reads}:
+            if not isinstance(block, Block) or block.reduction or buffer not in block.buffers_read:
                 continue
             operations = [e for b in block.body for e in walk(b) if isinstance(e, Op)]
             if len(operations) <= MOST_OPERATIONS and all(e.name in CHEAP for e in operations):
@@ -242,7 +242,7 @@ def width_of(task: Task, values: Block) -> str | None:
 def _is_copy(task: Task, buffer: str) -> bool:
     """Whether a Block that reads nothing but the Task's inputs writes the buffer."""
     writers = [b for b in task.blocks if isinstance(b, Block) and buffer in {w.buffer for w in b.writes}]
-    return all({r.buffer for r in b.reads} <= {*task.inputs} for b in writers)
+    return all(b.buffers_read <= {*task.inputs} for b in writers)
 
 
 def roles_of(task: Task) -> Roles | None:
@@ -264,7 +264,7 @@ def roles_of(task: Task) -> Roles | None:
     packed = [b for b in before_all if _packs(task, b, scores) or (values is not None and _packs(task, b, values))]
     iters = {b.name: n for b in rest if (n := _positions(b, len(names), key)) is not None} | {scores.name: names}
     wide = [b for b in rest if not b.reduction and iters.get(b.name, ("",) * len(names))[key]]
-    wide = [b for b in wide if values is None or b.writes[0].buffer in {r.buffer for r in values.reads}]
+    wide = [b for b in wide if values is None or b.writes[0].buffer in values.buffers_read]
     if not wide or any(b.name not in iters for b in rest):
         return None
     owner = wide[-1]
@@ -301,7 +301,7 @@ def _results(task: Task, values: Block) -> list[Block]:
 def _packs(task: Task, block: Block, contraction: Block) -> bool:
     """Whether the Block makes an operand of the contraction from inputs of the Task."""
     buffer = block.writes[0].buffer
-    readers = [b for b in task.blocks if isinstance(b, Block) and buffer in {r.buffer for r in b.reads}]
+    readers = [b for b in task.blocks if isinstance(b, Block) and buffer in b.buffers_read]
     return readers == [contraction] and not block.reduction and _is_copy(task, buffer)
 
 
@@ -341,7 +341,7 @@ def _sound(roles: Roles) -> bool:
     """Whether every Block that works on one row serves the owner, or follows from it, and outputs are written by the
     last Blocks alone."""
     inner = (*roles.before, roles.owner, *roles.after)
-    reads = {b.name: {r.buffer for r in b.reads} for b in inner}
+    reads = {b.name: b.buffers_read for b in inner}
     made = {roles.owner.writes[0].buffer}
     for b in roles.after:
         if not reads[b.name] & made:

@@ -53,7 +53,7 @@ def _reorders(task: Task, copy: Block) -> bool:
 def _read_once(task: Task, producer: Block) -> bool:
     """Whether inlining `producer` computes each of its elements no more often than now (up to one extra read)."""
     written = {w.buffer for w in producer.writes}
-    readers = [b for b in task.blocks if not isinstance(b, Block) or written & {r.buffer for r in b.reads}]
+    readers = [b for b in task.blocks if not isinstance(b, Block) or written & b.buffers_read]
     if len(readers) != 1 or not isinstance(readers[0], Block):
         return False
     reader = readers[0]

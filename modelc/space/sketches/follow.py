@@ -32,7 +32,7 @@ def followed(
     second-level cache."""
     names = iterators(anchor, [*consumers, later])
     own = names[later.name]
-    source = {r.buffer for r in later.reads} & {w.buffer for c in consumers for w in c.writes}
+    source = later.buffers_read & {w.buffer for c in consumers for w in c.writes}
     if later.reduction or len(later.writes) != 1 or len(source) != 1 or own.keys() != set(later.ranges):
         return None
     (buffer,) = (task.buffer(name) for name in source)
@@ -76,7 +76,4 @@ def _along(access: Load, names: Mapping[str, str]) -> dict[int, str]:
 
 
 def _read_elsewhere(task: Task, block: Block, buffer: str) -> bool:
-    return any(
-        b is not block and buffer in ({r.buffer for r in b.reads} if isinstance(b, Block) else {*b.inputs})
-        for b in task.blocks
-    )
+    return any(b is not block and buffer in b.buffers_read for b in task.blocks)

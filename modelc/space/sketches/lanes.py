@@ -58,7 +58,7 @@ def inside_rows(task: Task, block: Block, target: Target, at: str) -> BlockSched
     if not lane.reduce and variables(block.writes[0].indices[-1]) == {lane.name} and lane.extent % lanes == 0:
         order = (*names[:-1], *reduction, f"{lane.name}0", f"{lane.name}1")
         tags = {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"}
-        readers = [b for b in task.blocks if isinstance(b, Block) and block.writes[0].buffer in _buffers(b)]
+        readers = [b for b in task.blocks if isinstance(b, Block) and block.writes[0].buffer in b.buffers_read]
         scope = "local"
         if len(readers) == 1 and readers[0].reduction and len(readers[0].spatial) == len(names) - 1:
             scope = "register"
@@ -67,7 +67,3 @@ def inside_rows(task: Task, block: Block, target: Target, at: str) -> BlockSched
     if lane.reduce and len(reduction) == 1 and lane.extent <= LANE_GROUPS * lanes:
         return BlockSchedule(at, "local", {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
     return BlockSchedule(at, "local", {}, (*names, *reduction), {})
-
-
-def _buffers(block: Block) -> set[str]:
-    return {r.buffer for r in block.reads}

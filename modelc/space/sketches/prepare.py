@@ -31,7 +31,7 @@ def consumers_of(task: Task, anchor: Block) -> list[Block]:
     """The maps that read what the anchor writes: they run on its tile."""
     written = {w.buffer for w in anchor.writes}
     later = task.blocks[task.blocks.index(anchor) + 1 :]
-    return [b for b in later if isinstance(b, Block) and written & {r.buffer for r in b.reads}]
+    return [b for b in later if isinstance(b, Block) and written & b.buffers_read]
 
 
 def afterwards(task: Task, anchor: Block) -> list[Block]:
@@ -44,7 +44,7 @@ def afterwards(task: Task, anchor: Block) -> list[Block]:
 def read_afterwards(task: Task, anchor: Block, consumer: Block) -> bool:
     """Whether a later phase reads what `consumer` writes: it has to outlive the tile."""
     written = {w.buffer for w in consumer.writes}
-    return any(written & {r.buffer for r in b.reads} for b in afterwards(task, anchor))
+    return any(written & b.buffers_read for b in afterwards(task, anchor))
 
 
 def padded(task: Task, stages: list[Stage]) -> Task:

@@ -61,7 +61,7 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
         loop = followed(tiled.task, anchor, tiled.consumers, later, macro, tiles, tiled.target.second.bytes)
         spot = "root" if loop is None else f"{anchor.name}.{loop}"
         schedules[later.name] = map_schedule(tiled.task, later, tiled.target, spot)
-        near = {r.buffer for r in later.reads} if loop is not None else set()
+        near = later.buffers_read if loop is not None else set()
         for consumer in (c for c in tiled.consumers if near & {w.buffer for w in c.writes}):
             schedules[consumer.name] = replace(schedules[consumer.name], scope="local")
     for producer in tiled.task.blocks[: tiled.task.blocks.index(anchor)]:

@@ -150,7 +150,7 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
 
 def _writer(task: Task, block: Block) -> Block:
     """The one Block that writes what `block` reads."""
-    read = {r.buffer for r in block.reads}
+    read = block.buffers_read
     return _only([b for b in task.blocks if isinstance(b, Block) and read & {w.buffer for w in b.writes}])
 
 
