@@ -36,6 +36,7 @@ from modelc.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
 from modelc.search.resume import Memory, record_of
 from modelc.search.tune import Subject
 from modelc.space.choose import chosen
+from modelc.space.sketch import TERMS
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
 needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
@@ -220,6 +221,27 @@ def test_pairs_of_all_tasks_are_those_that_are_counted_one_by_one(rows: list[tup
     pairs = [(s - t, x - y) for k, (s, x) in enumerate(rows) for t, y in rows[:k] if x != y]
     right = [1.0 if s * x > 0 else 0.5 * (s == 0) for s, x in pairs]
     assert pooled_pairs(scores, truth) == pytest.approx(sum(right) / len(right) if right else 0.0)
+
+
+def test_estimates_say_what_they_are_made_of() -> None:
+    """Of every kind of products: shares of the seconds, none above all of them, and together about all of them."""
+    window = task_of(
+        "Conv", {"pads": (1, 1, 1, 1)}, [(1, 256, 28, 28), (256, 256, 3, 3)], consts=(1,), channels_last=True
+    )
+    plain = task_of("MatMul", {}, [(784, 256), (256, 256)], consts=(1,))
+    kinds = set()
+    for sketch in [sketch for task in (window, plain) for sketch in Space(task.canonical(), TARGET).sketches]:
+        points = np.stack([sketch.start(), *sketch.random(8, np.random.default_rng(0))])
+        for cores in (1, 4):
+            terms = dict(zip(TERMS, sketch.terms(points, cores).T, strict=True))
+            parts = np.stack([terms[name] for name in TERMS[:5]])
+            assert (parts >= 0).all() and (parts <= 1 + 1e-9).all()
+            assert (parts.sum(axis=0) > 0.9).all() and (terms["computing"] > 0).all()
+            for share in ("efficiency", "balance"):
+                assert (terms[share] > 0).all() and (terms[share] <= 1 + 1e-9).all()
+            assert (terms["registers"] > terms["accumulators"]).all()
+        kinds.add(sketch.kind)
+    assert kinds == {"contraction", "winograd", "strassen"}
 
 
 def test_few_samples_leave_doubt() -> None:

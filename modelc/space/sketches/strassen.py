@@ -30,16 +30,16 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.overlap import beside, moving_seconds
+from modelc.space.cost.overlap import moving_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
-from modelc.space.sketches.products import Products, halved
+from modelc.space.sketches.products import Products, Spent, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -315,14 +315,9 @@ class Strassen(Products):
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        seconds = self.seconds(points, self.product_cycles(points), cores)
-        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
-        return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
-
-    def seconds(self, points: Points, products: Floats, cores: int) -> Floats:
-        """On `cores` cores: products, of so many cycles, at the micro-kernel's rate; sums by loads, additions and
-        stores; and what passes through memory while this goes on [P]."""
+    def spent(self, points: Points, cores: int) -> Spent:
+        """Products at the micro-kernel's rate; sums by loads, additions and stores; and what passes through memory
+        while this goes on."""
         target = self.target
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
         loops = [str(x) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
@@ -332,12 +327,19 @@ class Strassen(Products):
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
         rate = target.peak["float32"] * 1e9 / (2 * self.lanes * target.fma_ports)
         before, after = self.sum_cycles()
-        compute = ((products + after) * share + before * np.where(apart, 1 / cores, share)) / rate
         kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
         waited = target.cost.strassen_wait_ratio * once + demanded * share / target.cost.demanded_share
         threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
-        return np.asarray(beside(compute, once + again * share, target) + waited + threads)
+        return Spent(
+            products=self.product_cycles(points) * share / rate,
+            sums=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
+            near=np.zeros(len(points)),
+            beyond=once + again * share,
+            waited=waited,
+            fixed=threads,
+            balance=1 / (share * cores),
+        )
 
     def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats, Floats]:
         """Seconds of moving what does not stay in the second-level cache: the constant once from where a network left

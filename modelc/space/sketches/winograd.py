@@ -35,17 +35,16 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.overlap import beside
 from modelc.space.rules.filters import transform
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.windows import windows, worthwhile
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
-from modelc.space.sketches.products import Products, halved
+from modelc.space.sketches.products import Products, Spent, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -326,24 +325,18 @@ class Winograd(Products):
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
-        products = self.product_cycles(points)
-        by_rows = self.index(points, "order") == 1
-        shares = {knob: self.shares(points, knob, cores) for knob in ("parallel", "multiplying")}
-        seconds = self.seconds(Tilings(rows, vectors, chunk, by_rows), products, shares, cores)
-        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED)) + self.index(points, "prefetch")
-        away = away + self.index(points, "vectors.in") + self.index(points, "vectors.out")
-        return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
+    def away(self, points: Points) -> Floats:
+        return super().away(points) + self.index(points, "vectors.in") + self.index(points, "vectors.out")
 
-    def seconds(self, tilings: Tilings, products: Floats, shares: Mapping[str, Floats], cores: int) -> Floats:
-        """On `cores` cores: products at the micro-kernel's rate, transforms at two vector operations a cycle, and what
-        passes through memory while this goes on. `shares`: the part of the work that the busiest core has."""
+    def spent(self, points: Points, cores: int) -> Spent:
+        """Products at the micro-kernel's rate, transforms at two vector operations a cycle, and what passes through
+        memory while this goes on."""
         roles = self.roles
-        even = np.full(len(products), 1 / cores)
-        owner = shares.get("parallel", even)
+        rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
+        tilings = Tilings(rows, vectors, chunk, self.index(points, "order") == 1)
+        even, owner = np.full(len(points), 1 / cores), self.shares(points, "parallel", cores)
         before = owner if self.shape is Shape.ROWS else even
-        within = shares.get("multiplying", even) if self.shape is Shape.POINTS else owner
+        within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
         p, matrices = self.m + roles.taps - 1, transform(self.m, roles.taps)
         terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (matrices.input, matrices.output))
@@ -352,10 +345,16 @@ class Winograd(Products):
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
-        compute = (products * within + cycles_in * before + cycles_out * owner) / rate + near_seconds * within
-        beyond, waiting = passing.seconds(self.target, within)
-        once = beside(compute, beyond, self.target) + waiting
-        return np.asarray(PHASES[self.shape] * self.target.cost.phase_seconds + once, np.float64)
+        beyond, waited = passing.seconds(self.target, within)
+        return Spent(
+            products=self.product_cycles(points) * within / rate,
+            sums=(cycles_in * before + cycles_out * owner) / rate,
+            near=near_seconds * within,
+            beyond=beyond,
+            waited=waited,
+            fixed=np.full(len(points), PHASES[self.shape] * self.target.cost.phase_seconds),
+            balance=1 / (within * cores),
+        )
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
