@@ -45,7 +45,7 @@ class Traffic:
         has that share of the products."""
         last, cost = target.caches[-1], target.cost
         rate = 1e9 * np.where(self.held <= last.bytes, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
-        once = moving_seconds(int(self.kernel / cost.streamed_share), target.caches[2:], target)
+        once = moving_seconds(self.kernel, target.caches[2:], target) / cost.streamed_share
         return once + self.again / rate, self.demanded / (rate * cost.demanded_share)
 
 
