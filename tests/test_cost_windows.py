@@ -23,6 +23,7 @@ from modelc.space.cost.operations import operations
 from modelc.space.cost.population import every_candidate
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.winograd_traffic import Traffic
 from modelc.target import Cache, CostParameters, Target, load_target
 
 ZEN4 = replace(
@@ -219,3 +220,15 @@ def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:
     alone = [sketch.estimate(point[None, :], 2)[0] for point in every]
     assert len(set(alone)) > 20
     assert sketch.estimate(every, 2) == pytest.approx(alone)
+
+
+def test_a_kernel_lies_in_the_cache_that_holds_it() -> None:
+    """Streaming has a part of the bandwidth; what holds the kernel depends on the kernel's size alone."""
+    last, zero = ZEN4.caches[-1], np.zeros(1)
+
+    def nanoseconds(kernel: int) -> float:
+        moving, _ = Traffic(zero, kernel, zero, zero, zero).seconds(ZEN4, np.ones(1))
+        return 1e9 * float(moving[0]) * ZEN4.cost.streamed_share / kernel
+
+    assert nanoseconds(last.bytes // 2) == nanoseconds(last.bytes) == pytest.approx(1 / last.bandwidth_gbs)
+    assert nanoseconds(last.bytes + 1) == pytest.approx(1 / ZEN4.memory_bandwidth_gbs)

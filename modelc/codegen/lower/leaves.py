@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from modelc.ir.affine import Linear, linear
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, rewrite, variables, walk
+from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, operations, rewrite, variables, walk
 from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
 from modelc.ir.nest import walk as statements
 
@@ -47,19 +48,20 @@ def conjuncts(e: Expr) -> list[Expr]:
     return [c for a in e.args for c in conjuncts(a)] if isinstance(e, Op) and e.name == "and" else [e]
 
 
-def vector_guards(e: Expr, var: str) -> list[Expr]:
-    """Conditions of selects over loads that differ from lane to lane."""
-    return [
-        x.args[0]
-        for x in walk(e)
-        if isinstance(x, Op)
-        and x.name == "select"
-        and depends(x.args[0], var)
-        and loads(x.args[1])
-        and isinstance(x.args[0], Op)
-        and x.args[0].name in ("lt", "le", "gt", "ge")
-        and all(linear(a) is not None for a in x.args[0].args)
-    ]
+def selects_by_lanes(leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
+    """A Leaf with one condition in each select; the inequalities of its selects over loads that differ from lane to
+    lane; and all selects whose conditions do."""
+    if not any("select" in operations(b) for b in leaf.body):
+        return leaf, [], []
+    split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
+    every = [x for b in split.body for x in walk(b) if isinstance(x, Op) and x.name == "select"]
+    found = [x for x in every if depends(x.args[0], var)]
+    return split, [x.args[0] for x in found if loads(x.args[1]) and is_inequality(x.args[0])], found
+
+
+def is_inequality(e: Expr) -> bool:
+    """Whether a condition orders two index expressions."""
+    return isinstance(e, Op) and e.name in ("lt", "le", "gt", "ge") and all(linear(a) is not None for a in e.args)
 
 
 def guarded_value(e: Expr, var: str) -> tuple[list[Expr], Expr, Expr] | None:

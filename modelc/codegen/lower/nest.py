@@ -39,9 +39,8 @@ from modelc.codegen.lower.leaves import (
     first_sides,
     guarded_value,
     indexed_by_constants,
-    one_condition_each,
+    selects_by_lanes,
     slot_width,
-    vector_guards,
 )
 from modelc.codegen.lower.pipelining import pipelined
 from modelc.codegen.lower.places import (
@@ -61,21 +60,7 @@ from modelc.codegen.math.llvm_text import importing
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.expr import (
-    DTYPES,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Var,
-    dtype_of,
-    loads,
-    op,
-    operations,
-    rewrite,
-    substitute,
-    walk,
-)
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
@@ -130,9 +115,8 @@ class _Lowering(Expressions):
         self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
         self.applications: dict[int, tuple[Loop, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
-        self.leaves: dict[
-            int, tuple[Leaf, Leaf, list[Expr], list[Op]]
-        ] = {}  # what asked() says, by the Leaf's identity
+        # what asked() says, by the Leaf's identity
+        self.leaves: dict[int, tuple[Leaf, Leaf, list[Expr], list[Op]]] = {}
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions}, counts)
         self.scratch_bytes = 0
@@ -426,17 +410,10 @@ class _Lowering(Expressions):
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
 
     def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
-        """A Leaf with one condition in each select; those that differ from lane to lane, and the selects by lanes: all
-        of it is the same for every copy."""
-        if not any("select" in operations(b) for b in leaf.body):
-            return leaf, [], []
+        """What selects_by_lanes() says: it is the same for every copy of the Leaf."""
         known = self.leaves.get(id(leaf))
         if known is None:
-            split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
-            guards = [g for b in split.body for g in vector_guards(b, var)]
-            selects = [x for b in split.body for x in walk(b) if isinstance(x, Op) and x.name == "select"]
-            by_lanes = [x for x in selects if depends(x.args[0], var)]
-            known = self.leaves[id(leaf)] = leaf, split, guards, by_lanes
+            known = self.leaves[id(leaf)] = leaf, *selects_by_lanes(leaf, var)
         return known[1:]
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
