@@ -35,7 +35,7 @@ from modelc.space.nest.build import nest_of
 from modelc.space.sketch import TERMS
 
 MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
-ROUNDS, DEPTH, RATE, BINS = 300, 6, 0.05, 64
+ROUNDS, DEPTH, RATE, BINS = 200, 9, 0.08, 64
 SHARE = 0.3  # of the columns, that each tree may ask: there are more of them than small sets of examples tell apart
 DRAWN = 0.8  # of the examples, that each tree is grown on
 FEWEST = 3.0  # examples of the best throughput that a leaf has at least
