@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import test_pipeline_model as small
 from partition_models import Model
-from three_ways import Example, check, host_target, random_inputs, task_of
+from three_ways import Example, check, host_target, in_halves, random_inputs, task_of
 
 import modelc
 from modelc import pipeline
@@ -42,7 +42,6 @@ from modelc.programs import Programs
 from modelc.space.analysis.match import match
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
-from modelc.space.rules.winograd import windows
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Tolerance, rounded_distance
@@ -233,7 +232,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
     for bound in to_bfloat16(program).tasks[1:]:
         task = bound.task
         block = task.block(task.anchor)
-        assert isinstance(block, Block) and windows(task, block) is None  # nothing for Winograd
+        assert isinstance(block, Block)
         (body,) = block.body
         assert isinstance(body, Op) and all(isinstance(a, Op) and isinstance(a.args[0], Load) for a in body.args)
         buffers = {b.name: b for b in task.buffers}
@@ -255,9 +254,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
     ],
 )
 def test_three_ways(op, attrs, shapes, consts, last) -> None:
-    task = task_of(op, attrs, shapes, consts, last)
-    operands = {x.buffer for _, loads in products(task) for x in loads}
-    rounded = in_bfloat16(task, {*operands, "x0", "y0"}, operands)
+    rounded = in_halves(task_of(op, attrs, shapes, consts, last))
     assert rounded.buffer("x0").dtype == rounded.buffer("y0").dtype == "bfloat16"
     check(Example(rounded, random_inputs(rounded)))
 

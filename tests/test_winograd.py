@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
+from three_ways import Example, build, check, close, in_halves, random_inputs, run_kernel, run_task, task_of
 
 from modelc.config import load_config
 from modelc.ir.candidate import Candidate
@@ -76,6 +76,8 @@ def sizes_of(task):
             consts=(1,),
             channels_last=True,
         ),
+        in_halves(conv(2, 6, (7, 10), 5)),
+        in_halves(transposed(1, 6, (5, 4), 8)),
     ],
     ids=[
         "square",
@@ -95,6 +97,8 @@ def sizes_of(task):
         "transposed by phases of three",
         "transposed with stride 1",
         "transposed along depth and height",
+        "bfloat16",
+        "transposed bfloat16",
     ],
 )
 def test_the_rule_computes_the_same(task) -> None:
@@ -111,7 +115,7 @@ def the_same(task, stages) -> None:
         transformed[name] = constant_data(task, stages, name, plain[name])
     wanted, found = run_task(task, plain), run_task(derived, transformed)
     for name in task.outputs:
-        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-4)
+        close(found[name], wanted[name], Example(task, plain, rtol=1e-4, atol=1e-4), name)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,8 @@ def the_same(task, stages) -> None:
         conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
         transposed(1, 20, (5, 6), 40),
         transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
+        in_halves(conv(1, 17, (13, 9), 40)),
+        in_halves(conv(2, 34, (13, 9), 40, group=2, bias=False)),
     ],
     ids=[
         "square",
@@ -139,6 +145,8 @@ def the_same(task, stages) -> None:
         "dilated groups",
         "transposed",
         "transposed alone",
+        "bfloat16",
+        "groups of bfloat16 alone",
     ],
 )
 def test_kernels_of_every_transform(task) -> None:

@@ -37,6 +37,7 @@ from modelc.measure.data import draw_array as random_array
 from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
+from modelc.partition.precision import in_bfloat16, products
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, chosen
 from modelc.space.nest.build import build_nest
@@ -143,6 +144,12 @@ def _task(
         frozenset([*(f"x{k}" for k in consts if f"x{k}" in used), *(b.name for b in tables)]),
     )
     return task, {b.name: data for b, data in definition.constants}
+
+
+def in_halves(task: Task) -> Task:
+    """`task` with its first input, its result, and what its contractions multiply stored as bfloat16."""
+    operands = {x.buffer for _, loads in products(task) for x in loads}
+    return in_bfloat16(task, {*operands, "x0", "y0"}, operands)
 
 
 def _mentioned(block: Block | OpaqueBlock) -> list[str]:

@@ -15,6 +15,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, variables
 from modelc.space.rules.filters import TAPS, sizes
 
+HALVES = ("bfloat16", "float16")
 MODERATE = 2  # points of a transformed tile for each tap, up to which a kernel grows by 4 at the most
 
 
@@ -59,18 +60,16 @@ class Windows:
 
 
 def windows(task: Task, block: Block) -> Windows | None:
-    """The two windows that minimal filtering is for: with stride 1, over float32; else None."""
+    """The two windows that minimal filtering is for: with stride 1, over float32 or what is read as that; else None."""
     body = block.body[0]
     if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
         return None
-    data, kernel = body.args
-    if not isinstance(data, Load) or not isinstance(kernel, Load):
+    data, kernel = (_float32(value, task) for value in body.args)
+    if data is None or kernel is None:
         return None
     if data.buffer in task.constants:
         data, kernel = kernel, data
     if kernel.buffer not in task.constants or data.buffer in task.constants:
-        return None
-    if task.buffer(data.buffer).dtype != "float32" or task.buffer(kernel.buffer).dtype != "float32":
         return None
     if task.buffer(kernel.buffer).strides is not None:
         return None
@@ -84,6 +83,14 @@ def windows(task: Task, block: Block) -> Windows | None:
     taps = block.ranges[high.tap]
     summed = any(i.extent > 1 for i in block.reduction if i.name not in (high.tap, wide.tap))
     return Windows(data, kernel, high, wide, taps) if summed and taps == block.ranges[wide.tap] else None
+
+
+def _float32(value: Expr, task: Task) -> Load | None:
+    """What is loaded as float32, or stored in 16 bits and converted to it."""
+    if isinstance(value, Load):
+        return value if task.buffer(value.buffer).dtype == "float32" else None
+    inner = value.args[0] if isinstance(value, Op) and value.name == "cast" and value.dtype == "float32" else None
+    return inner if isinstance(inner, Load) and task.buffer(inner.buffer).dtype in HALVES else None
 
 
 def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:

@@ -12,7 +12,8 @@ A Block that slides a window of r taps along two spatial iterators with stride 1
     scatter  (A^T M) A       m x m outputs per tile
 
 and its constant operand becomes G g G^T when compiling. Multiplications fall by r^2 m^2 / (m + r - 1)^2, for r = 3 by
-2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge. Rounding errors grow with m: to about
+2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge. All of this is in float32, whatever
+input and kernel are stored as. Rounding errors grow with m: to about
 1e-6 (m = 2) and 2e-5 (m = 6) of the largest output in float32, if 256 channels are summed.
 """
 
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Var, op, select, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.filters import sizes, transform
 from modelc.space.rules.rule import DoesNotApply, combination
@@ -176,7 +177,7 @@ class _Winograd:
         buffers = [b for b in old.buffers if b.name not in (write.buffer, self.kernel.buffer)]
         kernel = old.buffer(self.kernel.buffer)
         at_kernel = old.buffers.index(kernel)
-        buffers.insert(at_kernel, replace(kernel, shape=(p, p, *self.kernel_shape()), layout=Layout()))
+        buffers.insert(at_kernel, replace(kernel, dtype=dtype, shape=(p, p, *self.kernel_shape()), layout=Layout()))
         buffers += [
             padded,
             Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), arranged),
@@ -243,6 +244,7 @@ class _Winograd:
             within = op("add", self.within_phase(window, Var(names[d])), self.low[d])
             at[d] = within if window.offset == Const(0) else op("add", within, window.offset)
         value: Expr = Load(source.name, tuple(at))
+        value = value if source.dtype == "float32" else cast("float32", value)
         for index, extent in reversed(list(zip(at, source.shape, strict=True))):
             limits = bounds(index, {i.name: i.extent for i in iters})
             if limits is None or limits[1] >= extent:
@@ -335,7 +337,7 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
     g = np.array(transform(m, found.taps).kernel)
     count = moved[0, 0].size
     flat = moved.reshape(found.taps, found.taps, count)
-    transformed = np.empty((len(g), len(g), count), data.dtype)
+    transformed = np.empty((len(g), len(g), count), np.float32)
     for start in range(0, count, KERNELS):
         part = slice(start, start + KERNELS)
         columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
