@@ -76,6 +76,12 @@ def sizes_of(task):
             consts=(1,),
             channels_last=True,
         ),
+        conv(2, 6, (7, 10), 5, strides=2),
+        conv(1, 3, (16, 21), 8, pads=3, kernel=7, strides=2),
+        conv(1, 4, (9, 10), 6, kernel=4, strides=3),
+        conv(1, 3, (4, 7, 6), 5, dims=3, strides=2),
+        conv(2, 6, (8, 7), 9, group=3, strides=2, bias=False),
+        conv(1, 4, (6, 7), 5, kernel=5, pads=2),
         in_halves(conv(2, 6, (7, 10), 5)),
         in_halves(transposed(1, 6, (5, 4), 8)),
     ],
@@ -97,6 +103,12 @@ def sizes_of(task):
         "transposed by phases of three",
         "transposed with stride 1",
         "transposed along depth and height",
+        "stride 2",
+        "seven taps with stride 2",
+        "stride 3",
+        "3d with stride 2",
+        "groups with stride 2",
+        "five taps",
         "bfloat16",
         "transposed bfloat16",
     ],
@@ -131,7 +143,12 @@ def the_same(task, stages) -> None:
         conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
         transposed(1, 20, (5, 6), 40),
         transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
+        conv(2, 17, (13, 9), 40, strides=2),
+        conv(1, 3, (26, 25), 40, kernel=7, pads=3, strides=2, bias=False),
+        conv(1, 34, (14, 15), 40, group=2, strides=2),
+        conv(1, 17, (9, 12), 20, kernel=5, pads=2),
         in_halves(conv(1, 17, (13, 9), 40)),
+        in_halves(conv(1, 17, (13, 9), 40, strides=2)),
         in_halves(conv(2, 34, (13, 9), 40, group=2, bias=False)),
     ],
     ids=[
@@ -145,7 +162,12 @@ def the_same(task, stages) -> None:
         "dilated groups",
         "transposed",
         "transposed alone",
+        "stride 2",
+        "seven taps with stride 2, alone",
+        "groups with stride 2",
+        "five taps",
         "bfloat16",
+        "bfloat16 with stride 2",
         "groups of bfloat16 alone",
     ],
 )
@@ -162,8 +184,9 @@ def test_kernels_of_every_transform(task) -> None:
         (conv(2, 36, (18, 7), 40, group=2), 2, "F(2, 3) by rows, F(4, 3) by points"),
         (conv(1, 20, (12, 9), 40, pads=2, dilation=2), 2, "F(2, 3) by rows, F(6, 3) by panels"),
         (transposed(1, 20, (5, 7), 40), 2, "F(2, 2) by rows, F(3, 2) by panels"),
+        (conv(1, 20, (17, 14), 40, strides=2), 2, "F(2, 2) by rows, F(3, 2) by points"),
     ],
-    ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed"],
+    ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2"],
 )
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
@@ -221,13 +244,21 @@ def test_errors_stay_below_the_bound(channels: int) -> None:
 @pytest.mark.parametrize(
     "task",
     [
-        conv(1, 8, (8, 8), 8, strides=2),
+        conv(1, 8, (8, 8), 8, strides=3),
+        conv(1, 8, (13, 13), 8, strides=2, dilation=2),
         conv(1, 8, (8, 8), 8, kernel=1, pads=0),
         conv(1, 8, (8, 8), 8, group=8),
         transposed(1, 4, (3, 4, 3), 6, kernel=3, more=1),
         transposed(1, 4, (4, 5), 6, kernel=3, pads=0),
     ],
-    ids=["stride 2", "no window", "depthwise", "a tap too many in depth", "an output that phases do not divide"],
+    ids=[
+        "stride 3",
+        "stride and dilation",
+        "no window",
+        "depthwise",
+        "a tap too many in depth",
+        "an output that phases do not divide",
+    ],
 )
 def test_where_it_does_not_apply(task) -> None:
     assert winograd_sketches(task, TARGET, []) == []
@@ -268,8 +299,13 @@ def test_groups_that_are_stored_channels_first(task) -> None:
 
 @pytest.mark.parametrize(
     "task",
-    [conv(1, 64, (56, 56), 64, pads=2, dilation=2), transposed(1, 128, (16, 16), 64)],
-    ids=["dilated", "transposed"],
+    [
+        conv(1, 64, (56, 56), 64, pads=2, dilation=2),
+        transposed(1, 128, (16, 16), 64),
+        conv(1, 3, (224, 224), 64, kernel=7, pads=3, strides=2),
+        conv(1, 64, (112, 112), 64, strides=2),
+    ],
+    ids=["dilated", "transposed", "seven taps with stride 2", "stride 2"],
 )
 def test_other_windows_are_filtered(task) -> None:
     assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
@@ -286,9 +322,9 @@ def geometries(draw):
     """A Conv, or a ConvTranspose, of two or three spatial dimensions, with any padding, dilations and groups."""
     dims, groups, over = draw(st.integers(2, 3)), draw(st.integers(1, 2)), draw(st.booleans())
     few = [st.integers(1, 2)] * dims
-    strides = [2] * dims if over and draw(st.booleans()) else [1] * dims
-    dilations = [1] * dims if over else draw(st.tuples(*few))
-    kernel = draw(st.tuples(*[st.integers(2, 4 if over else 3)] * dims))
+    strides = [2] * dims if draw(st.booleans()) else [1] * dims
+    dilations = [1] * dims if over or strides[0] > 1 else draw(st.tuples(*few))
+    kernel = draw(st.tuples(*[st.integers(2, 4 if over else 2 + strides[0])] * dims))
     pads = [draw(st.integers(0, k - 1)) for k in kernel * 2]
     size = [draw(st.integers((k - 1) * d + 1, (k - 1) * d + 3)) for k, d in zip(kernel, dilations, strict=True)]
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": groups}

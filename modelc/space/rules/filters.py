@@ -68,7 +68,7 @@ _POINTS: dict[int, _Points] = {
         ),
     ),
 }
-TAPS = (2, 3)  # r
+TAPS = (2, 3, 4, 5)  # r
 
 
 def sizes(taps: int) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """Windows of a few taps that a contraction by a constant slides along its input, found in its accesses.
 
 What a window reads lies at `spatial + dilation * tap + start + offset`: the offset, and which of the kernel's elements
-a tap is, may depend on other spatial iterators, as on the phases of a transposed convolution.
+a tap is, may depend on other spatial iterators, as on the phases of a transposed convolution. Or it lies at `stride *
+spatial + tap + start`: every stride-th element is one phase of the input, and every stride-th tap slides along that
+with stride 1; results of all phases are added up.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ MODERATE = 2  # points of a transformed tile for each tap, up to which a kernel 
 @dataclass(frozen=True)
 class Window:
     """A spatial iterator and the reduction iterator that slides along it, the dimensions that they index, where the
-    window starts (minus the padding before) for tap 0, from each tap to the next, and what other iterators add. If it
-    is `reversed`, tap 0 is the last value of its iterator."""
+    window starts (minus the padding before) for tap 0, from each tap to the next, from each window to the next, how
+    many taps are in a phase of the input, and what other iterators add. If it is `reversed`, tap 0 is the last value of
+    its iterator."""
 
     spatial: str
     tap: str
@@ -31,13 +34,15 @@ class Window:
     kernel_dim: int
     start: int
     dilation: int
+    stride: int
+    taps: int
     offset: Expr
     reversed: bool
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The input, the constant kernel, and its last two windows, both of so many taps."""
+    """The input, the constant kernel, and its last two windows, both of so many taps in a phase."""
 
     data: Load
     kernel: Load
@@ -60,7 +65,7 @@ class Windows:
 
 
 def windows(task: Task, block: Block) -> Windows | None:
-    """The two windows that minimal filtering is for: with stride 1, over float32 or what is read as that; else None."""
+    """The two windows that minimal filtering is for: over float32, or what is read as that; else None."""
     body = block.body[0]
     if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
         return None
@@ -80,9 +85,8 @@ def windows(task: Task, block: Block) -> Windows | None:
     bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, w.kernel_dim) for w in (high, wide)]
     if not all(any(_bounds(c, task, read, d) for read, d in bounded) for c in block.where):
         return None
-    taps = block.ranges[high.tap]
     summed = any(i.extent > 1 for i in block.reduction if i.name not in (high.tap, wide.tap))
-    return Windows(data, kernel, high, wide, taps) if summed and taps == block.ranges[wide.tap] else None
+    return Windows(data, kernel, high, wide, high.taps) if summed and high.taps == wide.taps else None
 
 
 def _float32(value: Expr, task: Task) -> Load | None:
@@ -99,24 +103,28 @@ def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:
         return None
     plain = {a.name: c for a, c in form.terms if isinstance(a, Var)}
     rest = tuple((a, c) for a, c in form.terms if not isinstance(a, Var))
-    taps = [i.name for i in block.reduction if i.name in plain and i.extent in TAPS]
-    if len(plain) != 2 or len(taps) != 1 or any(variables(a) - spatial_names for a, _ in rest):
+    sliding = [i.name for i in block.reduction if i.name in plain]
+    if len(plain) != 2 or len(sliding) != 1 or any(variables(a) - spatial_names for a, _ in rest):
         return None
-    (tap,) = taps
+    (tap,) = sliding
     (spatial,) = plain.keys() - {tap}
+    stride, step = plain[spatial], plain[tap]
     elsewhere = [i for d, i in enumerate(data.indices) if d != dim]
     where = [d for d, i in enumerate(kernel.indices) if tap in variables(i)]
     others = [i for d, i in enumerate(kernel.indices) if d not in where]
-    if plain[spatial] != 1 or spatial not in spatial_names or len(where) != 1:
+    if stride < 1 or spatial not in spatial_names or len(where) != 1:
         return None
     if any({spatial, tap} & variables(i) for i in elsewhere) or any(spatial in variables(a) for a, _ in rest):
         return None
     if variables(kernel.indices[where[0]]) - spatial_names - {tap} or any(spatial in variables(i) for i in others):
         return None
-    step, last = plain[tap], block.ranges[tap] - 1
+    taps = -(-block.ranges[tap] // stride)
+    if taps not in TAPS or (stride > 1 and (step != 1 or rest or kernel.indices[where[0]] != Var(tap))):
+        return None
+    last = block.ranges[tap] - 1
     start = form.constant + (step * last if step < 0 else 0)
     offset = simplify(Linear(rest, 0).expr(), block.ranges)
-    return Window(spatial, tap, dim, where[0], start, abs(step), offset, step < 0)
+    return Window(spatial, tap, dim, where[0], start, abs(step), stride, taps, offset, step < 0)
 
 
 def _bounds(condition: Expr, task: Task, read: Load, dim: int) -> bool:
@@ -132,7 +140,7 @@ def _bounds(condition: Expr, task: Task, read: Load, dim: int) -> bool:
 def products(block: Block, found: Windows, m: int) -> int:
     """Products by F(m, taps) for each element of what is summed and of what lies beside the windows."""
     tiles = prod(-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in found.both)
-    return tiles * (m + found.taps - 1) ** 2
+    return tiles * (m + found.taps - 1) ** 2 * prod(w.stride for w in found.both)
 
 
 def worthwhile(block: Block, found: Windows) -> tuple[int, ...]:

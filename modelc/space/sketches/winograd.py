@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -340,7 +340,10 @@ class Winograd(Products):
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
         p, matrices = self.m + roles.taps - 1, transform(self.m, roles.taps)
         terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (matrices.input, matrices.output))
-        vectors_in, vectors_out = (roles.bytes(b) / (p * p * 4 * self.lanes) for b in (roles.columns, roles.write))
+        vectors_in, vectors_out = (
+            roles.bytes(b) / (p * p * 4) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
+            for b, n in ((roles.columns, roles.channel), (roles.write, roles.vector))
+        )
         cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
         cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)

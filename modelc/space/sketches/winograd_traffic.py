@@ -64,7 +64,8 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     part = tilings.chunk / roles.tile_rows
     panels = -(-ranges[roles.vector] // (tilings.vectors * roles.lanes))
     tiles, products = zero + roles.bytes(roles.columns), zero + roles.bytes(roles.write)
-    slices = prod(i.extent for i in roles.product.reduction) * groups // roles.columns.ranges[roles.channel]
+    summed = (i.extent for i in roles.product.reduction if i.name not in roles.columns.ranges)  # not phases of strides
+    slices = prod(summed) * groups // roles.columns.ranges[roles.channel]
     window = tiles / samples * min(1.0, slices / depths)  # tiles that the products of one depth read
     near, beyond = _panels_again(roles, gemm, tilings)
     threads = cores if roles.target.caches[-1].shared else 1  # that fill one last cache
