@@ -82,6 +82,18 @@ def sizes_of(task):
         conv(1, 3, (4, 7, 6), 5, dims=3, strides=2),
         conv(2, 6, (8, 7), 9, group=3, strides=2, bias=False),
         conv(1, 4, (6, 7), 5, kernel=5, pads=2),
+        conv(2, 6, (17,), 5, dims=1),
+        conv(1, 6, (19,), 4, pads=3, dims=1, dilation=3, group=2),
+        conv(1, 4, (14,), 6, dims=1, strides=2, bias=False),
+        transposed(2, 6, (7,), 5),
+        task_of("Conv", {"pads": (0, 1, 0, 1)}, [(1, 4, 5, 9), (6, 4, 1, 3), (6,)], consts=(1, 2), channels_last=True),
+        task_of(
+            "Conv",
+            {"pads": (1,) * 4, "strides": (2, 1)},
+            [(1, 4, 8, 9), (6, 4, 3, 3), (6,)],
+            consts=(1, 2),
+            channels_last=True,
+        ),
         in_halves(conv(2, 6, (7, 10), 5)),
         in_halves(transposed(1, 6, (5, 4), 8)),
     ],
@@ -109,6 +121,12 @@ def sizes_of(task):
         "3d with stride 2",
         "groups with stride 2",
         "five taps",
+        "1d",
+        "1d groups, dilated",
+        "1d alone with stride 2",
+        "1d transposed",
+        "along columns only",
+        "other strides along rows and columns",
         "bfloat16",
         "transposed bfloat16",
     ],
@@ -143,13 +161,6 @@ def the_same(task, stages) -> None:
         conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
         transposed(1, 20, (5, 6), 40),
         transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
-        conv(2, 17, (13, 9), 40, strides=2),
-        conv(1, 3, (26, 25), 40, kernel=7, pads=3, strides=2, bias=False),
-        conv(1, 34, (14, 15), 40, group=2, strides=2),
-        conv(1, 17, (9, 12), 20, kernel=5, pads=2),
-        in_halves(conv(1, 17, (13, 9), 40)),
-        in_halves(conv(1, 17, (13, 9), 40, strides=2)),
-        in_halves(conv(2, 34, (13, 9), 40, group=2, bias=False)),
     ],
     ids=[
         "square",
@@ -162,17 +173,42 @@ def the_same(task, stages) -> None:
         "dilated groups",
         "transposed",
         "transposed alone",
+    ],
+)
+def test_kernels_of_every_transform(task) -> None:
+    for found in every(task):
+        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        conv(2, 17, (13, 9), 40, strides=2),
+        conv(1, 3, (26, 25), 40, kernel=7, pads=3, strides=2, bias=False),
+        conv(1, 34, (14, 15), 40, group=2, strides=2),
+        conv(1, 17, (9, 12), 20, kernel=5, pads=2),
+        conv(2, 17, (21,), 40, dims=1),
+        conv(1, 20, (30,), 40, dims=1, strides=2, bias=False),
+        in_halves(conv(1, 17, (13, 9), 40)),
+        in_halves(conv(1, 17, (13, 9), 40, strides=2)),
+        in_halves(conv(2, 34, (13, 9), 40, group=2, bias=False)),
+    ],
+    ids=[
         "stride 2",
         "seven taps with stride 2, alone",
         "groups with stride 2",
         "five taps",
+        "1d",
+        "1d alone with stride 2",
         "bfloat16",
         "bfloat16 with stride 2",
         "groups of bfloat16 alone",
     ],
 )
-def test_kernels_of_every_transform(task) -> None:
-    for found in every(task):
+def test_kernels_of_other_windows(task) -> None:
+    """Each transform in one of the shapes, by turns."""
+    for number, m in enumerate(sizes_of(task)):
+        found = Winograd(filtered(task, TARGET, [], m), [*Shape][number % len(Shape)])
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
 
 
@@ -185,8 +221,9 @@ def test_kernels_of_every_transform(task) -> None:
         (conv(1, 20, (12, 9), 40, pads=2, dilation=2), 2, "F(2, 3) by rows, F(6, 3) by panels"),
         (transposed(1, 20, (5, 7), 40), 2, "F(2, 2) by rows, F(3, 2) by panels"),
         (conv(1, 20, (17, 14), 40, strides=2), 2, "F(2, 2) by rows, F(3, 2) by points"),
+        (conv(2, 20, (50,), 40, dims=1), 2, "F(2, 3) by rows, F(4, 3) by panels"),
     ],
-    ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2"],
+    ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2", "1d"],
 )
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
@@ -284,17 +321,18 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
         conv(1, 64, (14, 14), 96, group=2, channels_last=False),
         conv(2, 51, (9, 10), 60, group=3, bias=False, channels_last=False),
         conv(1, 64, (9, 10), 64, group=4, channels_last=False),
+        conv(1, 40, (30,), 20, dims=1, kernel=5, pads=2, channels_last=False),
+        conv(1, 20, (17, 14), 40, strides=2, channels_last=False),
     ],
-    ids=["groups", "vectors that do not divide", "four"],
+    ids=["groups", "vectors that do not divide", "four", "1d", "stride 2"],
 )
-def test_groups_that_are_stored_channels_first(task) -> None:
-    """Operand and result are copied into storage of our own order; groups are filtered there."""
+def test_windows_that_are_stored_channels_first(task) -> None:
+    """Operand and result are copied into storage of our own order, and filtered there."""
     found = sketches(task, TARGET, Policy())
     for sketch in found:
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), sketch.candidate(sketch.start()))
     filtering = [s for s in found if s.kind == "winograd"]
     assert filtering and all({"cache_read", "stage_write"} <= {s.rule for s in one.stages} for one in filtering)
-    assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
 
 
 @pytest.mark.parametrize(
@@ -304,8 +342,11 @@ def test_groups_that_are_stored_channels_first(task) -> None:
         transposed(1, 128, (16, 16), 64),
         conv(1, 3, (224, 224), 64, kernel=7, pads=3, strides=2),
         conv(1, 64, (112, 112), 64, strides=2),
+        conv(1, 256, (512,), 256, dims=1),
+        conv(1, 64, (14, 14), 96, group=2, channels_last=False),
+        conv(1, 64, (9, 10), 64, group=4, channels_last=False),
     ],
-    ids=["dilated", "transposed", "seven taps with stride 2", "stride 2"],
+    ids=["dilated", "transposed", "seven taps with stride 2", "stride 2", "1d", "groups", "four groups"],
 )
 def test_other_windows_are_filtered(task) -> None:
     assert "winograd" in {s.rule for s in chosen(task, TARGET).candidate.stages}
@@ -319,8 +360,8 @@ def test_there_is_no_other_size_of_tiles() -> None:
 
 @st.composite
 def geometries(draw):
-    """A Conv, or a ConvTranspose, of two or three spatial dimensions, with any padding, dilations and groups."""
-    dims, groups, over = draw(st.integers(2, 3)), draw(st.integers(1, 2)), draw(st.booleans())
+    """A Conv, or a ConvTranspose, of one to three spatial dimensions, with any padding, dilations and groups."""
+    dims, groups, over = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.booleans())
     few = [st.integers(1, 2)] * dims
     strides = [2] * dims if draw(st.booleans()) else [1] * dims
     dilations = [1] * dims if over or strides[0] > 1 else draw(st.tuples(*few))

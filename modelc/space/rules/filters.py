@@ -23,6 +23,9 @@ class Transform:
     output: Matrix
 
 
+ALONE = Transform(((1,),), ((1,),), ((1,),))  # F(1, 1)
+
+
 @dataclass(frozen=True)
 class _Points:
     """Points beside infinity, what the kernel's value at each is multiplied by, and the transform of the input."""

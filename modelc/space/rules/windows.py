@@ -42,21 +42,24 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """The input, the constant kernel, and its last two windows, both of so many taps in a phase."""
+    """The input, the constant kernel, and its last two windows, both of so many taps in a phase; or the last one."""
 
     data: Load
     kernel: Load
     high: Window
-    wide: Window
-    taps: int
+    wide: Window | None
 
     @property
-    def both(self) -> tuple[Window, Window]:
-        return self.high, self.wide
+    def taps(self) -> int:
+        return self.high.taps
 
     @property
-    def kernel_dims(self) -> tuple[int, int]:
-        return self.high.kernel_dim, self.wide.kernel_dim
+    def both(self) -> tuple[Window, ...]:
+        return (self.high,) if self.wide is None else (self.high, self.wide)
+
+    @property
+    def kernel_dims(self) -> tuple[int, ...]:
+        return tuple(w.kernel_dim for w in self.both)
 
     def choosing(self, block: Block) -> tuple[str, ...]:
         """The spatial iterators of `block` that choose which elements of the kernel the taps are."""
@@ -65,7 +68,7 @@ class Windows:
 
 
 def windows(task: Task, block: Block) -> Windows | None:
-    """The two windows that minimal filtering is for: over float32, or what is read as that; else None."""
+    """The windows that minimal filtering is for: over float32, or what is read as that. None if there are none."""
     body = block.body[0]
     if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
         return None
@@ -79,14 +82,15 @@ def windows(task: Task, block: Block) -> Windows | None:
     if task.buffer(kernel.buffer).strides is not None:
         return None
     found = [w for d in range(len(data.indices)) if (w := _window(block, data, d, kernel)) is not None]
-    if len(found) < 2:
+    alike = len(found) > 1 and found[-2].taps == found[-1].taps
+    if not found:
         return None
-    high, wide = found[-2:]
-    bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, w.kernel_dim) for w in (high, wide)]
+    slid = Windows(data, kernel, *(found[-2:] if alike else (found[-1], None)))
+    bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, d) for d in slid.kernel_dims]
     if not all(any(_bounds(c, task, read, d) for read, d in bounded) for c in block.where):
         return None
-    summed = any(i.extent > 1 for i in block.reduction if i.name not in (high.tap, wide.tap))
-    return Windows(data, kernel, high, wide, high.taps) if summed and high.taps == wide.taps else None
+    taps = {w.tap for w in slid.both}
+    return slid if any(i.extent > 1 for i in block.reduction if i.name not in taps) else None
 
 
 def _float32(value: Expr, task: Task) -> Load | None:
@@ -139,8 +143,8 @@ def _bounds(condition: Expr, task: Task, read: Load, dim: int) -> bool:
 
 def products(block: Block, found: Windows, m: int) -> int:
     """Products by F(m, taps) for each element of what is summed and of what lies beside the windows."""
-    tiles = prod(-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in found.both)
-    return tiles * (m + found.taps - 1) ** 2 * prod(w.stride for w in found.both)
+    tiles = (-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in found.both)
+    return prod(n * (m + found.taps - 1) * w.stride for n, w in zip(tiles, found.both, strict=True))
 
 
 def worthwhile(block: Block, found: Windows) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Winograd's minimal filtering F(m x m, r x r) as a derivation rule (Lavin and Gray, 2015); filters.py: the matrices.
 
-A Block that slides a window of r taps along two spatial iterators with stride 1 (windows.py) becomes
+A Block that slides a window of r taps along two spatial iterators with stride 1, or along one (windows.py), becomes
 
     pad      the input with its padding, large enough for whole tiles; one for each phase of a dilated window, whose
              taps read every d-th element (outputs d apart are a convolution without dilation), and one for each value
@@ -12,7 +12,8 @@ A Block that slides a window of r taps along two spatial iterators with stride 1
     scatter  (A^T M) A       m x m outputs per tile
 
 and its constant operand becomes G g G^T when compiling. Multiplications fall by r^2 m^2 / (m + r - 1)^2, for r = 3 by
-2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge.
+2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge. Along one iterator it is F(m, r), by the
+square root of that; columns and scatter only copy then.
 
 Windows with a stride s slide with stride 1 along each of s phases of the input, every s-th element, with every s-th
 tap. As sums over phases are sums of products too, the transformed tiles and kernels of all phases are multiplied and
@@ -27,7 +28,7 @@ and 2e-5 (m = 6) of the largest output, if 256 channels are summed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -38,7 +39,7 @@ from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.filters import sizes, transform
+from modelc.space.rules.filters import ALONE, Transform, sizes, transform
 from modelc.space.rules.rule import DoesNotApply, combination
 from modelc.space.rules.windows import Window, Windows, windows
 
@@ -52,7 +53,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
     anchor = task.block(block)
     found = windows(task, anchor) if isinstance(anchor, Block) else None
     if found is None or not isinstance(anchor, Block):
-        raise DoesNotApply(f"block {block} has no two windows of so few taps")
+        raise DoesNotApply(f"block {block} has no window of so few taps")
     if m not in sizes(found.taps):
         raise DoesNotApply(f"there is no F({m}, {found.taps}); m is one of {', '.join(map(str, sizes(found.taps)))}")
     later = task.blocks[task.blocks.index(anchor) + 1 :]
@@ -80,9 +81,43 @@ def error_bound(task: Task, block: str, m: int) -> float:
     summed *= prod(w.stride for w in found.both)
     matrices = transform(m, found.taps)
     data, kernel, output = (np.abs(np.array(x)) for x in (matrices.input, matrices.kernel, matrices.output))
-    grown = np.outer(kernel.sum(axis=1), kernel.sum(axis=1)) * np.outer(data.sum(axis=1), data.sum(axis=1))
-    terms = [2 * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
-    return float((output @ grown @ output.T).max() * summed * (sum(terms) + summed + 1) * 2.0**-24)
+    grown = output @ (kernel.sum(axis=1) * data.sum(axis=1))  # along one iterator: along both is the product of both
+    terms = [len(found.both) * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
+    return float(grown.max() ** len(found.both) * summed * (sum(terms) + summed + 1) * 2.0**-24)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two ways that tiles lie side by side, along a window or (for what has but one) along nothing: the
+    iterators over tiles, over points of a transformed tile and over elements of a tile, so many `tiles`, and the
+    matrices."""
+
+    window: Window | None
+    tile: str
+    point: str
+    element: str
+    tiles: int
+    transform: Transform
+
+    @property
+    def m(self) -> int:
+        return len(self.transform.output)
+
+    @property
+    def points(self) -> int:
+        return len(self.transform.input)
+
+    @property
+    def over_tiles(self) -> Iter:
+        return Iter(self.tile, self.tiles)
+
+    @property
+    def of_results(self) -> list[Iter]:
+        return [self.over_tiles, Iter(self.element, self.m)]
+
+    def at(self, offset: Expr) -> Expr:
+        """Where the element that lies `offset` behind a tile's first is."""
+        return op("add", op("mul", Var(self.tile), self.m), offset)
 
 
 class _Winograd:
@@ -90,22 +125,24 @@ class _Winograd:
     consumer."""
 
     def __init__(self, task: Task, anchor: Block, first: Block, found: Windows, m: int):
-        self.old, self.anchor, self.first, self.found, self.m = task, anchor, first, found, m
-        self.data, self.kernel, self.high, self.wide = found.data, found.kernel, found.high, found.wide
-        self.transform = transform(m, found.taps)
-        self.points = m + found.taps - 1
+        self.old, self.anchor, self.first, self.found = task, anchor, first, found
+        self.data, self.kernel = found.data, found.kernel
         taken = {i.name for b in task.blocks if isinstance(b, Block) for i in b.iters}
         suffix = ""
         while taken & {name + suffix for name in _ITERATORS}:
             suffix += "_"
-        self.th, self.tw, self.e, self.f, self.i, self.j, *phases = (name + suffix for name in _ITERATORS)
-        ranges, both = anchor.ranges, found.both
-        self.rows, self.columns = (-(-ranges[w.spatial] // (w.dilation * m)) for w in both)
-        self.phase = {w.spatial: Iter(n, w.dilation) for n, w in zip(phases[:2], both, strict=True) if w.dilation > 1}
+        th, tw, e, f, i, j, *phases = (name + suffix for name in _ITERATORS)
+        ranges, both, matrices = anchor.ranges, found.both, transform(m, found.taps)
+        tiles = [-(-ranges[w.spatial] // (w.dilation * m)) for w in both]
+        high = _Side(found.high, th, e, i, tiles[0], matrices)
+        wide = _Side(found.wide, tw, f, j, tiles[1], matrices) if found.wide else _Side(None, tw, f, j, 1, ALONE)
+        self.sides = (high, wide)
+        self.phase = {w.spatial: Iter(n, w.dilation) for n, w in zip(phases[:2], both, strict=False) if w.dilation > 1}
         self.phases = tuple(self.phase.values())
-        self.strided = {w.spatial: Iter(n, w.stride) for n, w in zip(phases[2:], both, strict=True) if w.stride > 1}
+        self.strided = {w.spatial: Iter(n, w.stride) for n, w in zip(phases[2:], both, strict=False) if w.stride > 1}
         moved = [i for i in anchor.spatial if any(i.name in variables(w.offset) for w in both)]
         self.own = (*self.phases, *moved, *self.strided.values())  # what has tiles of its own
+        self.along = {w.spatial for w in both}
         self.weighted = [i for i in anchor.spatial if i.name in found.choosing(anchor)]  # what has a kernel of its own
         self.low, self.shape = self.extents()
 
@@ -119,81 +156,86 @@ class _Winograd:
         return [name for name in every if name not in taken][:count]
 
     def task(self) -> Task:
-        old, anchor = self.old, self.anchor
+        old, anchor, (high, wide) = self.old, self.anchor, self.sides
         dtype = "float32"
         pad, padded = self.pad()
-        outer = [d for d in range(len(self.data.indices)) if d not in (self.high.input_dim, self.wide.input_dim)]
+        windowed = [w.input_dim for w in self.found.both]
+        outer = [d for d in range(len(self.data.indices)) if d not in windowed]
         names = self.names("w", len(outer))
         before = len(self.own)
         iters = [*self.own, *(Iter(n, padded.shape[before + d]) for n, d in zip(names, outer, strict=True))]
         lead = [i.extent for i in iters]
-        tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
+        tiles = [side.over_tiles for side in self.sides]
         at = [Var(i.name) for i in (*iters, *tiles)]
 
-        def tile(i: Expr, j: Expr) -> Load:
+        def tile(*offsets: Expr) -> Load:
             index: list[Expr] = [Const(0)] * len(self.data.indices)
             for d, n in zip(outer, names, strict=True):
                 index[d] = Var(n)
-            index[self.high.input_dim] = op("add", op("mul", Var(self.th), self.m), i)
-            index[self.wide.input_dim] = op("add", op("mul", Var(self.tw), self.m), j)
+            for side, offset in zip(self.sides, offsets, strict=True):
+                if side.window is not None:
+                    index[side.window.input_dim] = side.at(offset)
             return Load(padded.name, (*(Var(i.name) for i in self.own), *index))
 
         half, whole = self.name("half"), self.name("tiles")
-        dims = [*outer, self.high.input_dim, self.wide.input_dim]
-        arranged = self.tile_layout(padded, [*range(before), *(before + d for d in dims)])
-        p = self.points
+        arranged = self.tile_layout(padded, [*range(before), *(before + d for d in (*outer, *windowed))])
         rows = Block(
             self.name("rows"),
-            (*iters, *tiles, Iter(self.j, p)),
-            tuple(Load(half, (Const(e), Var(self.j), *at)) for e in range(p)),
-            tuple(combination(row, [tile(Const(i), Var(self.j)) for i in range(p)]) for row in self.transform.input),
+            (*iters, *tiles, Iter(wide.element, wide.points)),
+            tuple(Load(half, (Const(e), Var(wide.element), *at)) for e in range(high.points)),
+            tuple(
+                combination(row, [tile(Const(i), Var(wide.element)) for i in range(high.points)])
+                for row in high.transform.input
+            ),
         )
         columns = Block(
             self.name("columns"),
-            (*iters, *tiles, Iter(self.e, p)),
-            tuple(Load(whole, (Var(self.e), Const(f), *at)) for f in range(p)),
+            (*iters, *tiles, Iter(high.point, high.points)),
+            tuple(Load(whole, (Var(high.point), Const(f), *at)) for f in range(wide.points)),
             tuple(
-                combination(row, [Load(half, (Var(self.e), Const(j), *at)) for j in range(p)])
-                for row in self.transform.input
+                combination(row, [Load(half, (Var(high.point), Const(j), *at)) for j in range(wide.points)])
+                for row in wide.transform.input
             ),
         )
         product, sums = self.product(whole, outer)
         parts, result = self.name("parts"), self.name("result")
         (write,) = anchor.writes
-        others = [*self.phases, *(i for i in anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial))]
-        stored_out = self.result_layout([*(i.name for i in others), self.high.spatial, self.wide.spatial])
+        others = [*self.phases, *(i for i in anchor.spatial if i.name not in self.along)]
+        stored_out = self.result_layout([*(i.name for i in others), *(w.spatial for w in self.found.both)])
         sums = replace(sums, layout=stored_out)
-        spot = [Var(i.name) for i in others] + [Var(self.th), Var(self.tw)]
+        spot = [Var(i.name) for i in (*others, *tiles)]
         gather = Block(
             self.name("gather"),
-            (*others, *tiles, Iter(self.f, p)),
-            tuple(Load(parts, (Const(i), Var(self.f), *spot)) for i in range(self.m)),
+            (*others, *tiles, Iter(wide.point, wide.points)),
+            tuple(Load(parts, (Const(i), Var(wide.point), *spot)) for i in range(high.m)),
             tuple(
-                combination(row, [Load(sums.name, (Const(e), Var(self.f), *spot)) for e in range(p)])
-                for row in self.transform.output
+                combination(row, [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)])
+                for row in high.transform.output
             ),
         )
         scatter = Block(
             self.name("scatter"),
-            (*others, *tiles, Iter(self.i, self.m)),
-            tuple(Load(result, (Var(self.i), Const(j), *spot)) for j in range(self.m)),
+            (*others, *tiles, Iter(high.element, high.m)),
+            tuple(Load(result, (Var(high.element), Const(j), *spot)) for j in range(wide.m)),
             tuple(
-                combination(row, [Load(parts, (Var(self.i), Const(f), *spot)) for f in range(p)])
-                for row in self.transform.output
+                combination(row, [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)])
+                for row in wide.transform.output
             ),
         )
         shapes = tuple(i.extent for i in (*others, *tiles))
         buffers = [b for b in old.buffers if b.name not in (write.buffer, self.kernel.buffer)]
         kernel = old.buffer(self.kernel.buffer)
         at_kernel = old.buffers.index(kernel)
-        buffers.insert(at_kernel, replace(kernel, dtype=dtype, shape=(p, p, *self.kernel_shape()), layout=Layout()))
+        every = (high.points, wide.points)
+        shape = (*every, *self.kernel_shape())
+        buffers.insert(at_kernel, replace(kernel, dtype=dtype, shape=shape, layout=Layout()))
         buffers += [
             padded,
-            Buffer(half, dtype, (p, p, *lead, self.rows, self.columns), arranged),
-            Buffer(whole, dtype, (p, p, *lead, self.rows, self.columns), arranged),
+            Buffer(half, dtype, (*every, *lead, high.tiles, wide.tiles), arranged),
+            Buffer(whole, dtype, (*every, *lead, high.tiles, wide.tiles), arranged),
             sums,
-            Buffer(parts, dtype, (self.m, p, *shapes), stored_out),
-            Buffer(result, dtype, (self.m, self.m, *shapes), stored_out),
+            Buffer(parts, dtype, (high.m, wide.points, *shapes), stored_out),
+            Buffer(result, dtype, (high.m, wide.m, *shapes), stored_out),
         ]
         earlier, later = old.blocks[: old.blocks.index(anchor)], old.blocks[old.blocks.index(anchor) + 1 :]
         after = [self.consumer(b, result) if write.buffer in b.buffers_read else b for b in later]
@@ -213,13 +255,18 @@ class _Winograd:
             terms = sorted(form.terms, key=lambda term: -term[1]) if form is not None else ()
             stored += [own[i] for i, _ in terms if i in own]
         ordered = [*(n for n in names if n not in stored), *(n for n in stored if n in names)]
-        return stored_in([0, 1, *(names.index(n) + 2 for n in ordered)])
+        return self.points_first([names.index(n) for n in ordered])
 
     def tile_layout(self, like: Buffer, dims: Sequence[int]) -> Layout:
         """The layout of a buffer of (point, point, dims of `like`...): points outermost, the rest in `like`'s order."""
         order = like.layout.permutation or tuple(range(len(like.shape)))
-        place = {d: k + 2 for k, d in enumerate(dims)}
-        return stored_in([0, 1, *(place[d] for d in order if d in place)])
+        place = {d: k for k, d in enumerate(dims)}
+        return self.points_first([place[d] for d in order if d in place])
+
+    def points_first(self, order: Sequence[int]) -> Layout:
+        """The layout of a buffer of (point, point, dimensions..., and one of tiles along nothing, if there is such)."""
+        alone = [len(order) + 2] if self.found.wide is None else []
+        return stored_in([0, 1, *alone, *(k + 2 for k in order)])
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
@@ -237,9 +284,10 @@ class _Winograd:
             whole = limits[0] >= 0 and limits[1] < extent
             low.append(0 if whole else limits[0])
             shape.append(extent if whole else limits[1] - limits[0] + 1)
-        for window, tiles in ((self.high, self.rows), (self.wide, self.columns)):
-            low[window.input_dim] = window.start
-            shape[window.input_dim] = tiles * self.m + self.found.taps - 1
+        for side in self.sides:
+            if side.window is not None:
+                low[side.window.input_dim] = side.window.start
+                shape[side.window.input_dim] = side.tiles * side.m + self.found.taps - 1
         return low, shape
 
     def pad(self) -> tuple[Block, Buffer]:
@@ -270,14 +318,13 @@ class _Winograd:
     def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
         """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators, as
         phases are that outputs have; those of a stride are summed over."""
-        anchor, p = self.anchor, self.points
-        gone = {self.high.spatial, self.wide.spatial, self.high.tap, self.wide.tap}
-        spatial = [*self.phases, *(i for i in anchor.spatial if i.name not in gone)]
-        tiles = [Iter(self.th, self.rows), Iter(self.tw, self.columns)]
-        points = [Iter(self.e, p), Iter(self.f, p)]
+        anchor, taps = self.anchor, {w.tap for w in self.found.both}
+        spatial = [*self.phases, *(i for i in anchor.spatial if i.name not in self.along)]
+        tiles = [side.over_tiles for side in self.sides]
+        points = [Iter(side.point, side.points) for side in self.sides]
         strided = [replace(i, reduce=True) for i in self.strided.values()]
-        reduction = [*strided, *(i for i in anchor.reduction if i.name not in gone)]
-        batch, place = [Var(self.e), Var(self.f)], [Var(self.th), Var(self.tw)]
+        reduction = [*strided, *(i for i in anchor.reduction if i.name not in taps)]
+        batch, place = ([Var(i.name) for i in some] for some in (points, tiles))
         own, weighted = ([Var(i.name) for i in some] for some in (self.own, [*self.weighted, *strided]))
         index = [simplify(op("sub", self.data.indices[d], self.low[d]), anchor.ranges) for d in outer]
         data = Load(whole, (*batch, *own, *index, *place))
@@ -285,7 +332,7 @@ class _Winograd:
         kernel = Load(self.kernel.buffer, (*batch, *weighted, *dims))
         sums = self.name("products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
-        shape = (p, p, *(i.extent for i in spatial), self.rows, self.columns)
+        shape = tuple(i.extent for i in (*points, *spatial, *tiles))
         block = Block(anchor.name, (*points, *spatial, *tiles, *reduction), (write,), (op("mul", data, kernel),), "add")
         return block, Buffer(sums, "float32", shape)
 
@@ -296,31 +343,29 @@ class _Winograd:
         (write,) = self.anchor.writes
         (read,) = {r for r in block.reads if r.buffer == write.buffer}
         names = {str(a): b for a, b in zip(write.indices, read.indices, strict=True)}
-        h, w = names[self.high.spatial], names[self.wide.spatial]
-        others = [names[i.name] for i in self.anchor.spatial if i.name not in (self.high.spatial, self.wide.spatial)]
-        tiled = {
-            h: self.within_phase(self.high, op("add", op("mul", Var(self.th), self.m), Var(self.i))),
-            w: self.within_phase(self.wide, op("add", op("mul", Var(self.tw), self.m), Var(self.j))),
-        }
-        phases = [Var(i.name) for i in self.phases]
-        new = Load(result, (Var(self.i), Var(self.j), *phases, *others, Var(self.th), Var(self.tw)))
+        others = [names[i.name] for i in self.anchor.spatial if i.name not in self.along]
+        along: dict[Expr, _Side] = {}
+        tiled: dict[Expr, Expr] = {}
+        for side in self.sides:
+            if side.window is not None:
+                var, index = names[side.window.spatial], side.at(Var(side.element))
+                along[var], tiled[var] = side, self.within_phase(side.window.spatial, index)
+        elements, tiles = [Var(side.element) for side in self.sides], [Var(side.tile) for side in self.sides]
+        new = Load(result, (*elements, *(Var(i.name) for i in self.phases), *others, *tiles))
         marker = Load(result, ())
         mapped = block.mapped(lambda x: marker if x == read else None)
         mapped = mapped.mapped(lambda x: tiled.get(x))
         mapped = mapped.mapped(lambda x: new if x == marker else None)
         ranges = block.ranges
-        iters: list[Iter] = [*self.phases]
+        alone = [side for side in self.sides if side.window is None]
+        iters = [*self.phases, *(i for side in alone for i in side.of_results)]
         for it in block.iters:
-            if Var(it.name) == h:
-                iters += [Iter(self.th, self.rows), Iter(self.i, self.m)]
-            elif Var(it.name) == w:
-                iters += [Iter(self.tw, self.columns), Iter(self.j, self.m)]
-            else:
-                iters.append(it)
+            own = along.get(Var(it.name))
+            iters += [it] if own is None else own.of_results
         where = list(mapped.where)
-        for var, tiles, window in ((h, self.rows, self.high), (w, self.columns, self.wide)):
+        for var, side in along.items():
             extent = ranges[str(var)]
-            if tiles * self.m * window.dilation > extent:
+            if side.window is not None and side.tiles * side.m * side.window.dilation > extent:
                 where.append(op("lt", tiled[var], extent))
         return replace(mapped, iters=tuple(iters), where=tuple(where))
 
@@ -328,12 +373,12 @@ class _Winograd:
         """Where element `index` of what a phase reads is among all that is read along `window`."""
         strided = self.strided.get(window.spatial)
         if strided is None:
-            return self.within_phase(window, index)
+            return self.within_phase(window.spatial, index)
         return op("add", op("mul", index, strided.extent), Var(strided.name))
 
-    def within_phase(self, window: Window, index: Expr) -> Expr:
-        """Where element `index` of a phase is among all outputs along `window`."""
-        phase = self.phase.get(window.spatial)
+    def within_phase(self, spatial: str, index: Expr) -> Expr:
+        """Where element `index` of a phase is among all outputs along an iterator."""
+        phase = self.phase.get(spatial)
         return op("add", op("mul", index, phase.extent), Var(phase.name)) if phase else index
 
 
@@ -346,20 +391,21 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
     assert found is not None
     if found.kernel.buffer != name:
         return data
-    whole = np.moveaxis(data.reshape(task.buffer(name).shape), found.kernel_dims, (0, 1))
-    extents = whole.shape[:2]
-    whole = np.pad(whole, [(0, 1)] * 2 + [(0, 0)] * (whole.ndim - 2))  # zeros, where a tap has no element
-    high, wide = (_elements(anchor, found, w, extents[k]) for k, w in enumerate(found.both))
-    moved = whole[high[:, None], wide[None]]
-    g = np.array(transform(m, found.taps).kernel)
+    dims, g = found.kernel_dims, np.array(transform(m, found.taps).kernel)
+    whole = np.moveaxis(data.reshape(task.buffer(name).shape), dims, range(len(dims)))
+    extents = whole.shape[: len(dims)]
+    whole = np.pad(whole, [(0, 1)] * len(dims) + [(0, 0)] * (whole.ndim - len(dims)))  # zeros: taps without an element
+    places = [_elements(anchor, found, w, extents[k]) for k, w in enumerate(found.both)]
+    moved = whole[places[0]][:, None] if len(dims) == 1 else whole[places[0][:, None], places[1][None]]
     count = moved[0, 0].size
-    flat = moved.reshape(found.taps, found.taps, count)
-    transformed = np.empty((len(g), len(g), count), np.float32)
+    flat = moved.reshape(*moved.shape[:2], count)
+    second = g if len(dims) > 1 else np.ones((1, 1))
+    transformed = np.empty((len(g), len(second), count), np.float32)
     for start in range(0, count, KERNELS):
         part = slice(start, start + KERNELS)
         columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
-        transformed[..., part] = np.einsum("fs,esn->efn", g, columns)
-    return transformed.reshape(len(g), len(g), *moved.shape[2:])
+        transformed[..., part] = np.einsum("fs,esn->efn", second, columns)
+    return transformed.reshape(len(g), len(second), *moved.shape[2:])
 
 
 def _elements(anchor: Block, found: Windows, window: Window, extent: int) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.rules.filters import transform
+from modelc.space.rules.filters import Matrix
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.windows import windows, worthwhile
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
@@ -76,7 +76,7 @@ def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     """The Blocks of `task` after F(m, r). Raises DoesNotApply."""
     found, name = windows(task, reduction_of(task)), reduction_of(task).name
     if found is None:
-        raise DoesNotApply("no window slides along two iterators")
+        raise DoesNotApply("no window slides along an iterator")
     task = factored(task, stages)
     if not consumers_of(task, reduction_of(task)):
         task = applied(task, stages, "cache_write", block=name)
@@ -96,7 +96,7 @@ class Winograd(Products):
     def __init__(self, roles: Roles, shape: Shape):
         name = f"F({roles.m}, {roles.taps}) by {shape.value}"
         super().__init__("winograd", name, roles.task, roles.target, roles.stages)
-        self.roles, self.shape, self.m, self.lanes = roles, shape, roles.m, roles.lanes
+        self.roles, self.shape, self.lanes = roles, shape, roles.lanes
         self.doubt = roles.target.cost.winograd_doubt_share
         self.v = roles.owned[roles.vector]  # the owner's vector iterator
         self.chunked = roles.th
@@ -338,14 +338,16 @@ class Winograd(Products):
         before = owner if self.shape is Shape.ROWS else even
         within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
         rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
-        p, matrices = self.m + roles.taps - 1, transform(self.m, roles.taps)
-        terms_in, terms_out = (sum(x != 0 for row in t for x in row) for t in (matrices.input, matrices.output))
+        rows_of, columns_of = roles.matrices
+        high, wide = len(rows_of.input), len(columns_of.input)
         vectors_in, vectors_out = (
-            roles.bytes(b) / (p * p * 4) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
+            roles.bytes(b) / (high * wide * 4) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
             for b, n in ((roles.columns, roles.channel), (roles.write, roles.vector))
         )
-        cycles_in = vectors_in * (2 * p * terms_in + 3 * p * p) / 2
-        cycles_out = vectors_out * ((p + self.m) * terms_out + 3 * p * p) / 2
+        sums_in = wide * _terms(rows_of.input) + high * _terms(columns_of.input)
+        sums_out = wide * _terms(rows_of.output) + len(rows_of.output) * _terms(columns_of.output)
+        cycles_in = vectors_in * (sums_in + 3 * high * wide) / 2
+        cycles_out = vectors_out * (sums_out + 3 * high * wide) / 2
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         beyond, waited = passing.seconds(self.target, within)
@@ -398,3 +400,8 @@ class Winograd(Products):
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
+
+
+def _terms(matrix: Matrix) -> int:
+    """Of all sums together."""
+    return sum(x != 0 for row in matrix for x in row)

@@ -15,6 +15,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
+from modelc.space.rules.filters import ALONE, Transform, transform
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tiled import Tiled
@@ -105,6 +106,12 @@ class Roles:
     def points(self, names: Sequence[str]) -> int:
         """Points of so many of the owner's iterators."""
         return prod(self.owner.ranges[n] for n in names)
+
+    @property
+    def matrices(self) -> tuple[Transform, Transform]:
+        """Of rows and gather, of columns and scatter."""
+        first, results = transform(self.m, self.taps), self.task.buffer(self.scatter.writes[0].buffer)
+        return first, first if results.shape[1] > 1 else ALONE
 
     def bytes(self, block: Block) -> int:
         """Bytes of what `block` writes."""
