@@ -23,6 +23,7 @@ from modelc.space.cost.operations import operations
 from modelc.space.cost.population import every_candidate
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.winograd import winograd_sketches
 from modelc.space.sketches.winograd_traffic import Traffic
 from modelc.target import Cache, CostParameters, Target, load_target
 
@@ -227,8 +228,18 @@ def test_a_kernel_lies_in_the_cache_that_holds_it() -> None:
     last, zero = ZEN4.caches[-1], np.zeros(1)
 
     def nanoseconds(kernel: int) -> float:
-        moving, _ = Traffic(zero, kernel, zero, zero, zero).seconds(ZEN4, np.ones(1))
+        moving, _ = Traffic(zero, kernel, zero, zero, zero, zero == 0).seconds(ZEN4, np.ones(1))
         return 1e9 * float(moving[0]) * ZEN4.cost.streamed_share / kernel
 
     assert nanoseconds(last.bytes // 2) == nanoseconds(last.bytes) == pytest.approx(1 / last.bandwidth_gbs)
     assert nanoseconds(last.bytes + 1) == pytest.approx(1 / ZEN4.memory_bandwidth_gbs)
+
+
+def test_tiles_of_large_maps_are_worked_on_by_rows() -> None:
+    """What phases leave to each other beyond the caches is written and read line by line, each in another plane."""
+    scattered = {}
+    for size in (28, 160):
+        task = task_of("Conv", {"pads": [1] * 4}, [(1, 96, size, size), (24, 96, 3, 3)], (1,), True)
+        found = {s.name: float(s.estimate(s.start()[None], 1)[0]) for s in winograd_sketches(task, ZEN4, [])}
+        scattered[size] = found["F(4, 3) by points"] / found["F(4, 3) by rows"]
+    assert scattered[28] < 1.3 < 1.5 < scattered[160]

@@ -70,6 +70,8 @@ class CostParameters:
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
     exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
+    scattered_share: float = 0.2  # of one, that is had where each line lies far from the one before, in turn
+    between_share: float = 0.5  # of the last cache, that what one phase leaves for the next stays in
     streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once

@@ -149,10 +149,13 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     channel = next((i.name for i in columns.spatial if i.extent > 1 and source.strides[i.name] == 1), None)
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
-    return Roles(
+    found = Roles(
         task, target, tuple(stages), m, taps, pad, rows, columns, product, write, gather, scatter, owner, afterwards,
         vector, channel,
     )  # fmt: skip
+    if vector not in found.owned:
+        raise DoesNotApply("results are points of tiles, one after the other")
+    return found
 
 
 def _writer(task: Task, block: Block) -> Block:

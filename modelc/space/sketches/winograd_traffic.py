@@ -38,15 +38,18 @@ class Traffic:
     kernel: int  # once, from where a network left it
     again: Floats  # from beyond the second-level cache: the kernel for another chunk, tiles and products both ways
     demanded: Floats  # of these, tiles that no prefetch brings to the products
-    held: Floats  # what the last cache, or each core's own, would have to hold for that
+    scattered: Floats  # what transforms write or read beyond it vector by vector, each in the plane of another point
+    held: Bools  # whether the last cache, or each core's own, holds all that is touched in between
 
     def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
         """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest core
         has that share of the products."""
         last, cost = target.caches[-1], target.cost
-        rate = 1e9 * np.where(self.held <= last.bytes, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
+        rate = 1e9 * np.where(self.held, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
+        alone = 1e9 * np.where(self.held, last.bandwidth_gbs, target.memory_bandwidth_gbs) / share
         once = moving_seconds(self.kernel, target.caches[2:], target) / cost.streamed_share
-        return once + self.again / rate, self.demanded / (rate * cost.demanded_share)
+        waited = self.demanded / (rate * cost.demanded_share) + self.scattered / (alone * cost.scattered_share)
+        return once + self.again / rate, waited
 
 
 def kept_bytes(target: Target) -> int:
@@ -68,25 +71,28 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     slices = prod(summed) * groups // roles.columns.ranges[roles.channel]
     window = tiles / samples * min(1.0, slices / depths)  # tiles that the products of one depth read
     near, beyond = _panels_again(roles, gemm, tilings)
-    threads = cores if roles.target.caches[-1].shared else 1  # that fill one last cache
+    last = roles.target.caches[-1]
+    threads = cores if last.shared else 1  # that fill one last cache
+    phases_touch = 2 * roles.bytes(roles.pad) + tiles + kernel + roles.bytes(roles.owner)
+    room_between = last.bytes * roles.target.cost.between_share
     if shape is Shape.ROWS:
         scratch, some = tiles * part / samples, products * part / (samples * depths)
         far = scratch + some > near_by
         read = np.where(window * part + some > near_by, slices, far) * tiles
         moved = tiles * far + 2 * products * (some > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
-        again = zero + (kernel > room * phases) * kernel * (chunks - 1)
-        held = threads * (scratch + some) + kernel
+        again = zero + (kernel > room * phases) * kernel * (chunks - 1) / roles.target.cost.streamed_share
+        scattered, held = zero, threads * (scratch + some) + kernel <= last.bytes
     elif shape is Shape.PANELS:
         some = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
-        moved, again = tiles * (tiles > room) + 2 * products * (some > room), zero
-        held = tiles + threads * some + kernel
+        moved, again = 2 * products * (some > room), zero
+        scattered, held = tiles * (tiles > room), phases_touch + threads * some <= room_between
     else:
-        read, moved, again = tiles * (tiles > room), tiles * (tiles > room) + 2 * products * (products > room), zero
-        held = tiles + products + kernel
+        read, moved, again = tiles * (tiles > room), products * (products > room), zero
+        scattered, held = read + moved, phases_touch + products <= room_between
     demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
-    return Traffic(near, kernel, again + read + moved + beyond, demanded, held)
+    return Traffic(near, kernel, again + read + moved + beyond, demanded, scattered, held)
 
 
 def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, Floats]:
