@@ -304,6 +304,11 @@ def test_where_it_does_not_apply(task) -> None:
         winograd_rule(task, task.anchor, 2)
 
 
+def test_a_single_result_is_not_filtered() -> None:
+    """What lies side by side are points of a tile then."""
+    assert winograd_sketches(conv(1, 8, (1,), 1, dims=1), TARGET, []) == []
+
+
 def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
     """Each group has tiles and a kernel of its own: neither is read once for each group."""
     task = conv(1, 256, (14, 14), 256, group=4)
