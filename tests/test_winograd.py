@@ -244,7 +244,7 @@ def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
 
 
 def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
-    sketches = winograd_sketches(conv(1, 64, (56, 56), 64), TARGET, [])
+    sketches = winograd_sketches(conv(1, 32, (56, 56), 32), TARGET, [])
     names = {s.shape: {k.name for k in s.knobs} for s in sketches}
     assert all(len(k.values) > 1 for s in sketches for k in s.knobs)
     assert "chunk" in names[Shape.ROWS] and "chunk" not in names[Shape.POINTS]
