@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import test_pipeline_model as small
 from partition_models import Model
-from three_ways import Example, check, host_target, in_halves, random_inputs, task_of
+from three_ways import Example, check, host_target, random_inputs, stored_in_bfloat16, task_of
 
 import modelc
 from modelc import pipeline
@@ -254,7 +254,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
     ],
 )
 def test_three_ways(op, attrs, shapes, consts, last) -> None:
-    rounded = in_halves(task_of(op, attrs, shapes, consts, last))
+    rounded = stored_in_bfloat16(task_of(op, attrs, shapes, consts, last))
     assert rounded.buffer("x0").dtype == rounded.buffer("y0").dtype == "bfloat16"
     check(Example(rounded, random_inputs(rounded)))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from three_ways import Example, build, check, close, in_halves, random_inputs, run_kernel, run_task, task_of
+from three_ways import Example, build, check, close, random_inputs, run_kernel, run_task, stored_in_bfloat16, task_of
 
 from modelc.config import load_config
 from modelc.ir.candidate import Candidate
@@ -95,8 +95,8 @@ def sizes_of(task):
             consts=(1, 2),
             channels_last=True,
         ),
-        in_halves(conv(2, 6, (7, 10), 5)),
-        in_halves(transposed(1, 6, (5, 4), 8)),
+        stored_in_bfloat16(conv(2, 6, (7, 10), 5)),
+        stored_in_bfloat16(transposed(1, 6, (5, 4), 8)),
     ],
     ids=[
         "square",
@@ -190,9 +190,10 @@ def test_kernels_of_every_transform(task) -> None:
         conv(1, 17, (9, 12), 20, kernel=5, pads=2),
         conv(2, 17, (21,), 40, dims=1),
         conv(1, 20, (30,), 40, dims=1, strides=2, bias=False),
-        in_halves(conv(1, 17, (13, 9), 40)),
-        in_halves(conv(1, 17, (13, 9), 40, strides=2)),
-        in_halves(conv(2, 34, (13, 9), 40, group=2, bias=False)),
+        stored_in_bfloat16(conv(1, 17, (13, 9), 40)),
+        stored_in_bfloat16(conv(1, 17, (13, 9), 40, strides=2)),
+        stored_in_bfloat16(conv(2, 34, (13, 9), 40, group=2, bias=False)),
+        task_of("Conv", {"pads": (1,) * 4}, [(1, 17, 13, 9), (40, 17, 3, 3)], (1,), True, ["float16"] * 2),
     ],
     ids=[
         "stride 2",
@@ -204,6 +205,7 @@ def test_kernels_of_every_transform(task) -> None:
         "bfloat16",
         "bfloat16 with stride 2",
         "groups of bfloat16 alone",
+        "float16",
     ],
 )
 def test_kernels_of_other_windows(task) -> None:

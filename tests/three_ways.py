@@ -146,7 +146,7 @@ def _task(
     return task, {b.name: data for b, data in definition.constants}
 
 
-def in_halves(task: Task) -> Task:
+def stored_in_bfloat16(task: Task) -> Task:
     """`task` with its first input, its result, and what its contractions multiply stored as bfloat16."""
     operands = {x.buffer for _, loads in products(task) for x in loads}
     return in_bfloat16(task, {*operands, "x0", "y0"}, operands)

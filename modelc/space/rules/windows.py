@@ -17,7 +17,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, variables
 from modelc.space.rules.filters import TAPS, sizes
 
-HALVES = ("bfloat16", "float16")
+SIXTEEN_BITS = ("bfloat16", "float16")
 MODERATE = 2  # points of a transformed tile for each tap, up to which a kernel grows by 4 at the most
 
 
@@ -82,9 +82,9 @@ def windows(task: Task, block: Block) -> Windows | None:
     if task.buffer(kernel.buffer).strides is not None:
         return None
     found = [w for d in range(len(data.indices)) if (w := _window(block, data, d, kernel)) is not None]
-    alike = len(found) > 1 and found[-2].taps == found[-1].taps
     if not found:
         return None
+    alike = len(found) > 1 and found[-2].taps == found[-1].taps
     slid = Windows(data, kernel, *(found[-2:] if alike else (found[-1], None)))
     bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, d) for d in slid.kernel_dims]
     if not all(any(_bounds(c, task, read, d) for read, d in bounded) for c in block.where):
@@ -98,7 +98,7 @@ def _float32(value: Expr, task: Task) -> Load | None:
     if isinstance(value, Load):
         return value if task.buffer(value.buffer).dtype == "float32" else None
     inner = value.args[0] if isinstance(value, Op) and value.name == "cast" and value.dtype == "float32" else None
-    return inner if isinstance(inner, Load) and task.buffer(inner.buffer).dtype in HALVES else None
+    return inner if isinstance(inner, Load) and task.buffer(inner.buffer).dtype in SIXTEEN_BITS else None
 
 
 def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:

@@ -346,28 +346,28 @@ class _Winograd:
         others = [names[i.name] for i in self.anchor.spatial if i.name not in self.along]
         along: dict[Expr, _Side] = {}
         tiled: dict[Expr, Expr] = {}
+        inside: list[Expr] = []
         for side in self.sides:
             if side.window is not None:
-                var, index = names[side.window.spatial], side.at(Var(side.element))
-                along[var], tiled[var] = side, self.within_phase(side.window.spatial, index)
+                var, index = (
+                    names[side.window.spatial],
+                    self.within_phase(side.window.spatial, side.at(Var(side.element))),
+                )
+                along[var], tiled[var] = side, index
+                if side.tiles * side.m * side.window.dilation > block.ranges[str(var)]:
+                    inside.append(op("lt", index, block.ranges[str(var)]))
         elements, tiles = [Var(side.element) for side in self.sides], [Var(side.tile) for side in self.sides]
         new = Load(result, (*elements, *(Var(i.name) for i in self.phases), *others, *tiles))
         marker = Load(result, ())
         mapped = block.mapped(lambda x: marker if x == read else None)
         mapped = mapped.mapped(lambda x: tiled.get(x))
         mapped = mapped.mapped(lambda x: new if x == marker else None)
-        ranges = block.ranges
         alone = [side for side in self.sides if side.window is None]
         iters = [*self.phases, *(i for side in alone for i in side.of_results)]
         for it in block.iters:
             own = along.get(Var(it.name))
             iters += [it] if own is None else own.of_results
-        where = list(mapped.where)
-        for var, side in along.items():
-            extent = ranges[str(var)]
-            if side.window is not None and side.tiles * side.m * side.window.dilation > extent:
-                where.append(op("lt", tiled[var], extent))
-        return replace(mapped, iters=tuple(iters), where=tuple(where))
+        return replace(mapped, iters=tuple(iters), where=(*mapped.where, *inside))
 
     def read_by(self, window: Window, index: Expr) -> Expr:
         """Where element `index` of what a phase reads is among all that is read along `window`."""

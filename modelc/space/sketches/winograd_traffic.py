@@ -45,10 +45,11 @@ class Traffic:
         """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest core
         has that share of the products."""
         last, cost = target.caches[-1], target.cost
-        rate = 1e9 * np.where(self.held, last.bandwidth_gbs / share, target.memory_bandwidth_gbs)
-        alone = 1e9 * np.where(self.held, last.bandwidth_gbs, target.memory_bandwidth_gbs) / share
+        bandwidth = 1e9 * np.where(self.held, last.bandwidth_gbs, target.memory_bandwidth_gbs)
+        rate = np.where(self.held, bandwidth / share, bandwidth)  # cores share what memory gives
         once = moving_seconds(self.kernel, target.caches[2:], target) / cost.streamed_share
-        waited = self.demanded / (rate * cost.demanded_share) + self.scattered / (alone * cost.scattered_share)
+        scattered = share * self.scattered / (bandwidth * cost.scattered_share)  # each core waits for lines of its own
+        waited = self.demanded / (rate * cost.demanded_share) + scattered
         return once + self.again / rate, waited
 
 
