@@ -39,6 +39,7 @@ from modelc.ir.expr import (
     substitute,
 )
 from modelc.ir.layout import Layout
+from modelc.ir.remembering import Remembering
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ AGGREGATIONS: dict[str, Aggregation] = {
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Remembering):
     """One parallel polyhedral block.
 
     `writes[i]` receives the aggregation of `body[i]`. Index expressions are quasi-affine in the iterators (affine.py)
@@ -251,7 +252,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Remembering):
     """A fused subgraph: Blocks in order of execution over named buffers.
 
     `inputs` and `outputs` name the buffers that cross the Task's boundary; `constants` are those inputs whose contents

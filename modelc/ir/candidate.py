@@ -28,6 +28,7 @@ from typing import Any
 import jsonschema
 
 from modelc.ir.layout import Layout
+from modelc.ir.remembering import Remembering
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class BlockSchedule:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Remembering):
     """The schedule of one Task."""
 
     blocks: Mapping[str, BlockSchedule]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import linear
 from modelc.ir.expr import Expr, Var, conjunction, variables
 from modelc.ir.interpret import evaluate
+from modelc.ir.remembering import Remembering
 
 LIMIT = 1 << 21  # points that are enumerated at most
 Rows = NDArray[np.int64]
@@ -49,7 +50,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Image:
+class Image(Remembering):
     """The values that several expressions take together: the product of independent factors."""
 
     factors: tuple[Factor, ...]
