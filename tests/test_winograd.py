@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sketch_points import accepted_points
 from three_ways import Example, build, check, close, random_inputs, run_kernel, run_task, stored_in_bfloat16, task_of
 
 from modelc.config import load_config
@@ -35,11 +36,11 @@ def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True,
     return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=channels_last)
 
 
-def transposed(n, c, size, o, kernel=4, strides=2, pads=1, more=0, bias=True):
+def transposed(n, c, size, o, kernel=4, strides=2, pads=1, more=0, bias=True, channels_last=True):
     dims = len(size)
     attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "output_padding": (more,) * dims}
     shapes = [(n, c, *size), (c, o, *(kernel,) * dims), *[(o,)] * bias]
-    return task_of("ConvTranspose", attrs, shapes, consts=range(1, len(shapes)), channels_last=True)
+    return task_of("ConvTranspose", attrs, shapes, consts=range(1, len(shapes)), channels_last=channels_last)
 
 
 def every(task):
@@ -309,6 +310,14 @@ def test_where_it_does_not_apply(task) -> None:
 def test_a_single_result_is_not_filtered() -> None:
     """What lies side by side are points of a tile then."""
     assert winograd_sketches(conv(1, 8, (1,), 1, dims=1), TARGET, []) == []
+
+
+@pytest.mark.parametrize("channels", [3, 40])
+def test_phases_that_lie_side_by_side_are_no_vectors(channels: int) -> None:
+    """Stored channels first, every other column of the result is of another phase, with tiles of its own."""
+    task = transposed(1, 24, (8, 8), channels, channels_last=False)
+    found = sketches(task, TARGET, Policy())
+    assert sum(accepted_points(sketch, task, 12) for sketch in found) >= 10
 
 
 def test_groups_are_filtered_and_their_kernels_counted_once() -> None:

@@ -13,7 +13,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import variables
+from modelc.ir.expr import Load, variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
 from modelc.space.rules.filters import ALONE, Transform, transform
 from modelc.space.rules.rule import DoesNotApply
@@ -87,14 +87,19 @@ class Roles:
         (read,) = {r for r in self.owner.reads if r.buffer == self.scatter.writes[0].buffer}
         return [str(i) for i in read.indices]
 
+    @property
+    def tiles(self) -> Load:
+        """The product's read of transformed tiles."""
+        (found,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
+        return found
+
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
         """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
         tiles of their own, and those that a window of the product slides along or that are groups of channels."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
         found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
-        (tiles,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
-        alone = {self.owned.get(str(i)) for i in tiles.indices}
+        alone = {self.owned.get(str(i)) for i in self.tiles.indices}
         return [n for n in found if n in alone], [n for n in found if n not in alone]
 
     def kernels(self, names: Sequence[str]) -> int:
@@ -155,6 +160,8 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     )  # fmt: skip
     if vector not in found.owned:
         raise DoesNotApply("results are points of tiles, one after the other")
+    if any(vector in variables(index) for index in found.tiles.indices):
+        raise DoesNotApply("results of phases lie one after the other, each of tiles of its own")
     return found
 
 
