@@ -28,6 +28,7 @@ from modelc.ops.operator import (
     widened,
     within,
 )
+from modelc.ops.taps import single_taps
 from modelc.ops.window import SPACE, TAPS, Window, spatial_rank, window
 
 
@@ -120,7 +121,7 @@ def conv_block(node: Node, x: Value, w: Value, read: tuple[str, str] = ("x0", "x
 
 def conv_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
     x, w = required(node, inputs, 0), required(node, inputs, 1)
-    block = in_accumulator(conv_block(node, x, w), x.dtype)
+    block = in_accumulator(single_taps(conv_block(node, x, w)), x.dtype)
     return finished(block, conv_shape(node, x, w), x.dtype, accumulator(x.dtype), given(inputs, 2) is not None)
 
 
@@ -225,8 +226,8 @@ def transposed_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, .
     data = Load("x0", (Var("n"), channel, *at))
     weights = Load("x1", (*weight, *(tidy(p[4], iters) for p in parts)))
     write = Load("sum", (Var("n"), written, *(p[2] for p in parts)))
-    block = in_accumulator(fold("add", "convtranspose", iters, write, data * weights, where), dtype)
-    return finished(block, output, dtype, accumulator(dtype), given(inputs, 2) is not None)
+    block = single_taps(fold("add", "convtranspose", iters, write, data * weights, where))
+    return finished(in_accumulator(block, dtype), output, dtype, accumulator(dtype), given(inputs, 2) is not None)
 
 
 # --- Col2Im -------------------------------------------------------------------------------------------------------
