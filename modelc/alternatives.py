@@ -61,8 +61,9 @@ class Alternatives:
         partitioning, layouts = self.run.partitioning, self.base.programs.layouts
         estimated = time.monotonic() + ESTIMATED * (until - time.monotonic())
         changes: list[tuple[float, int, str, LayoutChoice]] = []
+        kept_values = self.base.programs.kept_values
         for number, (graph, own) in enumerate(zip(partitioning.graphs, layouts, strict=True)):
-            policy = partitioning.policy((), blocked=True)
+            policy = partitioning.policy(kept_values[number], blocked=True)
             assert policy.cost is not None
             if (variables := self.variables[number]) is not None:
                 changes += [
@@ -91,8 +92,8 @@ class Alternatives:
         """What there is to choose of each graph's layouts, those that split a dimension too; None where they are not
         searched."""
         partitioning, found = self.run.partitioning, list[Variables | None]()
-        for graph in partitioning.graphs:
-            policy = partitioning.policy((), blocked=True)
+        for graph, kept_values in zip(partitioning.graphs, self.base.programs.kept_values, strict=True):
+            policy = partitioning.policy(kept_values, blocked=True)
             draft = drafting(partitioning.attention_bytes)
             found.append(policy.variables(graph.graph, graph.pieces, draft) if policy.search else None)
         return found
@@ -127,7 +128,9 @@ class Alternatives:
     def made(self, says: str, layouts: tuple[LayoutChoice, ...]) -> Alternative | None:
         """The model in these layouts; None, with a note, where that cannot be."""
         try:
-            programs = self.run.partitioning.stored(layouts, self.base.programs.kept)
+            programs = self.run.partitioning.relaid(self.base.programs, layouts)
+            if [*map(len, programs.kept)] != [*map(len, self.base.programs.kept)]:
+                raise ModelError("a task that stays in float32 is cut there")
             return alternative(self.run, says, programs, self.base.untuned)
         except (InvalidIR, ModelError) as wrong:
             self.notes.append(f"an alternative cannot be made ({says}): {str(wrong)[:300]}")

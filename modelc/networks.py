@@ -16,6 +16,7 @@ from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
 from modelc.programs import Programs
+from modelc.scratch import TemporaryFolder
 from modelc.search.explorers import explorer_class
 from modelc.search.learned import LearnedCost
 from modelc.search.objectives import Weights
@@ -39,7 +40,12 @@ class Network:
 
     @staticmethod
     def of(name: str, run: Run, output: Path) -> Network:
-        """import to codegen."""
+        """import to codegen. Where contractions may multiply bfloat16, to verify too: which of them do may hang on
+        that, and a package that is too far off ends tuning before it begins."""
+        if run.config.policy.precision != "f32":
+            with TemporaryFolder("untuned") as folder:
+                built = run.built(Path(folder) / "untuned.modelc", verify=True, keep_unverified=False)
+            return Network(name, run, output, built.programs, built.compiled, built.spec)
         programs = run.programs()
         compiled = run.kernels(programs.rounded)
         return Network(name, run, output, programs, compiled, run.spec(programs, compiled))

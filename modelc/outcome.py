@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
 from modelc import __version__
@@ -34,6 +35,7 @@ from modelc.package import FixedInput
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
 from modelc.plan.program import Compiled
+from modelc.scratch import TemporaryFolder
 from modelc.search.tune import Subject
 from modelc.verify import Report
 from modelc.wholes import Times, compared
@@ -72,8 +74,7 @@ class _Found:
 
     def written(self, network: Network) -> Report | None:
         """The report on the package, which is at its place then."""
-        *_, report = self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False)
-        return report
+        return self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False).report
 
 
 def made(
@@ -87,10 +88,15 @@ def made(
     """Writes the package of what was found for the Tasks of an alternative of a network; where it can be `timed` here
     as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
     else the fastest of these. With a database, what was found is what compile takes of it."""
+    notes: list[str] = []
     base = _found(network, network.base, subjects, database, threads, timed)
     other = _found(network, alternative, subjects, database, threads, timed) if alternative.says else None
+    notes += [one.note for one in (base, other) if one is not None and one.note]
+    if network.run.config.policy.precision != "f32":
+        base = _within_policy(network, base, notes)
+        other = other and _within_policy(network, other, notes)
     ways = [one for one in (other, base) if one is not None and one.tuned]
-    times, notes = Times(), [one.note for one in (base, other) if one is not None and one.note]
+    times = Times()
     if timed:
         specs = {"untuned": network.spec}
         if base.tuned:
@@ -115,6 +121,43 @@ def made(
     if times.note:
         notes.append(times.note)
     return _first_right(network, [*ways, replace(base, changed={}, run=network.run)], times, notes)
+
+
+def _within_policy(network: Network, found: _Found, notes: list[str]) -> _Found:
+    """What was found, if its roundings to bfloat16 add up to no more than is allowed of a package; else that of it
+    which multiplies bfloat16 in no Task that did not without tuning; else nothing. `notes` say so."""
+    wrong = _departs(network, found) if found.changed else ""
+    if not wrong:
+        return found
+    programs = found.alternative.programs
+    untuned = _locked(network, found.alternative, {})
+    before, after = untuned.kernels(programs.rounded), found.run.kernels(programs.rounded)
+    changed = {key: one for key, one in found.changed.items() if _narrow(before[key]) or not _narrow(after[key])}
+    left = _locked(network, found.alternative, changed, {key: after[key] for key in changed}) if changed else untuned
+    less = replace(found, changed=changed, run=left)
+    if changed and _departs(network, less):
+        less = replace(found, changed={}, run=untuned)
+    notes.append(
+        f"{len(found.changed) - len(less.changed)} of {len(found.changed)} changed tasks are left as they were, for "
+        f"with all of them roundings to bfloat16 add up to too much: {wrong}"
+    )
+    return less
+
+
+def _departs(network: Network, found: _Found) -> str:
+    """What is wrong with the package of what was found, if anything is."""
+    with TemporaryFolder("found") as folder:
+        place = Path(folder) / "found.modelc"
+        try:
+            found.run.made(found.alternative.programs, place, verify=True, keep_unverified=False)
+        except VerificationError as wrong:
+            return str(wrong).partition(": ")[2][:300]
+    return ""
+
+
+def _narrow(compiled: Compiled) -> bool:
+    """Whether the kernel multiplies bfloat16."""
+    return any(work.dtype == "bfloat16" for work in compiled.works)
 
 
 def _first_right(network: Network, ways: Sequence[_Found], times: Times, notes: list[str]) -> Made:

@@ -181,6 +181,17 @@ def default_threads() -> int:
     return min(available, MOST_THREADS)
 
 
+@dataclass(frozen=True)
+class Built:
+    """A package that was written and, if that was asked for, found right; and what it was made of."""
+
+    programs: Programs
+    compiled: dict[str, Compiled]  # by the Task's hash
+    spec: PackageSpec
+    package: Package
+    report: Report | None
+
+
 @dataclass
 class Run:
     """One compilation: what it was asked for, and what has become of it."""
@@ -212,17 +223,17 @@ class Run:
             find_toolchain(self.target.triple)
             if verify and self.stages.reach("verify"):
                 with offering_no_verify():
-                    emulator(self.target.triple)
+                    emulator(self.target.triple, self.target.features)
         if self.stages.reach("codegen"):
             llvm_machine(self.target)
         if self.config.policy.precision == "bf16":
             require_bfloat16(self.target)
         verify = verify and self.stages.reach("verify")
         try:
-            spec, compiled, package, report = self.built(output, verify, keep_unverified)
+            built = self.built(output, verify, keep_unverified)
         except Stopped:
             return CompileResult(None, self.target.name, self.stages.seconds, self.threads)
-        files = package.manifest.files
+        spec, compiled, files = built.spec, built.compiled, built.package.manifest.files
         return CompileResult(
             path=output,
             target=self.target.name,
@@ -240,12 +251,10 @@ class Run:
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             agreement=self.agreement,
             notes=(*spec.notes, *self.notes, *([self.recorded.note] if self.recorded and self.recorded.note else [])),
-            report=report,
+            report=built.report,
         )
 
-    def built(
-        self, output: Path, verify: bool, keep_unverified: bool
-    ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
+    def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
         first = self.programs()
         precision, target = self.config.policy.precision, self.target
@@ -265,9 +274,7 @@ class Run:
                     raise
         raise AssertionError("one of the ways is the last")
 
-    def made(
-        self, programs: Programs, output: Path, verify: bool, keep_unverified: bool
-    ) -> tuple[PackageSpec, dict[str, Compiled], Package, Report | None]:
+    def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """schedule to verify. What fewer multiplications take too far off is made again with all of them."""
         compiled = self.kernels(programs.rounded)
         filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
@@ -279,7 +286,7 @@ class Run:
             package, report = handed_over(
                 spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
             )
-            return spec, compiled, package, report
+            return Built(programs, compiled, spec, package, report)
         except WrongByFiltering as wrong:
             self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
             self.notes += (

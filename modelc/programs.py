@@ -39,6 +39,15 @@ class Programs:
             sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in self.rounded
         )
 
+    @property
+    def kept_values(self) -> tuple[frozenset[str], ...]:
+        """What the Tasks that stay in float32 write, for each set of shapes: layouts change how a Task is called, and
+        not what it writes."""
+        return tuple(
+            frozenset(x for bound in program.tasks if bound.task.name in names for x in bound.outputs)
+            for program, names in zip(self.wide, self.kept, strict=True)
+        )
+
     def only(self, program: Program) -> Programs:
         """What a package of `program` alone is made of."""
         return replace(self, rounded=(program,))
@@ -66,27 +75,31 @@ class Partitioning:
     def keeping(self, programs: Programs, kept: Kept) -> Programs:
         """Where the Tasks `kept` of `programs` stay in float32, in layouts chosen for that: Tasks may be called
         otherwise there."""
-        values = [
-            {x for bound in program.tasks if bound.task.name in names for x in bound.outputs}
-            for program, names in zip(programs.wide, kept, strict=True)
-        ]
-        layouts = self.chosen_layouts(values)
+        values = replace(programs, kept=kept).kept_values
+        return self.narrowed(self.chosen_layouts(values), values)
+
+    def relaid(self, programs: Programs, layouts: tuple[LayoutChoice, ...]) -> Programs:
+        """`programs` with values stored as `layouts` say; what stays in float32 does."""
+        return self.narrowed(layouts, programs.kept_values)
+
+    def narrowed(self, layouts: tuple[LayoutChoice, ...], kept_values: Sequence[Collection[str]]) -> Programs:
+        """With values stored as `layouts` say, where the Tasks that write `kept_values` stay in float32."""
         wide = self.cut(layouts)
-        names = tuple(writing_tasks(program, some) for program, some in zip(wide, values, strict=True))
-        return self.narrowed(wide, layouts, names)
+        kept = tuple(writing_tasks(program, some) for program, some in zip(wide, kept_values, strict=True))
+        return self.in_precision(wide, layouts, kept)
 
     def stored(self, layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With values stored as `layouts` say, where the Tasks called `kept` stay in float32."""
         with blaming_choices("layouts and float32", self.locked is not None):
             wide = self.cut(layouts)
-        return self.narrowed(wide, layouts, kept)
+        return self.in_precision(wide, layouts, kept)
 
     def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
         """As the model says it, with values stored as `layouts` say."""
         each = zip(self.graphs, layouts, strict=True)
         return tuple(partition(graph, self.attention_bytes, choice) for graph, choice in each)
 
-    def narrowed(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
+    def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With the Programs `wide` also in the precision that is asked for."""
         precision, each = self.config.policy.precision, zip(wide, kept, strict=True)
         with blaming_choices("layouts and float32", self.locked is not None):

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.choices import Shapes, digest_of
-from modelc.config import Config, load_config
+from modelc.config import Config, check_precision, load_config
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
 from modelc.frontend.steering import Given
@@ -24,8 +24,9 @@ from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.networks import Network
 from modelc.outcome import Made, made
-from modelc.package import check_place, emulator, find_toolchain, machine_of
+from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
+from modelc.partition.precision import require_bfloat16
 from modelc.pipeline import Run
 from modelc.search.explorers import explorer_class
 from modelc.search.objectives import Aim, Objective, Weights
@@ -115,6 +116,7 @@ def tune(
     pad_values: Mapping[str, float] | None = None,
     aim: Aim = Aim(),  # noqa: B008 (frozen)
     bounds: Mapping[str, int] | None = None,
+    precision: str | None = None,
 ) -> tuple[TuneResult, ...]:
     """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
     to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
@@ -123,7 +125,8 @@ def tune(
 
     `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
     the package is made of the best so far. `dims`, `constants`, `inputs`, `states`, `pad_dims`,
-    `pad_values`, `bounds` and `config` are those of compile. If the whole is not
+    `pad_values`, `bounds`, `config` and `precision` are those of compile; what auto keeps in float32 is decided before
+    anything is measured. If the whole is not
     faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
     Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
     target and version of modelc on so many threads is not measured again: the same call again goes on.
@@ -135,7 +138,7 @@ def tune(
     flags = Flags(
         tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
     )
-    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch)
+    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch, precision)
     with _places(paths, None if output is None else Path(output)) as places:
         return _tune(paths, places, target, config, flags, inputs, progress, asked)
 
@@ -186,6 +189,7 @@ class _Asked:
     runner: str
     aim: Aim
     watch: Callable[[Standing], None] | None
+    precision: str | None
 
 
 def _tune(
@@ -210,8 +214,10 @@ def _tune(
         _check_machine(found)
     _check_features(found, where)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
-    if settings.policy.precision == "auto":
-        raise ConfigError("precision auto is decided by verification and cannot be tuned: configure bf16 or f32")
+    if asked.precision is not None:
+        settings = settings.allowing(precision=check_precision(asked.precision, "precision"))
+    if settings.policy.precision == "bf16":
+        require_bfloat16(found)
     say = progress or (lambda stage, text: None)
     runs = []
     each = zip(models, digests, divided(flags, models), data_of(data, models), strict=True)
@@ -224,7 +230,7 @@ def _tune(
     for place in places:
         check_place(place)
     find_toolchain(found.triple)
-    emulator(found.triple)  # for verification
+    emulator(found.triple, found.features)  # for verification
     known, note = database_for(asked.database, write=True)
     with known or nullcontext():
         networks = []
@@ -255,11 +261,12 @@ def _check_machine(target: Target) -> None:
 
 def _check_features(target: Target, where: Where) -> None:
     """Raises TargetError where this machine could not even verify what is tuned for one of its kind."""
-    lacking = sorted(set(target.features) - set(load_target("native").features))
-    if lacking and machine_of(target.triple) == native_machine():
+    if machine_of(target.triple) != native_machine() or not (missing := lacking(target.features)):
+        return
+    if where.here or not emulator(target.triple, target.features):
         why = "measures" if where.here else "ends with verifying the package here"
         raise TargetError(
-            f"the target {target.name} has features that this machine lacks ({', '.join(lacking[:5])}): tuning {why}, "
+            f"the target {target.name} has features that this machine lacks ({', '.join(missing[:5])}): tuning {why}, "
             "so it needs a target that this machine runs, such as native"
         )
 

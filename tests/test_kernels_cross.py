@@ -13,7 +13,7 @@ from modelc.codegen.kernels import Kernel
 from modelc.errors import ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure.job import Way
-from modelc.package.toolchain import emulator, find_toolchain
+from modelc.package import emulator, find_toolchain
 from modelc.space.choose import chosen
 from modelc.target import Target, load_target
 

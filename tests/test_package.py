@@ -237,6 +237,7 @@ def test_missing_tools_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("modelc.package.toolchain.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("modelc.package.toolchain.native_machine", lambda: None)
+    monkeypatch.setattr("modelc.package.emulators.native_machine", lambda: None)
     with pytest.raises(ToolchainError, match=r"install Debian's gcc-aarch64-linux-gnu, or ziglang"):
         find_toolchain("aarch64-linux-gnu")
     with pytest.raises(ToolchainError, match="install Debian's qemu-user-static"):

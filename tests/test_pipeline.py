@@ -263,7 +263,7 @@ def test_a_missing_compiler_is_said_before_any_work(tmp_path, monkeypatch) -> No
 def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, monkeypatch) -> None:
     skip_without_tools("aarch64-linux-gnu")
 
-    def none(_: str) -> tuple[str, ...]:
+    def none(*_: object) -> tuple[str, ...]:
         raise ToolchainError("no emulator for aarch64-linux-gnu")
 
     monkeypatch.setattr("modelc.pipeline.emulator", none)

@@ -361,9 +361,8 @@ def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@native
-def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
-    """The first package is said to be wrong; the last one is rebuilt from its choices without any measuring."""
+def products_add_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first package is said to be wrong, and matrix products to add most to the error."""
     check, reports = Comparison.report, list[Report]()
 
     def checked(comparison: Comparison, folder: Path) -> Report:
@@ -375,6 +374,12 @@ def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Comparison, "report", checked)
     monkeypatch.setattr(pipeline.Run, "added", added)
+
+
+@native
+def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
+    """The first package is said to be wrong; the last one is rebuilt from its choices without any measuring."""
+    products_add_most(monkeypatch)
     result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES, precision="auto")
     chosen = read_choices_file(tmp_path / "p")
     assert [[n.startswith("matmul") for n in names] for names in chosen.float32] == [[True], [True]]

@@ -22,7 +22,7 @@ from modelc.database import Database
 from modelc.errors import ConfigError, ModelcError, ToolchainError, Unmeasurable
 from modelc.measure import Measurement, Measurer, Where, bench, ssh
 from modelc.measure.ssh import Board
-from modelc.package import find_toolchain, toolchain
+from modelc.package import emulator, find_toolchain
 from modelc.target import load_target
 
 STAND_IN = f"""#!{sys.executable}
@@ -322,11 +322,11 @@ def test_a_board_of_another_machine(here: Path) -> None:
     target = load_target("cortex-a72")
     try:
         find_toolchain(target.triple)
-        emulator, *_ = toolchain.emulator(target.triple)
+        qemu, *_ = emulator(target.triple)
     except ToolchainError as error:
         pytest.skip(str(error))
     program(here, "uname", "echo aarch64")
-    start = f'#!/bin/sh\\nexec {emulator} -cpu max "$0.elf" "$@"\\n'
+    start = f'#!/bin/sh\\nexec {qemu} -cpu max "$0.elf" "$@"\\n'
     program(here, "chmod", f"mv $2 $2.elf; printf '{start}' > $2; /bin/chmod $1 $2 $2.elf")
     with Measurer(target, builders=1, effort=QUICK, where=Where.parse("ssh://pi@board")) as found:
         for task in (CONV, TASKS["softmax"], TASKS["float16"]):

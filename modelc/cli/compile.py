@@ -14,6 +14,7 @@ from modelc.cli.output import (
     database_options,
     following,
     json_option,
+    precision_option,
     print_json,
     progress,
     say,
@@ -23,8 +24,6 @@ from modelc.cli.output import (
 if TYPE_CHECKING:
     from modelc.space.agreement import Agreement
 
-PRECISIONS = ("f32", "bf16", "auto")
-
 
 @click.command("compile")
 @click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
@@ -33,11 +32,7 @@ PRECISIONS = ("f32", "bf16", "auto")
 @fixing_options
 @running_options
 @config_option
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    help="What contractions multiply; auto: bf16 but for kernels that need f32 (default: the configuration's, f32).",
-)
+@precision_option
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), help="Kernels compiled at a time.")
 @click.option("--stop-after", metavar="STAGE", help="Go no further than this stage, and write no package before it.")
 @click.option("--dump-dir", metavar="DIR", type=click.Path(path_type=Path), help="Write the IR's text there.")

@@ -42,6 +42,14 @@ def config_option(function: F) -> F:
     )
 
 
+def precision_option(function: F) -> F:
+    return click.option(
+        "--precision",
+        type=click.Choice(("f32", "bf16", "auto")),
+        help="What contractions multiply; auto: bf16 but where f32 is needed (default: the configuration's, f32).",
+    )(function)
+
+
 def database_options(function: F) -> F:
     """--database and --no-database, of which database_of() makes one value."""
     file = click.option(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.compile import PRECISIONS
 from modelc.cli.fixing import data_option, fixed, fixing_options, given_data, kept, kept_options
-from modelc.cli.output import config_option, json_option, print_json, progress, say
+from modelc.cli.output import config_option, json_option, precision_option, print_json, progress, say
 
 
 @click.command()
@@ -19,7 +18,7 @@ from modelc.cli.output import config_option, json_option, print_json, progress, 
 )
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @config_option
-@click.option("--precision", type=click.Choice(PRECISIONS), help="What contractions multiply.")
+@precision_option
 @fixing_options
 @kept_options
 @data_option("What it fails with (default: drawn).")

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
-from modelc.cli.output import config_option, database_of, database_options, err, following, print_event, say
+from modelc.cli.output import (
+    config_option,
+    database_of,
+    database_options,
+    err,
+    following,
+    precision_option,
+    print_event,
+    say,
+)
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
@@ -50,6 +59,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 @fixing_options
 @running_options
 @config_option
+@precision_option
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
 @click.option(
@@ -79,6 +89,7 @@ def tune(
     bounds: tuple[str, ...],
     inputs: Path | None,
     config: str | None,
+    precision: str | None,
     threads: int,
     seed: int,
     runner: str,
@@ -117,6 +128,7 @@ def tune(
             seed=seed,
             **given,
             config=config,
+            precision=precision,
             threads=threads,
             database=records,
             progress=following(show),

@@ -28,6 +28,7 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
     "space/sketches/prepare.py",
     "codegen",
     "runtime",
+    "package/emulators.py",
     "package/link.py",
     "package/toolchain.py",
     "measure",

@@ -65,7 +65,7 @@ class Runner:
 
     def _start(self) -> None:
         """A new process in place of what there may be."""
-        before = self._through or emulator(self.target.triple)
+        before = self._through or emulator(self.target.triple, self.target.features)
         self._launch([*before, str(program(machine_of(self.target.triple).gnu_triple)), str(self.folder)])
         assert self._process is not None
         with suppress(OSError):

@@ -1,6 +1,7 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
-from modelc.package.emulate import EmulatedRun, StepTime, check_described, run_emulated
+from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated
+from modelc.package.emulators import emulator, lacking
 from modelc.package.link import RUNTIME, compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
@@ -15,7 +16,7 @@ from modelc.package.spec import (
     Step,
 )
 from modelc.package.tensor import TensorInfo
-from modelc.package.toolchain import Toolchain, emulator, find_toolchain, machine_of
+from modelc.package.toolchain import Toolchain, find_toolchain, machine_of
 from modelc.package.write import check_place, write_package, write_verification
 
 __all__ = [
@@ -39,8 +40,10 @@ __all__ = [
     "check_described",
     "check_place",
     "compile_kernel",
+    "emulated",
     "emulator",
     "find_toolchain",
+    "lacking",
     "link_kernel",
     "machine_of",
     "read_choices",

@@ -1,4 +1,4 @@
-"""Running a package through its C interface in a process of its own: natively, or under qemu for another machine."""
+"""Running a package through its C interface in a process of its own: natively, or under an emulator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from modelc.errors import InputError, PackageError, ToolchainError
 from modelc.ir.expr import NARROW
+from modelc.package.emulators import emulator
 from modelc.package.glue import DTYPE_CODES
 from modelc.package.link import RUNTIME
 from modelc.package.padding import Padding
 from modelc.package.read import Package, read_package
 from modelc.package.tensor import TensorInfo
-from modelc.package.toolchain import emulator, find_toolchain, machine_of
+from modelc.package.toolchain import find_toolchain, machine_of
 from modelc.scratch import TemporaryFolder
 
 
@@ -40,6 +41,11 @@ class EmulatedRun:
     open_seconds: float
     resident_bytes: int
     steps: tuple[StepTime, ...]
+
+
+def emulated(package: Package) -> bool:
+    """Whether this machine needs an emulator to run it. Raises ToolchainError where there is none."""
+    return bool(emulator(package.manifest.target.triple, package.manifest.target.features))
 
 
 def run_emulated(
@@ -96,8 +102,8 @@ def check_described(package: Package) -> None:
 
 
 def _driver(package: Package) -> list[str]:
-    triple = package.manifest.target.triple
-    return [*emulator(triple), str(_runner(machine_of(triple).gnu_triple) / "runner")]
+    target = package.manifest.target
+    return [*emulator(target.triple, target.features), str(_runner(machine_of(target.triple).gnu_triple) / "runner")]
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Finding what compiles and runs for a triple: the host's cc, a cross gcc or ziglang; qemu for other machines."""
+"""Finding what compiles for a triple: the host's cc, a cross gcc or ziglang."""
 
 from __future__ import annotations
 
@@ -141,23 +141,6 @@ def find_toolchain(triple: str) -> Toolchain:
     raise ToolchainError(
         f"no C compiler for {machine.gnu_triple}: install Debian's {package}, or ziglang with pip install modelc[cross]"
     )
-
-
-def emulator(triple: str) -> tuple[str, ...]:
-    """What to put before a program built for `triple` to run it here: nothing for this machine itself, else qemu-user
-    with the folder of that machine's C library. Raises ToolchainError that says what to install."""
-    machine = machine_of(triple)
-    if machine == native_machine():
-        return ()
-    program = shutil.which(f"{machine.qemu}-static") or shutil.which(machine.qemu)
-    if not program:
-        raise ToolchainError(f"no emulator for {machine.gnu_triple}: install Debian's qemu-user-static")
-    folder = Path("/usr") / machine.gnu_triple
-    if not (folder / "lib").is_dir():
-        raise ToolchainError(
-            f"no C library to emulate {machine.gnu_triple} with: install Debian's {machine.debian_libc}"
-        )
-    return (program, "-L", str(folder), "-cpu", machine.qemu_cpu)
 
 
 def check_elf(data: bytes, what: str, machine: Machine) -> None:

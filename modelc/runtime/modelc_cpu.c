@@ -149,14 +149,28 @@ static mc_cpu_answer has(const struct feature *f) {
 #error "modelc's runtime knows x86-64, AArch64, ARM and RISC-V"
 #endif
 
+/* Whether MODELC_EMULATED, names with spaces between them, has this one: who emulates instructions below this process
+ * (package/emulators.py) says so there, for it cannot change what CPUID answers. */
+static int is_emulated(const char *name) {
+    const char *names = secure_getenv("MODELC_EMULATED");
+    size_t length = strlen(name);
+    for (; names && *names; names += strcspn(names, " "), names += strspn(names, " "))
+        if (strcspn(names, " ") == length && !memcmp(names, name, length)) return 1;
+    return 0;
+}
+
 mc_cpu_answer mc_cpu_has(const char *name) {
+    const char *given = name;
     char plain[32]; /* "+avx512_vnni", "sse4.1", "amx-int8" without punctuation */
     size_t n = 0;
     for (; *name && n < sizeof plain - 1; name++)
         if (!strchr("+-_.", *name)) plain[n++] = *name;
     plain[n] = 0;
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
-        if (!strcmp(plain, features[i].name)) return has(&features[i]);
+        if (!strcmp(plain, features[i].name)) {
+            mc_cpu_answer answer = has(&features[i]);
+            return answer == MC_CPU_LACKS && is_emulated(given) ? MC_CPU_HAS : answer;
+        }
     return MC_CPU_UNKNOWN_NAME;
 }
 

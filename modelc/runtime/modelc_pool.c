@@ -193,8 +193,10 @@ void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
 }
 
 static int start_workers(mc_pool *pool) {
+    static const int faults[] = {SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGTRAP};
     sigset_t all, before;
-    sigfillset(&all); /* the application's signal handlers run on the application's threads */
+    sigfillset(&all); /* the application's signal handlers run on the application's threads, */
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]); /* but for a thread's own */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; pool->started < pool->threads - 1; pool->started++) {
         mc_worker *worker = &pool->workers[pool->started + 1];

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
 from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
 from modelc.ir.expr import DTYPES, NARROW
-from modelc.package import Package, TensorInfo, check_described, machine_of, read_choices, read_package, run_emulated
+from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, read_package, run_emulated
 from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
-from modelc.package.toolchain import native_machine
 from modelc.verify.compare import BF16, Tolerance
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
@@ -129,14 +128,14 @@ def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:
 
 
 class Runner:
-    """Runs a package here: in a process of its own, under emulation if it is for another machine. What every step is
+    """Runs a package here: in a process of its own, under emulation if it is for another one. What every step is
     called is counted if it has control flow."""
 
     def __init__(self, package: Package, stack: ExitStack) -> None:
         self._package, self._counted = package, [[0] * len(plan.steps) for plan in package.manifest.variants]
         self._counting = any(plan.control for plan in package.manifest.variants)
         self._engine: Engine | None = None
-        if machine_of(package.manifest.target.triple) == native_machine():
+        if not emulated(package):
             self._engine = stack.enter_context(Engine("modelc", package.path))
             if self._counting:
                 self._engine.count()
@@ -195,11 +194,11 @@ class Carried:
 
     def __init__(self, package: Package) -> None:
         self._plans = package.manifest.variants
-        self._native = machine_of(package.manifest.target.triple) == native_machine()
+        self._emulated = emulated(package)
         self._variant, self._states = -1, Arrays()
 
     def before(self, variant: int) -> Arrays:
-        if variant != self._variant or not self._native:
+        if variant != self._variant or self._emulated:
             self._variant, self._states = variant, no_states(self._plans[variant])
         return self._states
 

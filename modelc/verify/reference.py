@@ -13,8 +13,7 @@ from modelc.frontend.given import numbers, with_numbers_given
 from modelc.frontend.onnx import import_model
 from modelc.frontend.restated import is_restated
 from modelc.ir.graph import Graph
-from modelc.package import Package, machine_of
-from modelc.package.toolchain import native_machine
+from modelc.package import Package, emulated
 from modelc.scratch import TemporaryFolder
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -47,9 +46,9 @@ class Reference:
         is the first of a handle."""
         found = {**inputs, **fixed_inputs(self._package)}
         if self._given:
-            native = machine_of(self._package.manifest.target.triple) == native_machine()
+            run = 0 if emulated(self._package) else run
             graph = self._graph({name: array.shape for name, array in inputs.items()})
-            found |= {self._given[n]: x for n, x in numbers(graph, 0, run if native else 0).items() if n in self._given}
+            found |= {self._given[n]: x for n, x in numbers(graph, 0, run).items() if n in self._given}
         return found
 
     def _graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:

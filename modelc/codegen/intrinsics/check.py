@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import pickle
-import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,10 +29,10 @@ from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
 from modelc.ir.interpret import run_block
-from modelc.package.toolchain import emulator, find_toolchain
+from modelc.package.emulators import emulator, lacking
+from modelc.package.toolchain import find_toolchain
 from modelc.scratch import TemporaryFolder
 from modelc.target import Intrinsic, read_intrinsics, read_target
-from modelc.target.host import read_host
 from modelc.target.isa import architecture
 from modelc.target.section import parse_yaml, read_text
 
@@ -108,8 +106,8 @@ def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
     for operands, found in applications:
         if said := difference(intrinsic, operands, found):
             return Outcome(intrinsic.name, _WRONG, said)
-    place = Path(program[0]).name if program else "this machine"
-    return Outcome(intrinsic.name, _RIGHT, f"{intrinsic.instruction} on {place} computes its semantics")
+    place = "under emulation" if program else "on this machine"
+    return Outcome(intrinsic.name, _RIGHT, f"{intrinsic.instruction} computes its semantics {place}")
 
 
 def random_operands(intrinsic: Intrinsic, seed: int) -> dict[str, Array]:
@@ -251,18 +249,10 @@ int main(int argc, char** argv) {
 
 def _program(intrinsic: Intrinsic) -> tuple[str, ...]:
     """What to put before a program that applies the intrinsic. Raises ToolchainError if nothing here runs it."""
-    arch = architecture(platform.machine())
-    if arch is None or arch.name != intrinsic.architecture:
-        return emulator(_TRIPLES[intrinsic.architecture])
-    lacking = [feature for feature in intrinsic.features if feature not in _host_features()]
-    if lacking:
-        raise ToolchainError(f"this machine lacks {lacking[0]}")
-    return ()
-
-
-@cache
-def _host_features() -> tuple[str, ...]:
-    return read_host().features
+    program = emulator(_TRIPLES[intrinsic.architecture], intrinsic.features)
+    if not program and (missing := lacking(intrinsic.features)):
+        raise ToolchainError(f"this machine lacks {missing[0]}")
+    return program
 
 
 def _run(
@@ -279,7 +269,7 @@ def _run(
         "sizes": ", ".join(map(str, sizes)),
         "count": len(sizes),
         "given": len(operands),
-        "permission": permission if intrinsic.architecture == "x86_64" else -1,
+        "permission": permission if intrinsic.architecture == "x86_64" and not program else -1,
         "trials": len(trials),
         "args": ", ".join(f"data[{k}]" for k in range(len(sizes))),
         "result": operands.index(accumulator),
@@ -297,7 +287,8 @@ def _run(
         except subprocess.TimeoutExpired:
             raise ToolchainError(f"it did not end within {SECONDS} s") from None
         if done.returncode in (-signal.SIGILL, 128 + signal.SIGILL):
-            raise ToolchainError(f"{Path(command[0]).name} does not know {intrinsic.instruction}")
+            who = "the emulator" if program else "this machine"
+            raise ToolchainError(f"{who} does not know {intrinsic.instruction}")
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
             raise ToolchainError(f"it ended with {said}")
