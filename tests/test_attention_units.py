@@ -10,7 +10,7 @@ import pytest
 from partition_models import Model
 from test_attention import CASES, FUSED, MAPS, attention, fused_task
 from test_tensorized import SERVER
-from three_ways import Example, check, random_inputs, run_task, tensor_target
+from three_ways import Example, check, emulated_target, random_inputs, run_task
 
 from modelc.codegen.lower.nest import lower_nest
 from modelc.ir.block import Block, Task
@@ -82,8 +82,8 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
     scores = case["queries"] * case["keys"] * 4
     nest = build_nest(task, candidate)
     assert all(t.bytes < scores for t in nest.temporaries) or case.get("count") == 1
-    if "amx-bf16" in tensor_target().features:
-        check(on(task), target=tensor_target())
+    if "amx-bf16" in emulated_target().features:
+        check(on(task), target=emulated_target())
 
 
 @pytest.mark.parametrize("case", [*EVEN.values(), *(CASES[name] for name in ODD)], ids=[*EVEN, *ODD])
@@ -235,8 +235,8 @@ def test_points_of_every_sketch_are_right(case, target, kinds, tmp_path):
             assert Candidate.from_json(candidate.to_json()) == candidate
             accepted(task, candidate, target)
             ran += 1
-        if sketch.name == "vectors" or sketch.name in tensor_target().features:
-            check(on(task), candidate, tensor_target())
+        if sketch.name == "vectors" or sketch.name in emulated_target().features:
+            check(on(task), candidate, emulated_target())
     assert ran == 6 * len(kinds)
 
 

@@ -12,7 +12,7 @@ from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_tasks import anchor_of, contraction, from_end_to_end, intrinsics_in
-from three_ways import Example, check, random_inputs, run_task, task_of, tensor_target
+from three_ways import Example, check, emulated_target, random_inputs, run_task, task_of
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Stage
@@ -194,7 +194,7 @@ CASES: dict[str, Task] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_nest_and_kernel_agree(case: str) -> None:
-    task, target = CASES[case], tensor_target()
+    task, target = CASES[case], emulated_target()
     tiled = [s.tiled for s in contractions(task, target)]
     units = [w for w in tiled if isinstance(w.unit, IntrinsicUnit) and any(s.rule == "fuse" for s in w.stages)]
     if not units:
@@ -207,7 +207,7 @@ def test_blocks_nest_and_kernel_agree(case: str) -> None:
 def test_bytes_agree(kinds: tuple[str, str]) -> None:
     task = conv((1, 3, 9, 11), (24, 3, 3), kinds=kinds, pads=[1] * 4)
     assert any(isinstance(s.tiled.unit, IntrinsicUnit) for s in contractions(task, SERVER))
-    check(from_end_to_end(task), None, tensor_target())
+    check(from_end_to_end(task), None, emulated_target())
 
 
 def test_data_in_float32_is_rounded_on_the_way() -> None:
@@ -224,4 +224,4 @@ def test_data_in_float32_is_rounded_on_the_way() -> None:
     assert intrinsics_in(candidate) == {"amx-bf16"}
     rules = [s.rule for s in candidate.stages]
     assert rules[rules.index("fuse") :][:4] == ["fuse", "pad", "inline", "cache_read"]
-    check(Example(task, random_inputs(task)), None, tensor_target())
+    check(Example(task, random_inputs(task)), None, emulated_target())

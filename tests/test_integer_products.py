@@ -12,7 +12,7 @@ from quantized_models import Written, changed
 from test_integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
 from test_package_model import skip_without_tools
 from test_tensorized import NO_TILES, SERVER
-from three_ways import Example, check, close, random_inputs, run_task, run_tree, tensor_target
+from three_ways import Example, check, close, emulated_target, random_inputs, run_task, run_tree
 
 import modelc
 from modelc.choices import digest_of
@@ -108,8 +108,8 @@ def test_attention_is_one_task_by_dot_products(tmp_path: Path, tokens: int) -> N
         example = Example(task, random_inputs(task), rtol=1e-2, atol=1e-2)
         (result,) = run_tree(task, found.candidate, build_nest(task, found.candidate), example.inputs).items()
         close(result[1], run_task(task, example.inputs)[result[0]], example, name)
-    if multiplied(tensor_target()):
-        check(example, target=tensor_target())
+    if multiplied(emulated_target()):
+        check(example, target=emulated_target())
 
 
 def test_computed_columns_are_packed_before_they_are_multiplied(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_computed_columns_are_packed_before_they_are_multiplied(tmp_path: Path) 
     graph = integers(product_net(tmp_path / "m.onnx"))
     (task,) = [b.task for b in partition(graph).tasks if "matmul" in b.task.anchor]
     inputs, seen = random_inputs(task), set()
-    for target in (SERVER, tensor_target()):
+    for target in (SERVER, emulated_target()):
         for way in (s for s in sketches(task, target, Policy()) if isinstance(s, Contraction) and s.tiled.unit.copied):
             candidate = way.candidate(way.start())
             accepted(task, candidate, target)

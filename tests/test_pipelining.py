@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, kinds_of, ways_of
 from test_tensorized import SERVER, SHIPPED
-from three_ways import check, tensor_target
+from three_ways import check, emulated_target
 
 from modelc.codegen.lower.pipelining import pipelined
 from modelc.ir.interpret import run_nest
@@ -161,5 +161,5 @@ def test_accumulators_are_stored_beside_the_next(case: str) -> None:
     if case in EVEN:
         nest = build_nest(task, tiled_candidate(way, knobs))
         assert any(isinstance(s, Loop) and s.tag == "pipeline" for s in nest.statements())
-    if set(one.features) <= set(tensor_target().features):
-        check(from_end_to_end(task), tiled_candidate(way, knobs), tensor_target())
+    if set(one.features) <= set(emulated_target().features):
+        check(from_end_to_end(task), tiled_candidate(way, knobs), emulated_target())

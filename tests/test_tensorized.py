@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_tasks import EVEN, PLAIN, RAGGED, Case, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
-from three_ways import check, tensor_target
+from three_ways import check, emulated_target
 
 from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
@@ -43,7 +43,7 @@ SERVER = replace(
 def here(name: str) -> Intrinsic:
     """A shipped intrinsic, if this machine runs it."""
     one = SHIPPED[name]
-    if lacking := [feature for feature in one.features if feature not in tensor_target().features]:
+    if lacking := [feature for feature in one.features if feature not in emulated_target().features]:
         pytest.skip(f"this machine lacks {lacking[0]}")
     return one
 
@@ -56,10 +56,10 @@ def here(name: str) -> Intrinsic:
 def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
     one = here(name)
     task = contraction((EVEN | RAGGED)[case], kinds_of(one))
-    way = ways_of(task, tensor_target())[name]
+    way = ways_of(task, emulated_target())[name]
     candidate = tiled_candidate(way, default_knobs(way))
     assert intrinsics_in(candidate) == {name}
-    built = check(from_end_to_end(task), candidate, tensor_target())
+    built = check(from_end_to_end(task), candidate, emulated_target())
     assert parse_nest(str(built.nest)) == built.nest
     assert Candidate.from_json(candidate.to_json()) == candidate
 
@@ -68,14 +68,14 @@ def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
 @given(data=st.data())
 def test_any_register_tile_of_any_shape(data: st.DataObject) -> None:
     """Rows, columns and depth of a product, and every register tile and order of chunks that the space allows."""
-    names = [name for name in MINE if set(SHIPPED[name].features) <= set(tensor_target().features)]
+    names = [name for name in MINE if set(SHIPPED[name].features) <= set(emulated_target().features)]
     one = SHIPPED[data.draw(st.sampled_from(names))]
     depth = next((i.extent for i in one.semantics.iters if i.reduce), 1)
     step = depth if one.tiles is None else 4
     rows, columns = data.draw(st.integers(2, 40)), data.draw(st.integers(2, 70))
     shapes = (rows, step * data.draw(st.integers(1, max(1, 40 // step)))), columns
     task = contraction(("MatMul", {}, shapes[0], (shapes[0][1], columns)), kinds_of(one))
-    way = ways_of(task, tensor_target()).get(one.name)
+    way = ways_of(task, emulated_target()).get(one.name)
     if way is None:  # columns that are mostly padding, rows that do not divide
         return
     *tile, vectors = data.draw(st.sampled_from(np.column_stack(kernels(way)).tolist()))
@@ -83,7 +83,7 @@ def test_any_register_tile_of_any_shape(data: st.DataObject) -> None:
     chunk = tile[0] * data.draw(st.integers(1, 3)) if way.inside else 1
     knobs = TiledKnobs(rows_of, vectors, chunk, data.draw(st.booleans()), None)
     knobs = replace(knobs, parallel=parallel_loop(way, way.macro_loops(knobs), way.tiles(knobs)))
-    check(from_end_to_end(task), tiled_candidate(way, knobs), tensor_target())
+    check(from_end_to_end(task), tiled_candidate(way, knobs), emulated_target())
 
 
 @pytest.mark.parametrize("case", PLAIN)
@@ -91,7 +91,7 @@ def test_any_register_tile_of_any_shape(data: st.DataObject) -> None:
 def test_what_no_dot_product_computes_is_computed_by_vectors(kinds: tuple[str, str], case: str) -> None:
     task = contraction(PLAIN[case], kinds)
     assert not ways_of(task, SERVER)
-    built = check(from_end_to_end(task), None, tensor_target())
+    built = check(from_end_to_end(task), None, emulated_target())
     assert not intrinsics_in(built.candidate)
 
 
@@ -184,8 +184,8 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
     assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"
     assert phase.scratch_bytes == 32 * 32 * 4, "what accumulators are stored to lies in whole lines"
-    if set(SHIPPED["amx-bf16"].features) <= set(tensor_target().features):
-        check(from_end_to_end(task), candidate, tensor_target())
+    if set(SHIPPED["amx-bf16"].features) <= set(emulated_target().features):
+        check(from_end_to_end(task), candidate, emulated_target())
 
 
 # --- what Nests say ---------------------------------------------------------------------------------------------------

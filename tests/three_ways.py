@@ -37,6 +37,7 @@ from modelc.measure.data import draw_array as random_array
 from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
+from modelc.package.emulators import TILES, lacking
 from modelc.partition.precision import in_bfloat16, products
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, chosen
@@ -62,6 +63,15 @@ def host_target() -> Target:
 def tensor_target() -> Target:
     """The same with every intrinsic that this machine runs."""
     return replace(host_target(), features=load_target("native").features, intrinsics=None)
+
+
+@cache
+def emulated_target() -> Target:
+    """The same with Intel's tile registers where these alone are lacking: kernels run under an emulator then. Packages
+    for it are not for opening in this process."""
+    native = tensor_target()
+    tiles = lacking(TILES) if lacking(load_target("x86-64-v4").features) == [] else []
+    return replace(native, features=(*native.features, *tiles))
 
 
 def started(task: Task, target: Target, policy: Policy = DEFAULT) -> Candidate:
@@ -239,7 +249,7 @@ def runner_of(target: Target) -> Runner:
         folder = tempfile.TemporaryDirectory(prefix="modelc-kernels-", dir=os.environ.get("MODELC_TESTS_CACHE"))
         atexit.register(folder.cleanup)
         here = target.triple == host_target().triple
-        machine = tensor_target() if here else replace(target, features=())  # emulators know more than any one board
+        machine = emulated_target() if here else replace(target, features=())  # emulators know more than any one board
         runner = _runners[target.triple] = Runner(machine, Path(folder.name))
         atexit.register(runner.close)
     return _runners[target.triple]
