@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from three_ways import check
+from three_ways import check, task_of
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
@@ -20,10 +21,11 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.policy import Policy
-from modelc.space.choose import chosen
+from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.listing import sketches
+from modelc.space.sketches.products import Products
 from modelc.target import load_target
 
 LINE = 16  # floats of a cache line
@@ -152,6 +154,29 @@ def test_each_register_tile_fetches_what_it_writes(m: int, n: int, k: int, rows:
     wide = LINE * vectors
     for outer, lines in asked(nest).items():
         assert lines == {(row * n + wide * outer) // LINE + v for row in range(m) for v in range(vectors)}
+
+
+def convolution(c: int, size: int, o: int) -> Task:
+    attrs = {"pads": (1,) * 4, "strides": (1, 1), "dilations": (1, 1), "group": 1}
+    return task_of("Conv", attrs, [(1, c, size, size), (o, c, 3, 3)], consts=(1,), channels_last=True)
+
+
+@pytest.mark.parametrize("task", [matmul(64, 192, 128), convolution(32, 12, 48)], ids=["matmul", "convolution"])
+def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> None:
+    """Their register tiles lie inside loops of another Block, one iteration of which has some of the rows and of the
+    columns: while these go over one part of the constant, every line of the next is asked for."""
+    target, checked = load_target("x86-64-v4"), 0
+    for sketch in (s for s in sketches(task, target, Policy()) if isinstance(s, Products)):
+        points = sketch.random(12, np.random.default_rng(0))
+        for point in points:
+            found = accepted(task, sketch.candidate(point), target)
+            lines = {element // LINE for phase in found.nest.phases for _, element in fetched(phase, {}, found.nest)}
+            if lines:
+                (constant,) = {s.access.buffer for s in found.nest.statements() if isinstance(s, Prefetch)}
+                (region,) = (p for p in found.nest.params if p.name == constant)
+                assert lines >= set(range(min(lines), prod(region.shape) // LINE)), sketch.values(point)
+                checked += 1
+    assert checked >= 8
 
 
 def test_results_beyond_the_second_cache_are_fetched_to_be_written() -> None:

@@ -264,7 +264,7 @@ class _Builder:
         if prefetches is None:
             return []
         loop = prefetches.order[site.k]
-        prefetches.index[loop] = index
+        prefetches.enter(loop, index, {n: s.extent for n, s in site.domain.items()})
         name = loop_of(loop).iterator
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}
@@ -272,7 +272,8 @@ class _Builder:
         for read in prefetches.begins(loop, prefetches.packed):
             now, then = (Physical(self.task.name, v, site.storage, ranges)(read) for v in (here, later))
             assert isinstance(now, Load) and isinstance(then, Load)
-            elements = prod(s.extent for n, s in site.domain.items() if n in variables(read))
+            part = {**{n: s.extent for n, s in site.domain.items()}, name: tile}  # after a short one comes a whole one
+            elements = prod(extent for n, extent in part.items() if n in variables(read))
             prefetches.panel(now, then, site.storage[read.buffer].region, elements)
         for access in (*prefetches.begins(loop, prefetches.computed), *prefetches.begins(loop, prefetches.written)):
             place, bases = site.storage[access.buffer], later if access.buffer in prefetches.computed else here

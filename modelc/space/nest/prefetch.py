@@ -164,8 +164,9 @@ class Prefetches:
         spatial = {i.name for i in block.spatial}
         self.step = max(serial, default=-1)
         self.tile = max((k for k in serial if loop_of(self.order[k]).iterator in spatial), default=-1)
-        self.trips = {loop: trips(loop, block.ranges, schedule.tiles) for loop in self.order}
+        self.tiles = schedule.tiles
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
+        self.extents: dict[str, Mapping[str, int]] = {}  # buffer -> of the iterators, in one iteration of its loop
         self.panels: dict[str, Panel] = {}  # the next one of each operand
         self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours
         self.results: dict[str, Box] = {}  # what is to be written
@@ -181,6 +182,12 @@ class Prefetches:
                     f"block {block.name} cannot prefetch {buffer!r} for loop {loop!r}: it has no such operand, or "
                     "no such loop around the innermost one that is not unrolled"
                 )
+
+    def enter(self, loop: str, index: Expr, extents: Mapping[str, int]) -> None:
+        """Iteration `index` of `loop` begins, in which iterators have `extents`: less than the Block's where it is
+        placed inside loops of another."""
+        self.index[loop] = index
+        self.extents |= {buffer: extents for buffer, outer in self.prefetch.items() if outer == loop}
 
     def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
         """Those of `operands` (packed, computed, written) of which an iteration of `loop` reads or writes one part."""
@@ -229,7 +236,8 @@ class Prefetches:
         """Which iteration it is of the loops up to order[last] in which a part of `buffer` is fetched, and of how
         many."""
         inside = self.order[self.order.index(self.prefetch[buffer]) + 1 : last + 1]
+        counts = [trips(loop, self.extents[buffer], self.tiles) for loop in inside]
         position: Expr = Const(0)
-        for loop in inside:
-            position = op("add", op("mul", position, self.trips[loop]), self.index[loop])
-        return position, prod(self.trips[loop] for loop in inside)
+        for loop, count in zip(inside, counts, strict=True):
+            position = op("add", op("mul", position, count), self.index[loop])
+        return position, prod(counts)

@@ -288,8 +288,7 @@ class Winograd(Products):
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
     def prefetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
-        """The kernel, and the loop over parts of it that lie one after the other in the order they are read: where
-        enough rows go over each."""
+        """The kernel, and the innermost loop over parts of it: where enough rows go over each."""
         v, ranges = self.roles.vector, self.product_ranges(knobs.chunk)
         here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
         loops = [loop for loop in macro if loop_of(loop).iterator != v or here > tiles[v][0]]
@@ -298,7 +297,7 @@ class Winograd(Products):
         rows = prod(c for _, c in knobs.rows) if knobs.by_rows else self.rows_over_kernel(knobs.chunk)
         if not moving or rows < FETCHING_ROWS or knobs.prefetch != FAR:
             return {}
-        return {kernel.load.buffer: f"{v}0" if f"{v}0" in moving else moving[-1]}
+        return {kernel.load.buffer: moving[-1]}
 
     def columns_schedule(self, vectors: int, at: str, scope: str) -> BlockSchedule:
         """The second input transform, so many vectors of channels of one tile at a time; the first runs inside it."""
