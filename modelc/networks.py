@@ -116,7 +116,7 @@ class Subjects:
         if key not in self.spaces:
             run = self.networks[0].run
             listed = run.schedules.families(task)
-            self.spaces[key] = Space(task, run.target, run.config.policy, self.threads, listed)
+            self.spaces[key] = Space(task, run.estimating, run.config.policy, self.threads, listed)
         return self.spaces[key]
 
     def subject(self, key: str, place: str, one: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:

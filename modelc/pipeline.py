@@ -212,6 +212,7 @@ class Run:
     rejected: int = 0  # schedules that the Nest's verifier refused
     padding: Padding | None = None  # since import
     graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
+    cold_bytes: int = 0  # of the constants of the largest of them
     parameter_bytes: int = 0  # of the largest of the programs, since partition
     found: Schedules | None = None  # what was found of Tasks, under the policy that it names
     agreement: Agreement = field(default_factory=Agreement)  # of what was scheduled last
@@ -340,6 +341,7 @@ class Run:
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
             self.graphs = tuple(prepared(graph) for graph in graphs)
+            self.cold_bytes = max(sum(v.bytes for v in g.values.values() if v.data is not None) for g in graphs)
             programs = self.partitioning.programs()
             self.parameter_bytes = programs.parameter_bytes
             for program in programs.rounded if self.stages.dumping else ():
@@ -354,9 +356,14 @@ class Run:
     @property
     def schedules(self) -> Schedules:
         """What Tasks are scheduled by, under the policy of now."""
-        if self.found is None or self.found.policy != self.config.policy:
-            self.found = Schedules(self.target, self.config.policy)
+        if self.found is None or (self.found.target, self.found.policy) != (self.estimating, self.config.policy):
+            self.found = Schedules(self.estimating, self.config.policy)
         return self.found
+
+    @property
+    def estimating(self) -> Target:
+        """The target, with what estimates have to know of the network."""
+        return replace(self.target, cold_bytes=self.cold_bytes)
 
     def _faster(self, graph: Graph, packed: Graph, real: Graph) -> bool:
         """Whether a product of packed weights is estimated to take less time than one of real ones in `graph`, of which

@@ -76,7 +76,7 @@ class Session:
             run = self.networks[0].run
             self.learned.begin(
                 self.memory.elsewhere(
-                    tasks.subjects, lambda task: Space(task, run.target, run.config.policy, self.threads)
+                    tasks.subjects, lambda task: Space(task, run.estimating, run.config.policy, self.threads)
                 )
             )
         self.tasks = tasks

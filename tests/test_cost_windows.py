@@ -224,15 +224,36 @@ def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:
 
 
 def test_a_kernel_lies_in_the_cache_that_holds_it() -> None:
-    """Streaming has a part of the bandwidth; what holds the kernel depends on the kernel's size alone."""
+    """All constants of the network do: a run reads them in turn."""
     last, zero = ZEN4.caches[-1], np.zeros(1)
 
-    def nanoseconds(kernel: int) -> float:
-        moving, _ = Traffic(zero, kernel, zero, zero, zero, zero == 0).seconds(ZEN4, np.ones(1))
-        return 1e9 * float(moving[0]) * ZEN4.cost.streamed_share / kernel
+    def nanoseconds(kernel: int, constants: int = 0) -> float:
+        traffic = Traffic(zero, kernel, zero, zero, zero, zero, zero == 0)
+        moving = traffic.kernel_seconds(replace(ZEN4, cold_bytes=constants), np.ones(1))
+        return 1e9 * float(moving[0]) / kernel
 
-    assert nanoseconds(last.bytes // 2) == nanoseconds(last.bytes) == pytest.approx(1 / last.bandwidth_gbs)
-    assert nanoseconds(last.bytes + 1) == pytest.approx(1 / ZEN4.memory_bandwidth_gbs)
+    near, far = pytest.approx(1 / last.bandwidth_gbs), pytest.approx(1 / ZEN4.memory_bandwidth_gbs)
+    assert nanoseconds(last.bytes // 2) == nanoseconds(last.bytes) == near
+    assert nanoseconds(last.bytes + 1) == far
+    assert nanoseconds(last.bytes // 2, last.bytes) == near
+    assert nanoseconds(last.bytes // 2, last.bytes + 1) == far
+
+
+def test_products_wait_longer_for_constants_from_memory_and_for_those_that_are_not_prefetched() -> None:
+    """By Strassen's rule and by none: a constant of 2.4 MB, of a network that is held by the last cache or is not."""
+    task = task_of("MatMul", {}, [(128, 768), (768, 768)], (1,))
+    target = replace(ZEN4, cores=1)
+    times = {}
+    for cold in (target.caches[-1].bytes, target.caches[-1].bytes + 1):
+        for sketch in sketches(task, replace(target, cold_bytes=cold), Policy()):
+            for fetching in ("far", "none"):
+                point = sketch.point({**sketch.values(sketch.start()), "prefetch": fetching})
+                times[sketch.name, cold > target.caches[-1].bytes, fetching] = sketch.estimate(point[None], 1)[0]
+    names = {name for name, _, _ in times}
+    assert {"7 products", "avx512-f32 along n"} <= names
+    for name in names:
+        assert times[name, True, "far"] > times[name, False, "far"]
+    assert times["7 products", True, "none"] > 1.05 * times["7 products", True, "far"]
 
 
 def test_tiles_of_large_maps_are_worked_on_by_rows() -> None:

@@ -59,9 +59,8 @@ class CostParameters:
     accumulator_store_cycles: float = 4.0  # of a row of a tile register, through memory to the epilogue
     least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
 
-    # Strassen's rule: what is measured over what is counted
-    strassen_sums_ratio: float = 3.5  # cycles of sums: their loads and stores go to the second-level cache, and wait
-    strassen_wait_ratio: float = 2.0  # waiting for a constant over moving it: each product reads little of it
+    # Strassen's rule
+    strassen_sums_ratio: float = 2.0  # cycles of sums: their loads and stores go to the second-level cache, and wait
 
     # Memory levels
     sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely
@@ -72,7 +71,7 @@ class CostParameters:
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
     scattered_share: float = 0.2  # of one, that is had where each line lies far from the one before, in turn
     between_share: float = 0.5  # of the last cache, that what one phase leaves for the next stays in
-    streamed_share: float = 0.4  # of memory's, that is had where few rows go over each part of what comes from there
+    streamed_wait_ratio: float = 0.5  # waiting for what is prefetched over moving it, where few rows go over each part
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden

@@ -64,6 +64,9 @@ class Target:
     # Name of an intrinsic -> how many of it start per cycle on this machine, where that is not what its YAML says.
     throughput: Mapping[str, float] = field(default_factory=dict, hash=False)
     cost: CostParameters = field(default_factory=CostParameters)  # of estimates, beside the figures above
+    # Of the constants of the network that estimates are made for: a run reads them in turn, so they lie where so many
+    # bytes do. No part of the YAML.
+    cold_bytes: int = 0
 
     @property
     def architecture(self) -> Architecture:
@@ -118,6 +121,7 @@ class Target:
         if not self.throughput:
             del tree["throughput"]
         tree.pop("cost")
+        tree.pop("cold_bytes")
         if self.cost.overridden():
             tree["cost"] = self.cost.overridden()
         tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
@@ -129,7 +133,9 @@ class Target:
 def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
-    top.only(Target, optional=("float_abi", "intrinsics", "throughput", "cost"))
+    names = [one.name for one in fields(Target) if one.name != "cold_bytes"]
+    optional = ("float_abi", "intrinsics", "throughput", "cost")
+    top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
     if arch is None or "linux" not in triple.split("-"):

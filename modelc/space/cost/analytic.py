@@ -74,9 +74,10 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         beyond.append(np.maximum(0.0, 1 - room / held[-1]))
     if (
         len(target.caches) > 1
-    ):  # what fits in the last cache is there: it was written by the task before, or read before
+    ):  # what fits in the last cache is there: the task before wrote it, or it was read before; but constants
         warm = held[-1] <= target.caches[-1].bytes
-        moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - times * inside[:, -1]), moved[-1])
+        known = np.where(packed & (target.cold_bytes > target.caches[-1].bytes), 0.0, times * inside[:, -1])
+        moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - known), moved[-1])
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores
     whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in found])

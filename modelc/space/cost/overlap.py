@@ -14,9 +14,15 @@ Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # one, or an array of 
 
 
 def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds:
-    """Seconds of `compute` while constants are prefetched from beyond the second-level cache: in a network they left
-    it since last time."""
-    return beside(compute, moving_seconds(constant_bytes, target.caches[2:], target), target)
+    """Seconds of `compute` while constants are prefetched."""
+    return beside(compute, constant_seconds(constant_bytes, target), target)
+
+
+def constant_seconds(size: int, target: Target) -> float:
+    """Seconds in which one core reads so many bytes of constants from where a network left them since last time: the
+    nearest cache beyond the second that holds all of its constants, else memory."""
+    caches = [cache for cache in target.caches[2:] if target.cold_bytes <= cache.bytes]
+    return moving_seconds(size, caches, target)
 
 
 def beside(compute: Seconds, moving: float | Seconds, target: Target) -> Seconds:

@@ -15,7 +15,7 @@ from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.overlap import beside
 from modelc.space.cost.register_tile import fits, kernel_cycles, registers
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Points, Sketch, Value
-from modelc.space.sketches.tiled import UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import FAR, UNROLLED, Tiled, TiledKnobs
 from modelc.target import Target
 
 
@@ -74,6 +74,13 @@ class Products(Sketch):
         unknown = np.zeros((len(points), 2))  # lines into the first level, and misses there
         efficiency = self.gemm.anchor.points() / most
         return np.column_stack([shares, efficiency, spent.balance, np.log2(1 + numbers), unknown])
+
+    def waited(self, points: Points, streamed: Floats) -> Floats:
+        """Seconds [P] that products wait for what takes `streamed` to move from beyond the second-level cache."""
+        cost = self.target.cost
+        (knob,) = (k for k in self.all_knobs() if k.name == "prefetch")
+        ratios = [cost.streamed_wait_ratio if value == FAR else 1 / cost.demanded_share for value in knob.values]
+        return np.asarray(np.array(ratios)[self.index(points, "prefetch")] * streamed, np.float64)
 
     def row_counts(self, name: str) -> tuple[int, ...]:
         """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""

@@ -30,7 +30,7 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.overlap import moving_seconds
+from modelc.space.cost.overlap import constant_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
@@ -329,13 +329,14 @@ class Strassen(Products):
         before, after = self.sum_cycles()
         kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
-        waited = target.cost.strassen_wait_ratio * once + demanded * share / target.cost.demanded_share
+        streamed = once + again * share
+        waited = self.waited(points, streamed) + demanded * share / target.cost.demanded_share
         threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
         return Spent(
             products=self.product_cycles(points) * share / rate,
             sums=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
             near=np.zeros(len(points)),
-            beyond=once + again * share,
+            beyond=streamed,
             waited=waited,
             fixed=threads,
             balance=1 / (share * cores),
@@ -360,7 +361,7 @@ class Strassen(Products):
         held = kernel + threads * products + np.where(apart, added, threads * sums)
         beyond = held > target.caches[-1].bytes
         bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
-        return moving_seconds(kernel, target.caches[2:], target), again / bandwidth, demanded / bandwidth
+        return constant_seconds(kernel, target), again / bandwidth, demanded / bandwidth
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""

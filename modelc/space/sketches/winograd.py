@@ -349,13 +349,14 @@ class Winograd(Products):
         cycles_out = vectors_out * (sums_out + 3 * high * wide) / 2
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
+        streamed = passing.kernel_seconds(self.target, within)
         beyond, waited = passing.seconds(self.target, within)
         return Spent(
             products=self.product_cycles(points) * within / rate,
             sums=(cycles_in * before + cycles_out * owner) / rate,
             near=near_seconds * within,
-            beyond=beyond,
-            waited=waited,
+            beyond=beyond + streamed,
+            waited=waited + self.waited(points, streamed),
             fixed=np.full(len(points), PHASES[self.shape] * self.target.cost.phase_seconds),
             balance=1 / (within * cores),
         )

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.overlap import moving_seconds
+from modelc.space.cost.overlap import constant_seconds
 from modelc.space.sketch import Bools, Floats
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.winograd_roles import Roles, Shape
@@ -36,21 +36,32 @@ class Traffic:
 
     near: Floats  # from the second-level cache, beside loads whose cycles are known
     kernel: int  # once, from where a network left it
-    again: Floats  # from beyond the second-level cache: the kernel for another chunk, tiles and products both ways
+    reread: Floats  # of the kernel, from beyond the second-level cache for another chunk
+    again: Floats  # from there: tiles and products both ways
     demanded: Floats  # of these, tiles that no prefetch brings to the products
     scattered: Floats  # what transforms write or read beyond it vector by vector, each in the plane of another point
     held: Bools  # whether the last cache, or each core's own, holds all that is touched in between
 
     def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
-        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P], where the busiest core
-        has that share of the products."""
-        last, cost = target.caches[-1], target.cost
-        bandwidth = 1e9 * np.where(self.held, last.bandwidth_gbs, target.memory_bandwidth_gbs)
-        rate = np.where(self.held, bandwidth / share, bandwidth)  # cores share what memory gives
-        once = moving_seconds(self.kernel, target.caches[2:], target) / cost.streamed_share
+        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P] of all but the kernel,
+        where the busiest core has that share of the products."""
+        cost, bandwidth = target.cost, self.bandwidth(target)
+        rate = self.rate(target, share)
         scattered = share * self.scattered / (bandwidth * cost.scattered_share)  # each core waits for lines of its own
-        waited = self.demanded / (rate * cost.demanded_share) + scattered
-        return once + self.again / rate, waited
+        return self.again / rate, self.demanded / (rate * cost.demanded_share) + scattered
+
+    def kernel_seconds(self, target: Target, share: Floats) -> Floats:
+        """Of moving the kernel [P]: once from where a network left it, then from nearer by for other chunks."""
+        return constant_seconds(self.kernel, target) + self.reread / self.rate(target, share)
+
+    def bandwidth(self, target: Target) -> Floats:
+        """Bytes a second that one core moves from beyond the second-level cache [P]."""
+        return 1e9 * np.where(self.held, target.caches[-1].bandwidth_gbs, target.memory_bandwidth_gbs)
+
+    def rate(self, target: Target, share: Floats) -> Floats:
+        """The same of all cores [P], where the busiest has that share: they share what memory gives."""
+        bandwidth = self.bandwidth(target)
+        return np.asarray(np.where(self.held, bandwidth / share, bandwidth), np.float64)
 
 
 def kept_bytes(target: Target) -> int:
@@ -82,18 +93,18 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         read = np.where(window * part + some > near_by, slices, far) * tiles
         moved = tiles * far + 2 * products * (some > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
-        again = zero + (kernel > room * phases) * kernel * (chunks - 1) / roles.target.cost.streamed_share
+        reread = zero + (kernel > room * phases) * kernel * (chunks - 1)
         scattered, held = zero, threads * (scratch + some) + kernel <= last.bytes
     elif shape is Shape.PANELS:
         some = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
-        moved, again = 2 * products * (some > room), zero
+        moved, reread = 2 * products * (some > room), zero
         scattered, held = tiles * (tiles > room), phases_touch + threads * some <= room_between
     else:
-        read, moved, again = tiles * (tiles > room), products * (products > room), zero
+        read, moved, reread = tiles * (tiles > room), products * (products > room), zero
         scattered, held = read + moved, phases_touch + products <= room_between
     demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
-    return Traffic(near, kernel, again + read + moved + beyond, demanded, scattered, held)
+    return Traffic(near, kernel, reread, read + moved + beyond, demanded, scattered, held)
 
 
 def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, Floats]:
