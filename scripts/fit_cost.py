@@ -48,7 +48,8 @@ class Sample:
     def estimates(self, cost: CostParameters) -> Mapping[int, float]:
         """Estimated seconds by the number of the point; those that are points of its Sketches under `cost` too: rules
         put sizes of their own among a knob's values."""
-        space = Space(self.found.task, replace(self.target, cost=cost), self.found.policy, cores=1)
+        target = replace(self.target, cost=cost, cold_bytes=self.found.constant_bytes)
+        space = Space(self.found.task, target, self.found.policy, cores=1)
         result = {}
         for number, sketch in enumerate(space.sketches):
             places, points = [], []

@@ -52,8 +52,16 @@ def examples_of_task(task: Task, found: Sequence[Record], target: Target) -> Ite
     for conditions, group in groups.items():
         allowed = conditions.policy.split()
         policy = Policy(**{name: name in allowed for name in SCHEDULES})
-        space = Space(task, target, policy, conditions.threads)
+        space = Space(
+            task, replace(target, cold_bytes=bytes_in(target, conditions.constants)), policy, conditions.threads
+        )
         yield from (replace(one, task=f"{task.hash} {conditions}") for one in examples_of(space, group))
+
+
+def bytes_in(target: Target, place: str) -> int:
+    """So many bytes of constants lie in a cache of that name, or in none."""
+    caches = {cache.name: cache.bytes for cache in target.caches}
+    return caches.get(place, target.caches[-1].bytes + 1)
 
 
 def read(path: Path, target: Target, version: str, most: int) -> list[Example]:

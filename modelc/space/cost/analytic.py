@@ -74,7 +74,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         beyond.append(np.maximum(0.0, 1 - room / held[-1]))
     if (
         len(target.caches) > 1
-    ):  # what fits in the last cache is there: the task before wrote it, or it was read before; but constants
+    ):  # what fits in the last cache is there, written or read before; constants where that holds all of the network's
         warm = held[-1] <= target.caches[-1].bytes
         known = np.where(packed & (target.cold_bytes > target.caches[-1].bytes), 0.0, times * inside[:, -1])
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - known), moved[-1])
