@@ -84,7 +84,7 @@ class Subjects:
     threads: int
     learned: LearnedCost
     known: dict[tuple[str, str], tuple[Subject, Work]] = field(default_factory=dict)  # by hash and place
-    spaces: dict[str, Space] = field(default_factory=dict)
+    spaces: dict[tuple[str, str], Space] = field(default_factory=dict)  # by the same
     names: dict[str, str] = field(default_factory=dict)
 
     def tasks(self, alternatives: Sequence[Sequence[Alternative]]) -> Tasks:
@@ -103,7 +103,7 @@ class Subjects:
             owners = {rows[row][0] for row in often}
             each = [float(often.get(row, 0)) for row in range(len(rows))]
             alike = all(len({each[row] for row in range(len(rows)) if rows[row][0] == owner}) == 1 for owner in owners)
-            if self.space(key, task).size < (2 if alike else 1):
+            if self.space(key, place, task, owners).size < (2 if alike else 1):
                 continue
             found.append(self.subject(key, place, one, owners))
             weights.append(each)
@@ -112,24 +112,26 @@ class Subjects:
         names = {subject.key: self.names[subject.key] for subject in subjects}
         return Tasks(tuple(one for _, one in rows), subjects, work, Weights(table, tuple(n for n, _ in rows)), names)
 
-    def space(self, key: str, task: Task) -> Space:
-        if key not in self.spaces:
-            run = self.networks[0].run
+    def space(self, key: str, place: str, task: Task, owners: Collection[int]) -> Space:
+        """Of a Task with constants in a place, as its networks `owners` have them there."""
+        if (key, place) not in self.spaces:
+            run = self.networks[min(owners)].run
             listed = run.schedules.families(task)
-            self.spaces[key] = Space(task, run.estimating, run.config.policy, self.threads, listed)
-        return self.spaces[key]
+            self.spaces[key, place] = Space(task, run.estimating, run.config.policy, self.threads, listed)
+        return self.spaces[key, place]
 
     def subject(self, key: str, place: str, one: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:
         """The one Subject of a Task of an alternative, with constants in a place; `owners` are its networks."""
         if (key, place) in self.known:
             return self.known[key, place]
-        task, space = one.tasks[key], self.space(key, one.tasks[key])
+        task = one.tasks[key]
+        space = self.space(key, place, task, owners)
         name = key if key not in self.names else f"{key} in {place}"
         cold = max(self.networks[number].programs.parameter_bytes for number in owners)
         explore = explorer_class(self.explorer)(space, self.seed, self.learned)
         _, seconds = space.untuned(one.untuned[key])
         operations = float(max(1, sum(block_flops(b) for b in task.blocks if isinstance(b, Block))))
-        floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads, cold)
+        floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads)
         work = Work(seconds, operations, tuple(s.name for s in space.sketches), floor)
         self.names[name] = next(b.task.name for p in one.programs.rounded for b in p.kernels if b.task.hash == key)
         self.known[key, place] = Subject(name, task, one.untuned[key], explore, cold), work

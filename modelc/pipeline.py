@@ -372,7 +372,8 @@ class Run:
         seconds = []
         for way, size in ((packed, 1), (real, 4)):
             tasks = [bound.task for bound in partition(way).kernels]
-            least = (roofline_seconds([task], self.target, self.target.cores, numbers * size) for task in tasks)
+            target = replace(self.target, cold_bytes=numbers * size)
+            least = (roofline_seconds([task], target, target.cores) for task in tasks)
             seconds.append(max(sum(least), sum(map(self.schedules.seconds, tasks))))
         return seconds[0] < seconds[1]
 

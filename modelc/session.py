@@ -73,7 +73,7 @@ class Session:
             tasks = self.subjects.tasks(found)
         self.search = Tuned.prepared(time.monotonic() - begin)
         if self.memory is not None:
-            run = self.networks[0].run
+            run = max((network.run for network in self.networks), key=lambda run: run.cold_bytes)
             self.learned.begin(
                 self.memory.elsewhere(
                     tasks.subjects, lambda task: Space(task, run.estimating, run.config.policy, self.threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +303,27 @@ def test_alternatives_share_subjects(network: Path) -> None:
         assert all(counted[key] == often for key, often in alternative.occurrences.items() if key in counted)
     seconds = np.arange(1.0, 1 + len(keys))
     assert total(together.weights)(seconds, []) == min(float(row @ seconds) for row in together.weights.each)
+
+
+def test_estimates_know_where_the_constants_of_their_network_lie(tmp_path: Path) -> None:
+    """A Task of two networks is one of each: what the last cache holds of one it does not of the other."""
+    target = load_target("x86-64-v4")
+    (*nearer, last) = target.caches
+    target = replace(target, caches=(*nearer, replace(last, bytes=2 * nearer[-1].bytes)))
+    networks = []
+    for name, widths in (("small", [16]), ("large", [16, 2 * nearer[-1].bytes // (4 * 64)])):
+        m = Model()
+        (tmp_path / name).mkdir()
+        m.program(tmp_path / name, *(m.node("MatMul", m.input(f"x{n}", 8, 64), m.weight(64, n)) for n in widths))
+        path = tmp_path / name / "m.onnx"
+        run = Run(path, digest_of(path), target, load_config(), ({},))
+        networks.append(Network.of(name, run, tmp_path / "p"))
+    subjects = Subjects(networks, "random", 0, 1, LearnedCost(0))
+    found = subjects.tasks([[network.base] for network in networks])
+    assert [len(network.base.tasks) for network in networks] == [1, 2] and len(found.subjects) == 3
+    sizes = sorted(space.target.cold_bytes for space in subjects.spaces.values())
+    assert sizes == [64 * 16 * 4, *[networks[1].run.cold_bytes] * 2]
+    assert networks[1].run.cold_bytes > target.caches[-1].bytes and networks[0].run.target.cold_bytes == 0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, True, "0.3"])

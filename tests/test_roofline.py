@@ -18,7 +18,7 @@ PEAK, MEMORY = 1e9 * TARGET.peak["float32"], 1e9 * TARGET.memory_bandwidth_gbs
 
 
 def of(*arguments: object, cold: int = 0, cores: int = 1) -> float:
-    return roofline_seconds([task_of(*arguments)], TARGET, cores, cold)
+    return roofline_seconds([task_of(*arguments)], replace(TARGET, cold_bytes=cold), cores)
 
 
 def test_products_are_bound_by_arithmetic() -> None:

@@ -12,14 +12,14 @@ from modelc.target import Target
 ALIKE = {"uint8": "int8"}  # dtypes that are multiplied by the same units as another
 
 
-def roofline_seconds(tasks: Iterable[Task], target: Target, cores: int = 1, cold_bytes: int = 0) -> float:
-    """Of a Task that may be computed as any of `tasks`, on `cores` cores, its constants lying where `cold_bytes` of
-    parameters do: the longest that its operations take at the peak, its boundary in the innermost cache that holds it,
+def roofline_seconds(tasks: Iterable[Task], target: Target, cores: int = 1) -> float:
+    """Of a Task that may be computed as any of `tasks`, on `cores` cores, its constants lying where `cold_bytes` of the
+    target do: the longest that its operations take at the peak, its boundary in the innermost cache that holds it,
     and its constants take to come. 0 where an opaque Block hides what is done."""
-    return min((_seconds(task, target, cores, cold_bytes) for task in tasks), default=0.0)
+    return min((_seconds(task, target, cores) for task in tasks), default=0.0)
 
 
-def _seconds(task: Task, target: Target, cores: int, cold_bytes: int) -> float:
+def _seconds(task: Task, target: Target, cores: int) -> float:
     blocks = [block for block in task.blocks if isinstance(block, Block)]
     if len(blocks) < len(task.blocks):
         return 0.0
@@ -30,7 +30,7 @@ def _seconds(task: Task, target: Target, cores: int, cold_bytes: int) -> float:
     return max(
         compute,
         boundary / (1e9 * _bandwidth(target, boundary, cores)),
-        constants / (1e9 * _bandwidth(target, max(constants, cold_bytes), cores)),
+        constants / (1e9 * _bandwidth(target, max(constants, target.cold_bytes), cores)),
     )
 
 
