@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ir.nest import Nest
 from modelc.ir.program import Program
-from modelc.layout.program import partition
 from modelc.ops.found import checks_sizes
 from modelc.package import (
     FixedInput,
@@ -57,13 +55,12 @@ from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.pack_weights import PackWeights
 from modelc.passes.quantized import multiplied
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.precision import Added, each_rounded, errors_added, narrowing, ways
-from modelc.programs import Partitioning, Programs
+from modelc.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
+from modelc.programs import Partitioning, Programs, packed_is_faster
 from modelc.result import CompileResult
 from modelc.scratch import TemporaryFolder
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
-from modelc.space.cost.roofline import roofline_seconds
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
@@ -334,14 +331,15 @@ class Run:
             graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
             graphs = [checked_pass(graph, "integer_contractions", IntegerContractions(units)) for graph in graphs]
             graphs = [
-                checked_pass(graph, "pack_weights", PackWeights(partial(self._faster, graph))) for graph in graphs
+                checked_pass(graph, "pack_weights", PackWeights(partial(packed_is_faster, self.schedules, graph)))
+                for graph in graphs
             ]
             graphs = [checked_pass(graph, "fold_constants", FoldConstants(dequantize=1)) for graph in graphs]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
             self.graphs = tuple(prepared(graph) for graph in graphs)
-            self.cold_bytes = max(sum(v.bytes for v in g.values.values() if v.data is not None) for g in graphs)
+            self.cold_bytes = max(constant_bytes(g, self.config.policy.precision, self.target) for g in graphs)
             programs = self.partitioning.programs()
             self.parameter_bytes = programs.parameter_bytes
             for program in programs.rounded if self.stages.dumping else ():
@@ -364,18 +362,6 @@ class Run:
     def estimating(self) -> Target:
         """The target, with what estimates have to know of the network."""
         return replace(self.target, cold_bytes=self.cold_bytes)
-
-    def _faster(self, graph: Graph, packed: Graph, real: Graph) -> bool:
-        """Whether a product of packed weights is estimated to take less time than one of real ones in `graph`, of which
-        all constants together say where weights come from."""
-        numbers = sum(prod(value.shape) for value in graph.values.values() if value.data is not None)
-        seconds = []
-        for way, size in ((packed, 1), (real, 4)):
-            tasks = [bound.task for bound in partition(way).kernels]
-            target = replace(self.target, cold_bytes=numbers * size)
-            least = (roofline_seconds([task], target, target.cores) for task in tasks)
-            seconds.append(max(sum(least), sum(map(self.schedules.seconds, tasks))))
-        return seconds[0] < seconds[1]
 
     def _on_pass(self, name: str, graph: Graph) -> None:
         self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelc.errors import ConfigError
+from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.package import Package
 from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
@@ -19,6 +20,13 @@ Added = Mapping[str, float]  # by a Task's name: the error that it adds to the o
 
 def narrowing(precision: str, target: Target) -> bool:
     return precision != "f32" and multiplies_bfloat16(target)
+
+
+def constant_bytes(graph: Graph, precision: str, target: Target) -> int:
+    """Bytes of all constants of `graph`, about as they are stored in the precision that is asked for."""
+    narrow = narrowing(precision, target)
+    found = [value for value in graph.values.values() if value.data is not None]
+    return sum(value.bytes // 2 if narrow and value.dtype == "float32" else value.bytes for value in found)
 
 
 def rounded(program: Program, precision: str, target: Target, kept: Sequence[str]) -> Program:

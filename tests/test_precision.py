@@ -22,6 +22,7 @@ from modelc.choices import read_choices_file
 from modelc.codegen.lower.nest import lower_nest
 from modelc.config import load_config
 from modelc.errors import ConfigError, TargetError, VerificationError
+from modelc.frontend.onnx import import_model
 from modelc.handover import Comparison
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
@@ -38,6 +39,7 @@ from modelc.partition.precision import (
     to_bfloat16,
     with_roundings,
 )
+from modelc.precision import constant_bytes
 from modelc.programs import Programs
 from modelc.space.analysis.match import match
 from modelc.space.choose import chosen
@@ -438,3 +440,13 @@ def test_the_policy_for_rounded_outputs() -> None:
     assert rounded_distance(whole, whole, policy).passed
     assert not rounded_distance(whole, np.where(whole == 3, 4, whole), policy).passed
     assert not rounded_distance(np.array([1.0, np.nan]), np.array([1.0, 2.0]), policy).passed
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "sapphire-rapids"])
+def test_estimates_count_constants_as_they_are_stored(target: str, m: Model, tmp_path: Path) -> None:
+    m.program(tmp_path, m.node("Gather", m.node("MatMul", m.input("x", 4, 16), m.weight(16, 8)), m.const([1], "int64")))
+    graph, machine = import_model(tmp_path / "m.onnx"), load_target(target)
+    floats, whole = 16 * 8 * 4, 8
+    assert constant_bytes(graph, "f32", machine) == floats + whole
+    narrow = floats // 2 if target == "sapphire-rapids" else floats
+    assert constant_bytes(graph, "bf16", machine) == constant_bytes(graph, "auto", machine) == narrow + whole
