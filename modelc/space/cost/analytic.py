@@ -17,6 +17,7 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, 
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Population
+from modelc.space.cost.overlap import constant_seconds
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
@@ -103,7 +104,10 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     if model.fetched:
         waited_for = waited_for * (held_registers >= target.vector.registers)
     late = cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
-    waiting = waiting + late + begun / hertz
+    constants = packed * inside[:, -1]
+    size = max(1, int(reduce_sum(constants).max()))
+    arriving = reduce_sum(constants / own) * constant_seconds(size, target) / size
+    waiting = waiting + late + begun / hertz + cost.streamed_wait_ratio * np.minimum(resources[:, 0], arriving)
     return Estimate(
         total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),
         compute,
