@@ -12,11 +12,11 @@ from microsoft_models import ms, write
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
+from modelc import pipeline
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node
 from modelc.ops.packed import packed
 from modelc.package import read_package
-from modelc.pipeline import Run
 
 F = np.float32
 DEPTH, COLUMNS = 512, 384
@@ -73,7 +73,7 @@ def test_many_rows_are_multiplied_with_real_weights(tmp_path) -> None:
 @pytest.mark.parametrize("rows", [(), (2, 3)])
 def test_any_number_of_rows_is_right(tmp_path, monkeypatch, rows) -> None:
     """Also where estimates would have it otherwise; ends of vectors are whole in packed weights."""
-    monkeypatch.setattr(Run, "_faster", lambda *graphs: True)
+    monkeypatch.setattr(pipeline, "packed_is_faster", lambda *graphs: True)
     known, attrs = weights(4, 16, 96, 37)
     feeds = {"x": np.random.default_rng(1).standard_normal((*rows, 96)).astype(F)}
     result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
@@ -81,7 +81,7 @@ def test_any_number_of_rows_is_right(tmp_path, monkeypatch, rows) -> None:
 
 
 def test_a_block_that_is_not_full_is_real(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Run, "_faster", lambda *graphs: True)
+    monkeypatch.setattr(pipeline, "packed_is_faster", lambda *graphs: True)
     known, attrs = weights(4, 32, 80, 24)
     feeds = {"x": np.ones((1, 80), F)}
     result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
