@@ -99,6 +99,8 @@ def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
     if which not in tasks:
         raise SystemExit(f"{network} has no task {which!r}; it has {', '.join(tasks)}")
     task = tasks[which].canonical()
+    cold = parameters if options.constants == "cold" and task.constants else 0
+    target = replace(target, cold_bytes=cold)
     spaces = spaces_of(name, task, target)
     candidates: list[Candidate] = []
 
@@ -128,7 +130,7 @@ def prepared(name: str, target: Target, options: argparse.Namespace) -> Contest:
         "ways": ways,
         "points": points,
     }
-    return Contest(row, task, candidates, parameters if options.constants == "cold" and task.constants else 0)
+    return Contest(row, task, candidates, cold)
 
 
 def choice(way: str, spaces: Sequence[Tiled], seed: int) -> tuple[int, TiledKnobs, float]:

@@ -58,15 +58,14 @@ TASKS = {  # what kind of Task each is
 
 def measured(found: Found, target: Target, measurer: Measurer, options: argparse.Namespace) -> Row:
     """The row of one Task: `chosen`, and the random points, each with its Sketch, estimated and measured seconds."""
-    cold = found.constant_bytes if options.constants == "cold" else 0
-    target = replace(target, cold_bytes=cold)
+    target = found.among(target, options.constants)
     space = Space(found.task, target, found.policy, cores=1)
     rows = space.random(options.points, np.random.default_rng(options.seed))
     individuals = [space.individual(row) for row in rows]
     own = chosen(found.task, target, found.policy).candidate
     keys = [one.candidate.key for one in individuals]
     candidates = {own.key: own} | {k: one.candidate for k, one in zip(keys, individuals, strict=True)}
-    subject = measurer.subject(found.task, cold)
+    subject = measurer.subject(found.task, target.cold_bytes)
     results = dict(zip(candidates, measurer.measure(subject, list(candidates.values())), strict=True))
     bugs = [one for one in results.values() if one.outcome in ("wrong", "crashed", "build-failed")]
     if bugs or not results[own.key].ok:

@@ -48,8 +48,7 @@ class Sample:
     def estimates(self, cost: CostParameters) -> Mapping[int, float]:
         """Estimated seconds by the number of the point; those that are points of its Sketches under `cost` too: rules
         put sizes of their own among a knob's values."""
-        target = replace(self.target, cost=cost, cold_bytes=self.found.constant_bytes)
-        space = Space(self.found.task, target, self.found.policy, cores=1)
+        space = Space(self.found.task, replace(self.target, cost=cost), self.found.policy, cores=1)
         result = {}
         for number, sketch in enumerate(space.sketches):
             places, points = [], []
@@ -154,7 +153,7 @@ def main() -> None:
                 row = measured(found, target, measurer, options)
                 kept.add(row)
                 print(f"{name}: {len(row['points'])} points are measured", flush=True)
-            samples[name] = Sample(found, row, target)
+            samples[name] = Sample(found, row, found.among(target, options.constants))
     training = [one for name, one in samples.items() if name not in apart]
     held_out = [one for name, one in samples.items() if name in apart]
     new = fitted(training, target.cost, options.parameters, options.rounds)

@@ -30,6 +30,10 @@ class Found:
     policy: Policy
     constant_bytes: int
 
+    def among(self, target: Target, constants: str) -> Target:
+        """`target` as estimates are asked, with constants that are "cold" as in the model, or "warm"."""
+        return replace(target, cold_bytes=self.constant_bytes if constants == "cold" else 0)
+
 
 def model_file(name: str, models: Path, folder: Path) -> Path:
     """NAME.onnx in `models`; a case of Ansor's operators (GMM-3-b1) or a product of bytes is written to `folder`."""

@@ -73,12 +73,11 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
         moved.append(times * traffic(inside.swapaxes(0, 1), trips, held, room, cost.blur_share))
         beyond.append(np.maximum(0.0, 1 - room / held[-1]))
-    if (
-        len(target.caches) > 1
-    ):  # what fits in the last cache is there, written or read before; constants where that holds all of the network's
+    # What fits in the last cache is there, written or read before; constants where that holds all of the network's
+    if len(target.caches) > 1:
         warm = held[-1] <= target.caches[-1].bytes
-        known = np.where(packed & (target.cold_bytes > target.caches[-1].bytes), 0.0, times * inside[:, -1])
-        moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - known), moved[-1])
+        resident = np.where(packed & (target.cold_bytes > target.caches[-1].bytes), 0.0, times * inside[:, -1])
+        moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores
     whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in found])
