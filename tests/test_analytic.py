@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task
+from modelc.ir.text import parse_task
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.cost.analytic import best_of, estimate
 from modelc.space.cost.conflicts import conflicting_lines
@@ -119,6 +120,29 @@ def test_tails_are_counted() -> None:
 
     wanted = 2 * tile(5, 2) + 2 * tile(5, 1) + tile(3, 2) + tile(3, 1)
     assert kernel_cycles(m.tiled, np.array([[5]]), np.array([2]))[0] == pytest.approx(wanted)
+
+
+def test_a_long_epilogue_does_not_make_register_tiles_small() -> None:
+    """Few channels are summed up quickly, and much is done with each sum: as much in tiles of any size, of which small
+    ones wait for the sums of the step before."""
+    task = parse_task("""\
+task hardswish(x, w) -> (y) anchor s0
+  in x: float32[3840, 64]
+  const w: float32[64, 64]
+  out y: float32[3840, 64]
+  local s: float32[3840, 64]
+  block s0 [m:3840 n:64 | k:64] add
+    s[m, n] += x[m, k] * w[k, n]
+  block s1 [m:3840 n:64] assign
+    y[m, n] = s[m, n] * max(min(float32(0.125) * s[m, n] + float32(0.5), float32(1.0)), float32(0.0))""")
+    tiled = tiled_of(task, TARGET)
+    assert tiled is not None and tiled.epilogue_cycles >= 2
+    m = model_of(tiled)
+    space = every_candidate(m)
+    seconds, accumulators = estimate(m, space).seconds, space.rows.prod(axis=1) * space.vectors
+    chains = TARGET.fma_latency * TARGET.fma_ports  # that keep the ports busy
+    few, enough = seconds[accumulators <= chains // 2].min(), seconds[accumulators >= 2 * chains].min()
+    assert enough < 0.8 * few
 
 
 def test_rows_a_power_of_two_apart_conflict() -> None:

@@ -65,9 +65,9 @@ def filtered(threads: int, last: int) -> np.ndarray:
 
 def test_what_threads_hold_in_a_shared_cache_is_added_up() -> None:
     """Transformed tiles are scratch of each thread: what the cache holds for one, it does not hold for eight."""
-    one, many = filtered(1, 1 << 25), filtered(8, 1 << 25)
-    roomy = filtered(8, 1 << 28)
-    assert one[2] == filtered(1, 1 << 28)[2]
+    one, many = filtered(1, 1 << 26), filtered(8, 1 << 26)
+    roomy = filtered(8, 1 << 29)
+    assert one[2] == filtered(1, 1 << 29)[2]
     assert many[2] > 1.2 * roomy[2]
     assert many[0] == roomy[0]
 

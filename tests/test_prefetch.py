@@ -26,7 +26,9 @@ from modelc.space.construct import constructed
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.products import Products
-from modelc.target import load_target
+from modelc.space.sketches.winograd import Winograd
+from modelc.space.sketches.winograd_roles import Shape
+from modelc.target import Target, load_target
 
 LINE = 16  # floats of a cache line
 
@@ -53,13 +55,15 @@ def candidate(n: int, rows: int, vectors: int, steps: int, panel: str = "n0") ->
     return Candidate({"s0": schedule}, (), {"w": layout})
 
 
-def fetched(body: tuple[Stmt, ...], env: dict[str, int], nest: Nest) -> Iterator[tuple[int | None, int]]:
-    """(iteration of n0, element of the operand's storage) of every line that is asked for."""
+def fetched(
+    body: tuple[Stmt, ...], env: dict[str, int], nest: Nest, write: bool = False
+) -> Iterator[tuple[int | None, int]]:
+    """(iteration of n0, element of the operand's storage) of every line that is asked for, to be written or read."""
     for stmt in body:
         if isinstance(stmt, Loop):
             for value in range(stmt.extent):
-                yield from fetched(stmt.body, {**env, stmt.var: value}, nest)
-        elif isinstance(stmt, Prefetch):
+                yield from fetched(stmt.body, {**env, stmt.var: value}, nest, write)
+        elif isinstance(stmt, Prefetch) and stmt.write == write:
             (region,) = (p for p in nest.params if p.name == stmt.access.buffer)
             at = [int(evaluate(i, {n: np.asarray(v) for n, v in env.items()}, {})) for i in stmt.access.indices]
             yield env.get("n0"), sum(i * s for i, s in zip(at, region.stride, strict=True))
@@ -78,10 +82,10 @@ def sizes(n: st.SearchStrategy[int]) -> Callable[[Callable[..., None]], Callable
     return lambda test: settings(deadline=None, max_examples=40)(drawn(test))
 
 
-def asked(nest: Nest) -> dict[int, set[int]]:
+def asked(nest: Nest, write: bool = False) -> dict[int, set[int]]:
     """Iteration of n0 -> the lines of the operand that it asks for."""
     result: dict[int, set[int]] = {}
-    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest)):
+    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest, write)):
         if outer is not None:
             result.setdefault(outer, set()).add(element // LINE)
     return result
@@ -152,7 +156,7 @@ def test_each_register_tile_fetches_what_it_writes(m: int, n: int, k: int, rows:
     assert parse_nest(str(nest)) == nest
     assert all(s.write for s in nest.statements() if isinstance(s, Prefetch))
     wide = LINE * vectors
-    for outer, lines in asked(nest).items():
+    for outer, lines in asked(nest, write=True).items():
         assert lines == {(row * n + wide * outer) // LINE + v for row in range(m) for v in range(vectors)}
 
 
@@ -175,6 +179,30 @@ def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> 
                 (constant,) = {s.access.buffer for s in found.nest.statements() if isinstance(s, Prefetch)}
                 (region,) = (p for p in found.nest.params if p.name == constant)
                 assert lines >= set(range(min(lines), prod(region.shape) // LINE)), sketch.values(point)
+                checked += 1
+    assert checked >= 8
+
+
+def by_rows(task: Task, target: Target) -> list[Winograd]:
+    found = sketches(task, target, Policy())
+    return [s for s in found if isinstance(s, Winograd) and s.shape is Shape.ROWS]
+
+
+def test_filtered_convolutions_fetch_all_that_they_write() -> None:
+    """While a chunk of tiles is multiplied, every line is asked for that its results go to, and no farther ones than
+    whole tiles have; where they stay in the second-level cache, none is."""
+    task, target, checked = convolution(16, 23, 48), load_target("x86-64-v4"), 0
+    lines = set(range(task.buffer(task.outputs[0]).bytes // 64))
+    row, (first, second, *others) = 23 * 48 // LINE, target.caches
+    small = replace(target, caches=(first, replace(second, bytes=2 * first.bytes), *others))
+    for near, far in zip(by_rows(task, target), by_rows(task, small), strict=True):
+        assert not any(far.task.outputs[0] in b.prefetch for b in near.candidate(near.start()).blocks.values())
+        for point in far.random(12, np.random.default_rng(0)):
+            nest = accepted(task, far.candidate(point), small).nest
+            found = {element // LINE for phase in nest.phases for _, element in fetched(phase, {}, nest, write=True)}
+            if found:
+                assert found >= lines, far.values(point)
+                assert max(found) < max(lines) + far.roles.m * row, far.values(point)
                 checked += 1
     assert checked >= 8
 

@@ -17,6 +17,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Loop, Nest, Stmt
 from modelc.space.analysis.loops import loop_of
+from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.derivation import derived, rules
 from modelc.space.rules.rule import DoesNotApply, Rule
 
@@ -124,7 +125,7 @@ def _check_schedule(task: Task, block: Block, schedule: BlockSchedule) -> None:
         if not tiles.get(name):
             raise wrong("padded", f"iterator {name!r} has no tile")
     for buffer, loop in schedule.prefetch.items():
-        if buffer not in task.dtypes or loop not in order:
+        if buffer not in task.dtypes or loop not in (ROOT, *order):
             raise wrong("prefetch", f"it cannot prefetch {buffer!r} for loop {loop!r}: there is no such buffer or loop")
 
 

@@ -32,10 +32,11 @@ class CostParameters:
     spill_cycles: float = 1.0  # of a vector that does not fit in the registers
     conflict_cycles: float = 0.6  # of a line in a set of the first cache that more are read in turn from than it holds
     look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
+    scheduler_entries: float = 48.0  # multiply-adds that wait for their operands at once: no more is begun meanwhile
 
     # Around a register tile
     tile_cycles: float = 12.0  # loop control and address arithmetic
-    accumulator_cycles: float = 1.5  # zeroing and writing back one, and as much for each operation of the epilogue
+    accumulator_cycles: float = 1.0  # zeroing and writing back one
     store_cycles: float = 1.0  # of a vector that is stored
 
     # Vectors that are not loaded or stored as they lie
@@ -46,7 +47,7 @@ class CostParameters:
     transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
     copy_cycles: float = 1.0  # of a vector that is copied
     late_share: float = 0.35  # of the registers, that a window unrolled whole may need more: LLVM loads elements late
-    apart_cycles: float = 2.5  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
+    apart_cycles: float = 0.1  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
     slow_cycles: float = 12.0  # of a vector of a transcendental function
 
     # Units of intrinsics
@@ -59,8 +60,9 @@ class CostParameters:
     accumulator_store_cycles: float = 4.0  # of a row of a tile register, through memory to the epilogue
     least_tile_share: float = 0.6  # of the time of a whole tile register, that one with few rows takes
 
-    # Strassen's rule
-    strassen_sums_ratio: float = 2.0  # cycles of sums: their loads and stores go to the second-level cache, and wait
+    # Winograd's and Strassen's rules
+    winograd_sums_ratio: float = 1.4  # cycles of transforms: their loads and stores go to the second-level cache
+    strassen_sums_ratio: float = 2.0  # cycles of sums of the data: they go to the second-level cache, and wait
 
     # Memory levels
     sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely
@@ -69,13 +71,13 @@ class CostParameters:
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
     exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
-    scattered_share: float = 0.2  # of one, that is had where each line lies far from the one before, in turn
+    scattered_share: float = 0.2  # of memory's, that is had where each line lies far from the one before, in turn
     between_share: float = 0.5  # of the last cache, that what one phase leaves for the next stays in
-    streamed_wait_ratio: float = 0.4  # waiting for constants that are prefetched over moving them
+    streamed_wait_ratio: float = 0.5  # waiting for constants that are prefetched over moving them
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
-    begin_share: float = 0.2  # of what a farther level's latency is longer, that the first line of a run waits for
+    begin_share: float = 0.05  # of what a farther level's latency is longer, that the first line of a run waits for
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0
     pages: float = 64.0  # whose addresses are known at once

@@ -13,7 +13,7 @@ from modelc.space.analysis.access import flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.operations import operations, shared_operations
-from modelc.space.cost.step import around_cycles, exposed, step_cycles
+from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.nest.prefetch import computed
 from modelc.space.sketches.tiled import Bools, Tiled
 
@@ -61,13 +61,12 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     wide, narrow = loads(tiled, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
     every, shared = operations(tiled.task, tiled.anchor, target.cost), _shared_operations(tiled)
-    in_flight = 1 + target.cost.look_ahead / instructions(tiled, rows, vectors)  # register tiles
     return step_cycles(
         target.cost,
         (accumulators * (every - shared) + vectors * shared) / target.fma_ports,
         wide,
         narrow,
-        target.fma_latency / in_flight,
+        chain_cycles(target.cost, target.fma_latency, tiled.steps * accumulators),
         spills=np.maximum(0, registers(tiled, rows, vectors) - target.vector.registers),
         conflicts=_conflicts(tiled, rows),
     )
@@ -115,13 +114,12 @@ def _window_strides(tiled: Tiled) -> tuple[tuple[tuple[int, ...], tuple[int, ...
 
 
 def around_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-    """Cycles around one register tile of vectors, as far as no other runs beside it; none does beside stores of single
-    elements, of which there are as many whatever runs."""
-    cost, accumulators = tiled.target.cost, np.prod(rows, axis=1) * vectors
-    around = exposed(cost, instructions(tiled, rows, vectors)) * around_cycles(
-        cost, accumulators, tiled.epilogue_operations
-    )
-    return np.asarray(around + tiled.scattered * accumulators)
+    """Cycles around one register tile of vectors: its epilogue, stores of single elements, and loop control as far as
+    no other tile runs beside it."""
+    cost, accumulators = tiled.target.cost, (np.prod(rows, axis=1) * vectors).astype(np.float64)
+    control = cost.tile_cycles * exposed(cost, instructions(tiled, rows, vectors))
+    epilogue = epilogue_cycles(cost, accumulators, tiled.epilogue_cycles + tiled.scattered)
+    return np.asarray(control + epilogue)
 
 
 def instructions(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:

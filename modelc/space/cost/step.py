@@ -50,10 +50,16 @@ def exposed(cost: CostParameters, instructions: Number) -> Number:
     return larger(1 - cost.look_ahead / instructions, 0.0)
 
 
-def around_cycles(cost: CostParameters, accumulators: Number, operations: float) -> Number:
-    """Cycles around a register tile: loop control, and for each accumulator that is zeroed, goes through so many
-    operations and is stored."""
-    return cost.tile_cycles + accumulators * cost.accumulator_cycles * (1 + operations)
+def chain_cycles(cost: CostParameters, latency: float, multiply_adds: Number) -> Number:
+    """Cycles that each step of a register tile of so many `multiply_adds` waits for the sums of the one before: the
+    next tile begins, and goes beside it, as soon as the scheduler has room for it."""
+    return latency * larger(1 - cost.scheduler_entries / multiply_adds, 0.0)
+
+
+def epilogue_cycles(cost: CostParameters, accumulators: Number, operation_cycles: float) -> Number:
+    """Cycles in which accumulators of a register tile are zeroed, go through what takes so many cycles each, and are
+    stored: ports are busy with it, whatever else goes on."""
+    return accumulators * (cost.accumulator_cycles + operation_cycles)
 
 
 def larger(a: Number, b: Number | float) -> Number:

@@ -30,7 +30,7 @@ from modelc.space.analysis.conditions import (
     simplified,
 )
 from modelc.space.analysis.loops import loop_of
-from modelc.space.nest.prefetch import Prefetches
+from modelc.space.nest.prefetch import ROOT, Prefetches
 from modelc.space.rules.derivation import derive
 
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
@@ -162,6 +162,8 @@ class _Builder:
         schedule = self.schedule(block.name)
         if site.k == len(schedule.order):
             return self.leaf(site)
+        if site.k == 0 and site.part == "assign":
+            self.results_of(site)
         loop = schedule.order[site.k]
         name = loop_of(loop).iterator
         if name not in site.domain:
@@ -275,26 +277,39 @@ class _Builder:
             part = {**{n: s.extent for n, s in site.domain.items()}, name: tile}  # after a short one comes a whole one
             elements = prod(extent for n, extent in part.items() if n in variables(read))
             prefetches.panel(now, then, site.storage[read.buffer].region, elements)
-        for access in (*prefetches.begins(loop, prefetches.computed), *prefetches.begins(loop, prefetches.written)):
-            place, bases = site.storage[access.buffer], later if access.buffer in prefetches.computed else here
-            spans = box(access, place.shape, {n: Span(bases[n], s.extent) for n, s in site.domain.items()}, ranges)
-            physical = Physical(self.task.name, {}, site.storage, ranges)
-            start = physical(Load(access.buffer, tuple(s.base for s in spans)))
-            order = place.layout.permutation
-            if order is None and place.layout.primitives:
-                raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be prefetched")
-            assert isinstance(start, Load)
-            prefetches.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
+        for access in prefetches.begins(loop, prefetches.computed):
+            self.box(access, {n: Span(later[n], s.extent) for n, s in site.domain.items()}, site, prefetches)
+        for write in prefetches.begins(loop, prefetches.written):
+            self.box(write.access, {**site.domain, **write.domain}, site, prefetches)
         result: list[Stmt] = []
         if site.k == prefetches.tile:
             var = _unused("row0", site.ranges)
-            for count, accesses in prefetches.rows(var):
-                row = tuple(map(Prefetch, accesses))
+            for count, accesses, stored in prefetches.rows(var):
+                row = tuple(Prefetch(access, stored) for access in accesses)
                 result += row if count == 1 else [Loop(var, count, row)]
         if site.k == prefetches.step:
             result += map(Prefetch, prefetches.lines(prefetches.panels))
             result += (Prefetch(access, write=True) for access in prefetches.lines(prefetches.results))
         return result
+
+    def results_of(self, site: Site) -> None:
+        """What the whole of the site's Block leads to where it is placed, for its loops to prefetch."""
+        prefetches = self.prefetches.get(site.block.name)
+        if prefetches is not None:
+            prefetches.enter(ROOT, Const(0), {n: s.extent for n, s in site.domain.items()})
+            for write in prefetches.begins(ROOT, prefetches.written):
+                self.box(write.access, {**site.domain, **write.domain}, site, prefetches)
+
+    def box(self, access: Load, domain: Domain, site: Site, prefetches: Prefetches) -> None:
+        """Tells `prefetches` of the box that `access` touches over `domain`."""
+        place = site.storage[access.buffer]
+        spans = box(access, place.shape, domain, {})
+        start = Physical(self.task.name, {}, site.storage, {})(Load(access.buffer, tuple(s.base for s in spans)))
+        order = place.layout.permutation
+        if order is None and place.layout.primitives:
+            raise InvalidIR(f"{access.buffer} is not stored row by row: its boxes cannot be prefetched")
+        assert isinstance(start, Load)
+        prefetches.box(start, [spans[d].extent for d in order] if order else [s.extent for s in spans])
 
     def place(self, site: Site) -> list[Stmt]:
         """The inside of the site's loop: storage, producers, the rest of the block, consumers."""

@@ -6,7 +6,7 @@ computed buffer that is read as it lies, or through a copy placed in that loop, 
 pass over a part would wait for memory at every line; the passes before, over the part before it, have the time to fetch
 it. Each iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the
 requests are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more
-of it.
+of it, and so of the results that the whole Block leads to where it is placed, through what others make of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds, linear, simplify
@@ -21,11 +22,15 @@ from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.nest import Region
+from modelc.space.analysis.boxes import Span
 from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
 
+ROOT = "root"  # in place of a loop: what the whole Block leads to where it is placed
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
+
+Operand = TypeVar("Operand")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,20 @@ class Box:
         return Load(self.start.buffer, (*outer, op("add", last, op("add", op("mul", part, line), line - 1))))
 
 
+@dataclass(frozen=True)
+class Write:
+    """An element that a Block writes at a point of another's iteration space; for each such point it has `more`
+    iterators of its own, of these extents."""
+
+    access: Load
+    more: Mapping[str, int]
+
+    @property
+    def domain(self) -> dict[str, Span]:
+        """Of these iterators."""
+        return {name: Span(Const(0), extent) for name, extent in self.more.items()}
+
+
 def computed(task: Task, block: Block) -> dict[str, Load]:
     """The buffers with no order of ours that `block` reads, as they lie or through a copy, and which element of each at
     a point of its iteration space."""
@@ -104,19 +123,22 @@ def computed(task: Task, block: Block) -> dict[str, Load]:
     return result
 
 
-def written(task: Task, block: Block) -> dict[str, Load]:
-    """The buffers that the consumers of `block` write, and which element of each for a point of its own iteration
-    space."""
-    consumers = consumers_of(task, block)
+def written(task: Task, block: Block) -> dict[str, Write]:
+    """The buffers that the consumers of `block`, and theirs, write, and which elements of each for a point of its own
+    iteration space."""
+    consumers = [*dict.fromkeys(consumers_of(task, block))]
+    for consumer in consumers:
+        consumers += [b for b in consumers_of(task, consumer) if b not in consumers]
     names = iterators(block, consumers)
-    result: dict[str, Load] = {}
+    result: dict[str, Write] = {}
     for consumer in consumers:
         own = names[consumer.name]
-        if len(consumer.writes) == 1 and all(n in own for n, extent in consumer.ranges.items() if extent > 1):
-            at = {n: Var(own[n]) if n in own else Const(0) for n in consumer.ranges}
+        if len(consumer.writes) == 1:
+            at = {n: Var(own.get(n, f"{consumer.name}.{n}")) for n in consumer.ranges}
             write = substitute(consumer.writes[0], at)
             assert isinstance(write, Load)
-            result[write.buffer] = write
+            more = {f"{consumer.name}.{n}": extent for n, extent in consumer.ranges.items() if n not in own}
+            result[write.buffer] = Write(write, more)
     return result
 
 
@@ -130,8 +152,14 @@ def far_computed(task: Task, block: Block, extents: Mapping[str, int], near_byte
 def far_results(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
     """The Task's outputs that consumers of `block` write beyond a cache of `near_bytes`, in rows that lie far apart.
     `extents`: how many values of its iterators a register tile has."""
-    found = {name: access for name, access in written(task, block).items() if name in task.outputs}
-    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+    direct = {w.buffer for consumer in consumers_of(task, block) for w in consumer.writes}
+    found = {name: write for name, write in written(task, block).items() if name in direct and name in task.outputs}
+    return [
+        name
+        for name, write in found.items()
+        if max(write.more.values(), default=1) == 1
+        and _far(task.buffer(name), write.access, {**extents, **write.more}, near_bytes)
+    ]
 
 
 def _far(buffer: Buffer, access: Load, extents: Mapping[str, int], near_bytes: int) -> bool:
@@ -168,7 +196,7 @@ class Prefetches:
         self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
         self.extents: dict[str, Mapping[str, int]] = {}  # buffer -> of the iterators, in one iteration of its loop
         self.panels: dict[str, Panel] = {}  # the next one of each operand
-        self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours
+        self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours, and what ROOT stands for
         self.results: dict[str, Box] = {}  # what is to be written
         self.computed = {name: read for name, read in computed(task, block).items() if name in self.prefetch}
         self.packed = {r.buffer: r for r in block.reads if r.buffer in self.prefetch.keys() - self.computed.keys()}
@@ -177,7 +205,8 @@ class Prefetches:
         self.line = {buffer: max(1, line // DTYPES[task.buffer(buffer).dtype].itemsize) for buffer in operands}
         for buffer, loop in self.prefetch.items():
             last = self.tile if buffer in self.computed else self.step
-            if buffer not in operands or loop not in self.order[:last]:
+            within = self.order[:last] if buffer not in self.written else (ROOT, *self.order[:last])
+            if buffer not in operands or loop not in within:
                 raise InvalidIR(
                     f"block {block.name} cannot prefetch {buffer!r} for loop {loop!r}: it has no such operand, or "
                     "no such loop around the innermost one that is not unrolled"
@@ -189,7 +218,7 @@ class Prefetches:
         self.index[loop] = index
         self.extents |= {buffer: extents for buffer, outer in self.prefetch.items() if outer == loop}
 
-    def begins(self, loop: str, operands: Mapping[str, Load]) -> list[Load]:
+    def begins(self, loop: str, operands: Mapping[str, Operand]) -> list[Operand]:
         """Those of `operands` (packed, computed, written) of which an iteration of `loop` reads or writes one part."""
         return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
 
@@ -207,10 +236,11 @@ class Prefetches:
     def box(self, start: Load, extents: Sequence[int]) -> None:
         """The next box that is read, or the one that is to be written, begins at `start`; it has so many elements along
         the dimensions of its storage. There is none after the last: it would begin beyond the end of one of them."""
-        boxes = self.boxes if start.buffer in self.computed else self.results
-        boxes[start.buffer] = Box(start, tuple(extents))
+        buffer = start.buffer
+        boxes = self.results if buffer in self.written and self.prefetch[buffer] != ROOT else self.boxes
+        boxes[buffer] = Box(start, tuple(extents))
         if min(extents) < 1:
-            del boxes[start.buffer]
+            del boxes[buffer]
 
     def lines(self, parts: Mapping[str, Panel] | Mapping[str, Box]) -> list[Load]:
         """One element of each line of `parts` (panels or results) that this iteration of the innermost loop fetches."""
@@ -220,22 +250,26 @@ class Prefetches:
             result += part.share(position, iterations, self.line[buffer])
         return result
 
-    def rows(self, var: str) -> list[tuple[int, list[Load]]]:
-        """How many rows of each box this register tile fetches, and an element of each line of row number `var` of
-        these."""
+    def rows(self, var: str) -> list[tuple[int, list[Load], bool]]:
+        """How many rows of each box this register tile fetches, an element of each line of row number `var` of these
+        (of a part of one, where there are fewer rows than tiles), and whether it is to be written."""
         result = []
         for buffer, part in self.boxes.items():
             position, iterations = self.position(buffer, self.tile)
             count = part.rows_each(iterations)
-            number = op("add", op("mul", position, count), Var(var) if count > 1 else 0)
+            if count == 1:
+                result.append((1, part.share(position, iterations, self.line[buffer]), buffer in self.written))
+                continue
+            number = op("add", op("mul", position, count), Var(var))
             row = _within(number, iterations * count, prod(part.extents[:-1]))
-            result.append((count, part.row(row, self.line[buffer])))
+            result.append((count, part.row(row, self.line[buffer]), buffer in self.written))
         return result
 
     def position(self, buffer: str, last: int) -> tuple[Expr, int]:
         """Which iteration it is of the loops up to order[last] in which a part of `buffer` is fetched, and of how
         many."""
-        inside = self.order[self.order.index(self.prefetch[buffer]) + 1 : last + 1]
+        outer = self.prefetch[buffer]
+        inside = self.order[0 if outer == ROOT else self.order.index(outer) + 1 : last + 1]
         counts = [trips(loop, self.extents[buffer], self.tiles) for loop in inside]
         position: Expr = Const(0)
         for loop, count in zip(inside, counts, strict=True):

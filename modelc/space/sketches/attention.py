@@ -28,7 +28,7 @@ from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
-from modelc.space.cost.step import around_cycles, exposed, step_cycles
+from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
 from modelc.space.sketches.attention_units import Unit
@@ -403,10 +403,12 @@ class Attention(Sketch):
     def tile_cycles(self, rows: int, vectors: int, steps: int) -> float:
         """Cycles of one register tile over `steps` reduction steps: both operands are in near caches."""
         cost, target = self.target.cost, self.target
-        instructions = float(steps * (rows * vectors + rows + vectors))
-        latency = target.fma_latency / (1 + cost.look_ahead / instructions)
-        step = step_cycles(cost, rows * vectors / target.fma_ports, 0.0, float(rows + vectors), latency)
-        return steps * step + exposed(cost, instructions) * around_cycles(cost, float(rows * vectors), 0)
+        accumulators = float(rows * vectors)
+        instructions = steps * (accumulators + rows + vectors)
+        chain = chain_cycles(cost, target.fma_latency, steps * accumulators)
+        step = step_cycles(cost, accumulators / target.fma_ports, 0.0, float(rows + vectors), chain)
+        control = cost.tile_cycles * exposed(cost, instructions)
+        return steps * step + control + epilogue_cycles(cost, accumulators, 0.0)
 
     def traffic(self, tile: int) -> float:
         """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that

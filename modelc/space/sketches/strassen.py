@@ -370,11 +370,9 @@ class Strassen(Products):
         operations = sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
 
         def cycles(loaded: int, additions: int, stored: int) -> float:
-            return cost.strassen_sums_ratio * (
-                loaded / cost.load_ports + additions / ports + stored * cost.store_cycles
-            )
+            return loaded / cost.load_ports + additions / ports + stored * cost.store_cycles
 
-        before = cycles(by.parts**2, by.additions("data"), by.products)
+        before = cost.strassen_sums_ratio * cycles(by.parts**2, by.additions("data"), by.products)
         after = cycles(by.products, by.additions("result"), by.parts**2) + by.parts**2 * operations / ports
         return data * before, results * after
 

@@ -28,7 +28,7 @@ from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import loop_of, trips
 from modelc.space.analysis.match import CannotPack, Match, matches
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
-from modelc.space.cost.step import around_cycles, step_cycles, tile_step_cycles
+from modelc.space.cost.step import epilogue_cycles, step_cycles, tile_step_cycles
 from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied
@@ -390,8 +390,8 @@ class IntrinsicUnit(Unit):
         cost, units = tiled.target.cost, self._units(tiled, rows)
         if self.row is None:
             accumulators = (units * vectors).astype(np.float64)
-            around = around_cycles(cost, accumulators, tiled.epilogue_operations)
-            return np.asarray(around + tiled.scattered * accumulators, np.float64)
+            epilogue = epilogue_cycles(cost, accumulators, tiled.epilogue_cycles + tiled.scattered)
+            return np.asarray(cost.tile_cycles + epilogue, np.float64)
         each = cost.accumulator_store_cycles + tiled.scattered
         stored = each * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import Op, walk
 from modelc.ir.layout import Layout
 from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.cost.operations import operations
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import consumers_of, output_strides
 from modelc.target import Intrinsic, Target
@@ -174,9 +174,10 @@ class Tiled:
         return {}
 
     @cached_property
-    def epilogue_operations(self) -> int:
-        """Operations of the consumers on one element."""
-        return sum(isinstance(e, Op) for c in self.consumers for b in c.body for e in walk(b))
+    def epilogue_cycles(self) -> float:
+        """Cycles of the consumers on one vector."""
+        count = sum(operations(self.task, consumer, self.target.cost) for consumer in self.consumers)
+        return count / self.target.fma_ports
 
     @property
     def scattered(self) -> float:

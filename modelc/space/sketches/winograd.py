@@ -35,6 +35,8 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
+from modelc.space.cost.register_tile import registers
+from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.filters import Matrix
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.windows import windows, worthwhile
@@ -284,7 +286,7 @@ class Winograd(Products):
         steps = self.gemm.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
         order = (*macro, *reduction, *steps, *micro)
-        prefetch = self.prefetched(knobs, macro, tiles)
+        prefetch = self.prefetched(knobs, macro, tiles) | self.prefetched_results(knobs)
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
     def prefetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
@@ -298,6 +300,18 @@ class Winograd(Products):
         if not moving or rows < FETCHING_ROWS or knobs.prefetch != FAR:
             return {}
         return {kernel.load.buffer: moving[-1]}
+
+    def prefetched_results(self, knobs: TiledKnobs) -> dict[str, str]:
+        """Results of a chunk that lie beyond the second-level cache, where registers are left over: the elements of a
+        tile lie in rows apart, and the output's transform would wait for each."""
+        (result,), gemm = self.roles.owner.writes, self.gemm
+        buffer = self.task.buffer(result.buffer)
+        rows, vectors = np.array([[c for _, c in knobs.rows]], np.int64), np.array([knobs.vectors], np.int64)
+        full = registers(gemm, rows.reshape(1, -1), vectors)[0] >= self.target.vector.registers
+        near = buffer.bytes <= self.target.second.bytes
+        if self.shape is not Shape.ROWS or knobs.prefetch != FAR or full or near or buffer.logical_strides is None:
+            return {}
+        return {buffer.name: ROOT}
 
     def columns_schedule(self, vectors: int, at: str, scope: str) -> BlockSchedule:
         """The second input transform, so many vectors of channels of one tile at a time; the first runs inside it."""
@@ -345,8 +359,9 @@ class Winograd(Products):
         )
         sums_in = wide * _terms(rows_of.input) + high * _terms(columns_of.input)
         sums_out = wide * _terms(rows_of.output) + len(rows_of.output) * _terms(columns_of.output)
-        cycles_in = vectors_in * (sums_in + 3 * high * wide) / 2
-        cycles_out = vectors_out * (sums_out + 3 * high * wide) / 2
+        waiting = self.target.cost.winograd_sums_ratio / 2
+        cycles_in = vectors_in * (sums_in + 3 * high * wide) * waiting
+        cycles_out = vectors_out * (sums_out + 3 * high * wide) * waiting
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         streamed = passing.kernel_seconds(self.target, within)

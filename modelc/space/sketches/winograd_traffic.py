@@ -38,17 +38,17 @@ class Traffic:
     kernel: int  # once, from where a network left it
     reread: Floats  # of the kernel, from beyond the second-level cache for another chunk
     again: Floats  # from there: tiles and products both ways
-    demanded: Floats  # of these, tiles that no prefetch brings to the products
+    demanded: Floats  # of these, tiles that the CPU's own prefetcher brings to the products
     scattered: Floats  # what transforms write or read beyond it vector by vector, each in the plane of another point
     held: Bools  # whether the last cache, or each core's own, holds all that is touched in between
 
     def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
         """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P] of all but the kernel,
         where the busiest core has that share of the products."""
-        cost, bandwidth = target.cost, self.bandwidth(target)
-        rate = self.rate(target, share)
-        scattered = share * self.scattered / (bandwidth * cost.scattered_share)  # each core waits for lines of its own
-        return self.again / rate, self.demanded / (rate * cost.demanded_share) + scattered
+        cost, rate = target.cost, self.rate(target, share)
+        apart = np.where(self.held, 1.0, cost.scattered_share)
+        scattered = share * self.scattered / (self.bandwidth(target) * apart)  # each core waits for lines of its own
+        return self.again / rate, cost.streamed_wait_ratio * self.demanded / rate + scattered
 
     def kernel_seconds(self, target: Target, share: Floats) -> Floats:
         """Of moving the kernel [P]: once from where a network left it, then from nearer by for other chunks."""
@@ -94,7 +94,7 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         moved = tiles * far + 2 * products * (some > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
         reread = zero + (kernel > room * phases) * kernel * (chunks - 1)
-        scattered, held = zero, threads * (scratch + some) + kernel <= last.bytes
+        scattered, held = tiles * far, threads * (scratch + some) + kernel <= room_between
     elif shape is Shape.PANELS:
         some = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
