@@ -198,7 +198,8 @@ def test_filtered_convolutions_fetch_all_that_they_write() -> None:
     for near, far in zip(by_rows(task, target), by_rows(task, small), strict=True):
         assert not any(far.task.outputs[0] in b.prefetch for b in near.candidate(near.start()).blocks.values())
         for point in far.random(12, np.random.default_rng(0)):
-            nest = accepted(task, far.candidate(point), small).nest
+            candidate = Candidate.from_json(far.candidate(point).to_json())  # what choices.json keeps
+            nest = accepted(task, candidate, small).nest
             found = {element // LINE for phase in nest.phases for _, element in fetched(phase, {}, nest, write=True)}
             if found:
                 assert found >= lines, far.values(point)

@@ -52,7 +52,7 @@ class BlockSchedule:
     order: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     padded: tuple[str, ...] = ()  # iterators whose vector loop runs over whole vectors at the boundary too
-    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next part is fetched
+    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next part is fetched, or "root"
 
     def __hash__(self) -> int:
         knobs = (frozenset(knob.items()) for knob in (self.tiles, self.tags, self.prefetch))
