@@ -358,7 +358,7 @@ def test_windows_that_are_stored_channels_first(task) -> None:
         conv(1, 64, (56, 56), 64, pads=2, dilation=2),
         transposed(1, 128, (16, 16), 64),
         conv(1, 3, (224, 224), 64, kernel=7, pads=3, strides=2),
-        conv(1, 64, (112, 112), 64, strides=2),
+        conv(1, 128, (56, 56), 128, strides=2),
         conv(1, 256, (512,), 256, dims=1),
         conv(1, 64, (14, 14), 96, group=2, channels_last=False),
         conv(1, 64, (9, 10), 64, group=4, channels_last=False),

@@ -47,7 +47,8 @@ class CostParameters:
     transpose_cycles: float = 5.0  # of a vector that is copied into another order: loads, shuffles on one port, stores
     copy_cycles: float = 1.0  # of a vector that is copied
     late_share: float = 0.35  # of the registers, that a window unrolled whole may need more: LLVM loads elements late
-    apart_cycles: float = 0.1  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
+    apart_cycles: float = 2.5  # of a vector that is copied out of a row of few lines, beyond that: it waits for them
+    near_apart_cycles: float = 0.1  # the same of every row: those less than a page apart are prefetched by their stride
     slow_cycles: float = 12.0  # of a vector of a transcendental function
 
     # Units of intrinsics
@@ -77,7 +78,8 @@ class CostParameters:
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
-    begin_share: float = 0.05  # of what a farther level's latency is longer, that the first line of a run waits for
+    begin_share: float = 0.15  # of what a farther level's latency is longer, that the first line of a far run waits for
+    near_begin_share: float = 0.05  # the same of every run: those less than a page apart are prefetched by their stride
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0
     pages: float = 64.0  # whose addresses are known at once

@@ -7,7 +7,7 @@ latency, loads), from the footprints of its tiles at every cache level, and from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
-from modelc.space.cost.model import Model, Population
+from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.overlap import constant_seconds
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
@@ -92,9 +92,11 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
     lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
-    begun = _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
+    far = [_far_runs(o, f, boxes, cost) for o, f in zip(operands, found, strict=True)]
+    begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
+    begun = begun + cost.near_begin_share * _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
-    prologue = _copies(model, population, walk, found, asked) / hertz
+    prologue = _copies(model, population, walk, found, far, asked) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
@@ -135,6 +137,12 @@ def _reshaped(found: Footprint, members: int) -> Footprint:
     return Footprint(*(getattr(found, f.name).reshape(-1, members) for f in fields(Footprint)))
 
 
+def _far_runs(operand: Operand, found: Footprint, boxes: Ints, cost: CostParameters) -> Footprint:
+    """The same footprint, in which lines less than a page apart are of one run."""
+    pages = footprint(operand.reach, boxes.reshape(-1, boxes.shape[2]), int(cost.page_bytes))
+    return replace(found, runs=pages.runs.reshape(found.runs.shape))
+
+
 def _inside(found: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:
     """That of the boxes inside one loop [P], of some members."""
     return Footprint(*(getattr(found, f.name)[loop][which] for f in fields(Footprint)))
@@ -151,7 +159,7 @@ def _begun_cycles(
     for k, one in enumerate(found):
         later = [(latency[n + 1] - latency[n]) * moved[n][k] for n in range(1, len(moved))]
         total = total + reduce_sum([0 * total, *later]) / _run_lines(one, trips, inner)
-    return cost.begin_share * total
+    return total
 
 
 def _run_lines(found: Footprint, trips: Floats, inner: int) -> Floats:
@@ -237,7 +245,14 @@ def _boxes(model: Model, population: Population, loops: list[str], share: Floats
     return boxes[::-1], trips[::-1]
 
 
-def _copies(model: Model, population: Population, walk: _Walk, found: Sequence[Footprint], cores: int) -> Floats:
+def _copies(
+    model: Model,
+    population: Population,
+    walk: _Walk,
+    found: Sequence[Footprint],
+    far: Sequence[Footprint],
+    cores: int,
+) -> Floats:
     """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
     in which it does not copy much the same again and again (see Tiled.prologue)."""
     tiled, cost = model.tiled, model.target.cost
@@ -253,9 +268,12 @@ def _copies(model: Model, population: Population, walk: _Walk, found: Sequence[F
                 tiles = np.prod(walk.trips[len(tiled.reduction) : depth, which], axis=0)  # that read one copy
                 stored = np.where(tiles > 1, 1.0, _stored(model, population, walk, group, inside))
                 unseen = np.maximum(0.0, 1 - cost.streams / inside.runs) * inside.apart
-                through = copy.cycles + copy.latency * cost.apart_cycles / tiled.lanes * inside.apart
-                begun = _begun(walk, found[copy.operand], depth, which) * inside.apart
-                waited = cost.row_cycles * unseen + copy.latency * cost.apart_cycles * begun
+                near_by = cost.near_apart_cycles * inside.apart
+                far_off = cost.apart_cycles * _inside(far[copy.operand], depth, which).apart
+                far_off = far_off * _begun(walk, far[copy.operand], depth, which)
+                through = copy.cycles + copy.latency * (near_by + far_off) / tiled.lanes
+                near_by = near_by * _begun(walk, found[copy.operand], depth, which)
+                waited = cost.row_cycles * unseen + copy.latency * (near_by + far_off)
                 kept = copy.kept + waited / tiled.lanes
                 there = again * (stored * through + (1 - stored) * kept)
                 near = (again <= MOST_COPIES * points) | tiled.sliding

@@ -53,7 +53,7 @@ def exposed(cost: CostParameters, instructions: Number) -> Number:
 def chain_cycles(cost: CostParameters, latency: float, multiply_adds: Number) -> Number:
     """Cycles that each step of a register tile of so many `multiply_adds` waits for the sums of the one before: the
     next tile begins, and goes beside it, as soon as the scheduler has room for it."""
-    return latency * larger(1 - cost.scheduler_entries / multiply_adds, 0.0)
+    return latency * larger(1 - cost.scheduler_entries / larger(multiply_adds, 1.0), 0.0)
 
 
 def epilogue_cycles(cost: CostParameters, accumulators: Number, operation_cycles: float) -> Number:
