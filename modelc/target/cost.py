@@ -13,7 +13,8 @@ LEVELS = 4  # latencies: of the first, second and third cache, and of memory
 @dataclass(frozen=True)
 class CostParameters:
     """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
-    optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores.
+    optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores; those of short register tiles,
+    of runs of lines, and of Winograd's and Strassen's rules on Zen 5.
 
     The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
     `_ratio` or no ending: a quotient, or a count. `scripts/fit_cost.py` fits those of register tiles, of copies, of

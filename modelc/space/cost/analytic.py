@@ -6,7 +6,7 @@ latency, loads), from the footprints of its tiles at every cache level, and from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 
@@ -92,7 +92,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
     lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
-    far = [_far_runs(o, f, boxes, cost) for o, f in zip(operands, found, strict=True)]
+    asked_of = {*waited, *(copy.operand for copy in model.copies if copy.read is not None)}
+    far = {k: _far_runs(operands[k], found[k], boxes, cost) for k in asked_of}
     begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
     begun = begun + cost.near_begin_share * _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
@@ -151,9 +152,9 @@ def _inside(found: Footprint, loop: int, which: NDArray[np.intp] | slice = slice
 def _begun_cycles(
     cost: CostParameters, found: Sequence[Footprint], trips: Floats, inner: int, moved: Sequence[Floats]
 ) -> Floats:
-    """Cycles that the first lines of runs are waited for as they come from beyond the second level: no prefetcher knows
-    of a run before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that
-    enter each level and were not there before [reads x P]."""
+    """Cycles by which the first lines of runs come later from beyond the second level: no prefetcher knows of a run
+    before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that enter
+    each level and were not there before [reads x P]."""
     latency = [cost.latencies[min(k, LEVELS - 1)] for k in range(len(moved))] + [cost.latencies[-1]]
     total = np.zeros(trips.shape[1])
     for k, one in enumerate(found):
@@ -250,7 +251,7 @@ def _copies(
     population: Population,
     walk: _Walk,
     found: Sequence[Footprint],
-    far: Sequence[Footprint],
+    far: Mapping[int, Footprint],
     cores: int,
 ) -> Floats:
     """Cycles of one core for what the Blocks around the anchor and its consumers copy: a prologue in the innermost loop
