@@ -92,8 +92,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
     lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
-    asked_of = {*waited, *(copy.operand for copy in model.copies if copy.read is not None)}
-    far = {k: _far_runs(operands[k], found[k], boxes, cost) for k in asked_of}
+    needed = {*waited, *(copy.operand for copy in model.copies if copy.read is not None)}
+    far = {k: _far_runs(operands[k], found[k], boxes, cost) for k in needed}
     begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
     begun = begun + cost.near_begin_share * _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
@@ -270,11 +270,11 @@ def _copies(
                 stored = np.where(tiles > 1, 1.0, _stored(model, population, walk, group, inside))
                 unseen = np.maximum(0.0, 1 - cost.streams / inside.runs) * inside.apart
                 near_by = cost.near_apart_cycles * inside.apart
-                far_off = cost.apart_cycles * _inside(far[copy.operand], depth, which).apart
-                far_off = far_off * _begun(walk, far[copy.operand], depth, which)
+                begun = _begun(walk, found[copy.operand], depth, which)
+                rows = far[copy.operand]
+                far_off = cost.apart_cycles * _inside(rows, depth, which).apart * _begun(walk, rows, depth, which)
                 through = copy.cycles + copy.latency * (near_by + far_off) / tiled.lanes
-                near_by = near_by * _begun(walk, found[copy.operand], depth, which)
-                waited = cost.row_cycles * unseen + copy.latency * (near_by + far_off)
+                waited = cost.row_cycles * unseen + copy.latency * (near_by * begun + far_off)
                 kept = copy.kept + waited / tiled.lanes
                 there = again * (stored * through + (1 - stored) * kept)
                 near = (again <= MOST_COPIES * points) | tiled.sliding

@@ -163,7 +163,7 @@ class _Builder:
         if site.k == len(schedule.order):
             return self.leaf(site)
         if site.k == 0 and site.part == "assign":
-            self.results_of(site)
+            self.whole_results(site)
         loop = schedule.order[site.k]
         name = loop_of(loop).iterator
         if name not in site.domain:
@@ -292,7 +292,7 @@ class _Builder:
             result += (Prefetch(access, write=True) for access in prefetches.lines(prefetches.results))
         return result
 
-    def results_of(self, site: Site) -> None:
+    def whole_results(self, site: Site) -> None:
         """What the whole of the site's Block leads to where it is placed, for its loops to prefetch."""
         prefetches = self.prefetches.get(site.block.name)
         if prefetches is not None:

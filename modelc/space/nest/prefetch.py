@@ -126,8 +126,8 @@ def computed(task: Task, block: Block) -> dict[str, Load]:
 def written(task: Task, block: Block) -> dict[str, Write]:
     """The buffers that the consumers of `block`, and theirs, write, and which elements of each for a point of its own
     iteration space."""
-    consumers = [*dict.fromkeys(consumers_of(task, block))]
-    for consumer in consumers:
+    consumers = consumers_of(task, block)
+    for consumer in consumers:  # and those that are added meanwhile
         consumers += [b for b in consumers_of(task, consumer) if b not in consumers]
     names = iterators(block, consumers)
     result: dict[str, Write] = {}

@@ -342,8 +342,8 @@ class Winograd(Products):
         return super().away(points) + self.index(points, "vectors.in") + self.index(points, "vectors.out")
 
     def spent(self, points: Points, cores: int) -> Spent:
-        """Products at the micro-kernel's rate, transforms at two vector operations a cycle, and what passes through
-        memory while this goes on."""
+        """Products at the micro-kernel's rate, transforms at two vector operations a cycle and what these wait, and
+        what passes through memory while this goes on."""
         roles = self.roles
         rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
         tilings = Tilings(rows, vectors, chunk, self.index(points, "order") == 1)
@@ -359,9 +359,9 @@ class Winograd(Products):
         )
         sums_in = wide * _terms(rows_of.input) + high * _terms(columns_of.input)
         sums_out = wide * _terms(rows_of.output) + len(rows_of.output) * _terms(columns_of.output)
-        waiting = self.target.cost.winograd_sums_ratio / 2
-        cycles_in = vectors_in * (sums_in + 3 * high * wide) * waiting
-        cycles_out = vectors_out * (sums_out + 3 * high * wide) * waiting
+        each = self.target.cost.winograd_sums_ratio / 2
+        cycles_in = each * vectors_in * (sums_in + 3 * high * wide)
+        cycles_out = each * vectors_out * (sums_out + 3 * high * wide)
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         streamed = passing.kernel_seconds(self.target, within)
