@@ -11,10 +11,13 @@ from itertools import product
 
 import numpy as np
 
+from modelc.ir.expr import Load
+from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.overlap import beside
 from modelc.space.cost.register_tile import fits, kernel_cycles, registers
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Points, Sketch, Value
+from modelc.space.sketches.spread import spread, touched
 from modelc.space.sketches.tiled import FAR, UNROLLED, Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -93,6 +96,13 @@ class Products(Sketch):
         rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
         steps, prefetch = int(values["steps"]), str(values["prefetch"])
         return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
+
+    def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
+        """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
+        not the one that its buffer has in any case."""
+        buffer = self.task.buffer(access.buffer)
+        found = spread(buffer, touched(access, extents), parts, self.target)
+        return {buffer.name: found} if found != buffer.layout else {}
 
     def register_rows(self, points: Points) -> Ints:
         """Rows of the register tile [P x iterators]."""

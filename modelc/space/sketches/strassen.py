@@ -276,7 +276,18 @@ class Strassen(Products):
         schedules[roles.product.name], macro = self.product_schedule(knobs, products)
         write = self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs)
         schedules[roles.write.name] = replace(write, scope="local")
-        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
+        layouts = self.layouts(knobs) | self.scratch_layouts(knobs, sums[0] == "root")
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
+
+    def scratch_layouts(self, knobs: TiledKnobs, apart: bool) -> dict[str, Layout]:
+        """Sums of a chunk (of all rows where they are a phase `apart`) and products of a panel, each product's in other
+        sets of the first-level cache."""
+        product, columns = self.roles.product, self.gemm.tiles(knobs)[self.roles.columns][0]
+        (sums,) = (r for r in product.reads if r.buffer == self.roles.sums.writes[0].buffer)
+        chunk = {**product.ranges, self.roles.rows: knobs.chunk}
+        return self.spread(sums, product.ranges if apart else chunk, 1) | self.spread(
+            self.roles.write.writes[0], chunk | {self.roles.columns: columns}, 1
+        )
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The constant, packed for the products' register tile, panels outside products; and their accumulators."""

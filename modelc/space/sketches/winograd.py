@@ -247,7 +247,14 @@ class Winograd(Products):
         schedules[roles.write.name] = replace(
             self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs), scope=scope
         )
-        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, self.layouts(knobs))
+        layouts = self.layouts(knobs) | self.scratch_layouts(knobs)
+        return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
+
+    def scratch_layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
+        """Transformed tiles and products of a chunk, each point's in other sets of the first-level cache."""
+        ranges = self.product_ranges(knobs.chunk)
+        panel = {self.roles.vector: self.gemm.tiles(knobs)[self.roles.vector][0]} if self.shape is Shape.PANELS else {}
+        return self.spread(self.roles.tiles, ranges, 2) | self.spread(self.roles.write.writes[0], ranges | panel, 2)
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The kernel, packed for the products' register tile, and their accumulators."""

@@ -1,0 +1,49 @@
+"""Storage of equal parts, one after the other, whose same places are touched together: sums and transforms read or
+write an element of every product, one behind the other.
+
+Where parts lie a power of two of lines apart, these elements fall into a few sets of the first-level cache, which keeps
+only as many lines of a set as it has ways. A line more in each row of a part, or a row more, spreads them over the sets
+(padding against conflict misses: Rivera and Tseng, Data Transformations for Eliminating Conflict Misses, 1998).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+
+from modelc.ir.affine import bounds
+from modelc.ir.block import Buffer
+from modelc.ir.expr import DTYPES, Load
+from modelc.ir.layout import Layout, Shape
+from modelc.target import Target
+from modelc.target.schema import Cache
+
+CROWDED_SHARE = 0.75  # of a set's ways: as many are touched together at most, the rest is for what streams past
+
+
+def touched(access: Load, extents: Mapping[str, int]) -> Shape:
+    """How many elements along each dimension `access` goes over, while iterators go over these `extents`."""
+    limits = [bounds(i, extents) or (0, 0) for i in access.indices]
+    return tuple(high - low + 1 for low, high in limits)
+
+
+def spread(buffer: Buffer, shape: Shape, parts: int, target: Target) -> Layout:
+    """How `shape` of `buffer` is stored, whose first `parts` stored dimensions count the parts: as it is, or with a
+    line more in each row, a row more, or both; the first of these that crowds no set of `target`'s first-level cache,
+    or else the one that crowds them least."""
+    cache, size = target.caches[0], DTYPES[buffer.dtype].itemsize
+    last = len(buffer.layout.shape(shape)) - 1
+    found = [buffer.layout]
+    if last > parts:
+        wider = buffer.layout.then("pad", last, 0, -(-cache.line // size))
+        found += [wider, buffer.layout.then("pad", last - 1, 0, 1), wider.then("pad", last - 1, 0, 1)]
+    crowds = [_crowd(layout.shape(shape), parts, size, cache) for layout in found]
+    enough = (layout for layout, crowd in zip(found, crowds, strict=True) if crowd <= CROWDED_SHARE * cache.ways)
+    return next(enough, found[crowds.index(min(crowds))])
+
+
+def _crowd(stored: Shape, parts: int, size: int, cache: Cache) -> int:
+    """Elements in the fullest set of `cache`: one of each part, at the same place, of `size` bytes."""
+    sets, part = max(1, cache.bytes // (cache.line * cache.ways)), prod(stored[parts:]) * size
+    return max(Counter(k * part // cache.line % sets for k in range(prod(stored[:parts]))).values())
