@@ -338,25 +338,23 @@ class Strassen(Products):
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
         rate = target.peak["float32"] * 1e9 / (2 * self.lanes * target.fma_ports)
         before, after = self.sum_cycles()
-        kernel, again, demanded = self.traffic(chunk, vectors, apart, cores)
+        kernel, again = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
         streamed = once + again * share
-        waited = self.waited(points, streamed) + demanded * share / target.cost.demanded_share
         threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
         return Spent(
             products=self.product_cycles(points) * share / rate,
             sums=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
             near=np.zeros(len(points)),
             beyond=streamed,
-            waited=waited,
+            waited=self.waited(points, streamed),
             fixed=threads,
             balance=1 / (share * cores),
         )
 
-    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats, Floats]:
+    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats]:
         """Seconds of moving what does not stay in the second-level cache: the constant once from where a network left
-        it; again [P] the constant and sums of each chunk; and what no prefetch brings [P]: products both ways, and
-        sums of a phase before."""
+        it; again [P] the constant and sums of each chunk, and products both ways."""
         roles, target = self.roles, self.target
         kernel, room = roles.task.buffer(self.kernel.load.buffer).bytes, target.second.bytes
         panels = -(-roles.product.ranges[roles.columns] // (vectors * self.lanes))
@@ -366,13 +364,12 @@ class Strassen(Products):
         sums, products = added / pieces * np.where(apart, 1.0, part), made * part / (panels * pieces)
         again = (np.where(apart, kernel / panels, kernel) > room // 2) * kernel * (chunks - 1.0)
         moved = (sums + products > room * 3 // 4) * added * (panels + 1.0)
-        again = again + np.where(apart, 0.0, moved)
-        demanded = np.where(apart, moved, 0.0) + 2 * made * (products > room)
+        again = again + moved + 2 * made * (products > room)
         threads = cores if target.caches[-1].shared else 1
         held = kernel + threads * products + np.where(apart, added, threads * sums)
         beyond = held > target.caches[-1].bytes
         bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
-        return constant_seconds(kernel, target), again / bandwidth, demanded / bandwidth
+        return constant_seconds(kernel, target), again / bandwidth
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""
