@@ -234,31 +234,33 @@ def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:
 
 
 def test_a_kernel_lies_in_the_cache_that_holds_it() -> None:
-    """All constants of the network do: a run reads them in turn."""
+    """All constants of the network do, and what its transform adds to them, in the half that other things leave: a run
+    reads them in turn."""
     last, zero = ZEN4.caches[-1], np.zeros(1)
+    room = last.bytes // 2
 
-    def nanoseconds(kernel: int, constants: int = 0) -> float:
-        traffic = Traffic(zero, kernel, zero, zero, zero, zero, zero == 0)
+    def nanoseconds(kernel: int, constants: int = 0, more: int = 0) -> float:
+        traffic = Traffic(zero, kernel, more, zero, zero, zero, zero, zero == 0)
         moving = traffic.kernel_seconds(replace(ZEN4, cold_bytes=constants), np.ones(1))
         return 1e9 * float(moving[0]) / kernel
 
     near, far = pytest.approx(1 / last.bandwidth_gbs), pytest.approx(1 / ZEN4.memory_bandwidth_gbs)
     assert nanoseconds(last.bytes // 2) == nanoseconds(last.bytes) == near
     assert nanoseconds(last.bytes + 1) == far
-    assert nanoseconds(last.bytes // 2, last.bytes) == near
-    assert nanoseconds(last.bytes // 2, last.bytes + 1) == far
+    assert nanoseconds(room, room) == nanoseconds(room, room - 64, 64) == near
+    assert nanoseconds(room, room + 1) == nanoseconds(room, room, 1) == far
 
 
 def test_products_wait_longer_for_constants_from_memory_and_for_those_that_are_not_prefetched() -> None:
-    """By Strassen's rule and by none: a constant of 2.4 MB, of a network that is held by the last cache or is not."""
+    """By Strassen's rule and by none: a constant of 2.4 MB, of a network that stays in the last cache or does not."""
     task = task_of("MatMul", {}, [(128, 768), (768, 768)], (1,))
     target = replace(ZEN4, cores=1)
     times = {}
-    for cold in (target.caches[-1].bytes, target.caches[-1].bytes + 1):
+    for cold, far in ((4 << 20, False), (2 * target.caches[-1].bytes, True)):
         for sketch in sketches(task, replace(target, cold_bytes=cold), Policy()):
             for fetching in ("far", "none"):
                 point = sketch.point({**sketch.values(sketch.start()), "prefetch": fetching})
-                times[sketch.name, cold > target.caches[-1].bytes, fetching] = sketch.estimate(point[None], 1)[0]
+                times[sketch.name, far, fetching] = sketch.estimate(point[None], 1)[0]
     names = {name for name, _, _ in times}
     assert {"7 products", "avx512-f32 along n"} <= names
     for name in names:

@@ -75,7 +75,7 @@ class CostParameters:
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
     scattered_share: float = 0.2  # of memory's, that is had where each line lies far from the one before, in turn
     between_share: float = 0.5  # of the last cache, that what one phase leaves for the next stays in
-    streamed_wait_ratio: float = 0.3  # waiting for constants that are prefetched over moving them
+    streamed_wait_ratio: float = 0.25  # waiting for constants that are prefetched over moving them
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden

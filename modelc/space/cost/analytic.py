@@ -17,7 +17,7 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, 
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
-from modelc.space.cost.overlap import constant_seconds
+from modelc.space.cost.overlap import constant_seconds, stay_in
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
@@ -76,7 +76,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     # What fits in the last cache is there, written or read before; constants where that holds all of the network's
     if len(target.caches) > 1:
         warm = held[-1] <= target.caches[-1].bytes
-        resident = np.where(packed & (target.cold_bytes > target.caches[-1].bytes), 0.0, times * inside[:, -1])
+        resident = np.where(packed & (not stay_in(target.caches[-1], target)), 0.0, times * inside[:, -1])
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores

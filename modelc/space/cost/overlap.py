@@ -18,11 +18,17 @@ def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds
     return beside(compute, constant_seconds(constant_bytes, target), target)
 
 
-def constant_seconds(size: int, target: Target) -> float:
-    """Seconds in which one core reads so many bytes of constants from where a network left them since last time: the
-    nearest cache beyond the second that holds all of its constants, else memory."""
-    caches = [cache for cache in target.caches[2:] if target.cold_bytes <= cache.bytes]
-    return moving_seconds(size, caches, target)
+def constant_seconds(size: int, target: Target, more: int = 0) -> float:
+    """Seconds in which one core reads so many bytes of constants, `more` than they were before a rule changed them,
+    from where the network left them since last time: the nearest cache beyond the second that they stay in, else
+    memory."""
+    return moving_seconds(size, [c for c in target.caches[2:] if stay_in(c, target, more)], target)
+
+
+def stay_in(cache: Cache, target: Target, more: int = 0) -> bool:
+    """Whether the constants of the network, and so many bytes `more`, are in `cache` from one run to the next: other
+    things pass through it in between, and others share it."""
+    return target.cold_bytes + more <= cache.bytes * target.cost.between_share
 
 
 def beside(compute: Seconds, moving: float | Seconds, target: Target) -> Seconds:

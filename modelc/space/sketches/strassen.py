@@ -369,7 +369,8 @@ class Strassen(Products):
         held = kernel + threads * products + np.where(apart, added, threads * sums)
         beyond = held > target.caches[-1].bytes
         bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
-        return constant_seconds(kernel, target), again / bandwidth
+        more = kernel - kernel * self.by.parts**2 // self.by.products
+        return constant_seconds(kernel, target, more), again / bandwidth
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""

@@ -36,6 +36,7 @@ class Traffic:
 
     near: Floats  # from the second-level cache, beside loads whose cycles are known
     kernel: int  # once, from where a network left it
+    more: int  # of these, than before it was transformed
     reread: Floats  # of the kernel, from beyond the second-level cache for another chunk
     again: Floats  # from there: tiles and products both ways
     demanded: Floats  # of these, tiles that the CPU's own prefetcher brings to the products
@@ -52,7 +53,7 @@ class Traffic:
 
     def kernel_seconds(self, target: Target, share: Floats) -> Floats:
         """Of moving the kernel [P]: once from where a network left it, then from nearer by for other chunks."""
-        return constant_seconds(self.kernel, target) + self.reread / self.rate(target, share)
+        return constant_seconds(self.kernel, target, self.more) + self.reread / self.rate(target, share)
 
     def bandwidth(self, target: Target) -> Floats:
         """Bytes a second that one core moves from beyond the second-level cache [P]."""
@@ -104,7 +105,9 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         read, moved, reread = tiles * (tiles > room), products * (products > room), zero
         scattered, held = read + moved, phases_touch + products <= room_between
     demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
-    return Traffic(near, kernel, reread, read + moved + beyond, demanded, scattered, held)
+    taps, points = prod(len(m.kernel[0]) for m in roles.matrices), prod(len(m.kernel) for m in roles.matrices)
+    more = kernel - kernel * taps // points
+    return Traffic(near, kernel, more, reread, read + moved + beyond, demanded, scattered, held)
 
 
 def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, Floats]:
