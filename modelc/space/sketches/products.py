@@ -11,13 +11,14 @@ from itertools import product
 
 import numpy as np
 
-from modelc.ir.expr import Load
+from modelc.ir.expr import Const, Load
 from modelc.ir.layout import Layout
+from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.overlap import beside
 from modelc.space.cost.register_tile import fits, kernel_cycles, registers
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Points, Sketch, Value
-from modelc.space.sketches.spread import spread, touched
+from modelc.space.sketches.spread import spread
 from modelc.space.sketches.tiled import FAR, UNROLLED, Tiled, TiledKnobs
 from modelc.target import Target
 
@@ -100,8 +101,9 @@ class Products(Sketch):
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
         """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
         not the one that its buffer has in any case."""
-        buffer = self.task.buffer(access.buffer)
-        found = spread(buffer, touched(access, extents), parts, self.target)
+        buffer, domain = self.task.buffer(access.buffer), {n: Span(Const(0), count) for n, count in extents.items()}
+        shape = tuple(span.extent for span in box(access, buffer.shape, domain, {}))
+        found = spread(buffer, shape, parts, self.target)
         return {buffer.name: found} if found != buffer.layout else {}
 
     def register_rows(self, points: Points) -> Ints:

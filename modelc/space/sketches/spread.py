@@ -9,23 +9,15 @@ only as many lines of a set as it has ways. A line more in each row of a part, o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from math import prod
 
-from modelc.ir.affine import bounds
 from modelc.ir.block import Buffer
-from modelc.ir.expr import DTYPES, Load
+from modelc.ir.expr import DTYPES
 from modelc.ir.layout import Layout, Shape
-from modelc.target import Target
-from modelc.target.schema import Cache
+from modelc.space.cost.conflicts import sets
+from modelc.target import Cache, Target
 
 CROWDED_SHARE = 0.75  # of a set's ways: as many are touched together at most, the rest is for what streams past
-
-
-def touched(access: Load, extents: Mapping[str, int]) -> Shape:
-    """How many elements along each dimension `access` goes over, while iterators go over these `extents`."""
-    limits = [bounds(i, extents) or (0, 0) for i in access.indices]
-    return tuple(high - low + 1 for low, high in limits)
 
 
 def spread(buffer: Buffer, shape: Shape, parts: int, target: Target) -> Layout:
@@ -45,5 +37,5 @@ def spread(buffer: Buffer, shape: Shape, parts: int, target: Target) -> Layout:
 
 def _crowd(stored: Shape, parts: int, size: int, cache: Cache) -> int:
     """Elements in the fullest set of `cache`: one of each part, at the same place, of `size` bytes."""
-    sets, part = max(1, cache.bytes // (cache.line * cache.ways)), prod(stored[parts:]) * size
-    return max(Counter(k * part // cache.line % sets for k in range(prod(stored[:parts]))).values())
+    part = prod(stored[parts:]) * size
+    return max(Counter(k * part // cache.line % sets(cache) for k in range(prod(stored[:parts]))).values())
