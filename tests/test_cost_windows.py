@@ -208,7 +208,7 @@ def test_lines_less_than_a_page_apart_are_hardly_waited_for() -> None:
 
 def by_columns(size: int, begin_share: float) -> float:
     """How much more the best order down the columns of a map takes than the best along its rows, by estimate."""
-    target = replace(ZEN4, cores=2, cost=replace(ZEN4.cost, begin_share=begin_share))
+    target = replace(ZEN4, cores=2, cost=replace(ZEN4.cost, begin_share=begin_share, transfer_cycles=1e-9))
     (sketch,) = (s for s in sketches(depthwise(size, 64, 1), target, Policy()) if isinstance(s, Contraction))
     every = every_candidate(sketch.model)
     seconds = estimate(sketch.model, every).seconds

@@ -14,7 +14,8 @@ LEVELS = 4  # latencies: of the first, second and third cache, and of memory
 class CostParameters:
     """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
     optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores; those of short register tiles,
-    of runs of lines, and of Winograd's and Strassen's rules on Zen 5.
+    of runs of lines, of Winograd's and Strassen's rules, and of lines that come from another core (one with a last
+    cache of its own) on Zen 5.
 
     The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
     `_ratio` or no ending: a quotient, or a count. `scripts/fit_cost.py` fits those of register tiles, of copies, of
@@ -88,6 +89,7 @@ class CostParameters:
 
     # Threads
     fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
+    transfer_cycles: float = 6.5  # of a line that comes from the caches of another core
     phase_seconds: float = 5e-7  # of one more phase: threads meet, and caches are walked through again
 
     # Errors of estimates, as a share of them: of what is nearer to each other, rules decide

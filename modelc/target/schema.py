@@ -101,6 +101,11 @@ class Target:
         return self.vector.bits // int(match[1])
 
     @property
+    def hertz(self) -> float:
+        """Cycles a second at which vector units reach their peak."""
+        return 1e9 * self.peak["float32"] / (2 * self.lanes("float32") * self.fma_ports)
+
+    @property
     def key(self) -> str:
         """Names the machine in tuning databases: instruction set, cores and caches, nothing that was timed."""
         facts = {

@@ -21,6 +21,7 @@ from modelc.space.cost.overlap import constant_seconds, stay_in
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
+from modelc.space.cost.transfers import transfer_seconds
 from modelc.space.sketches.parallel import busiest_share
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
 from modelc.target.cost import LEVELS, CostParameters
@@ -45,7 +46,7 @@ class Estimate:
 def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
     """The cost of every member of the population on so many cores (those of the target)."""
     tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
-    hertz = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
+    hertz = target.hertz
     asked = cores or model.cores
     cores = 1 if model.parallel[0] is None else asked  # that work
     walk = _walk(model, population, cores)
@@ -109,6 +110,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     constants = packed * inside[:, -1]
     size = max(1, int(reduce_sum(constants).max()))
     arriving = reduce_sum(constants / own) * constant_seconds(size, target) / size
+    others = model.transferred(inside[:, -1], population.parallel, cores) - model.least_transferred(cores)
+    waiting = waiting + transfer_seconds(np.maximum(0.0, others), target)
     waiting = waiting + late + begun / hertz + cost.streamed_wait_ratio * np.minimum(resources[:, 0], arriving)
     return Estimate(
         total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),

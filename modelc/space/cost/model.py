@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
-from modelc.space.analysis.footprint import Ints, Reach, reach
+from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.analysis.loops import loop_of
 from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.sketches.follow import iterators
@@ -56,6 +56,7 @@ class Operand:
 
     reach: Reach
     times: float
+    computed: bool  # and not a constant
     packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
     unpacked: bool = False  # computed, and its vectors are read where they lie
 
@@ -83,6 +84,50 @@ class Model:
     def moving(self) -> Bools:
         """Whether iterations of each loop that may be parallel touch elements of their own [operands x loops]."""
         return np.array([[_moves(o.reach, loop) for loop in self.parallel] for o in self.operands], np.bool_)
+
+    @cached_property
+    def computed(self) -> Bools:
+        """Which operands are no constants [operands]."""
+        return np.array([o.computed for o in self.operands], np.bool_)
+
+    @cached_property
+    def whole(self) -> Floats:
+        """Bytes that all iterations touch [operands]."""
+        return self.touched(np.array([[self.tiled.ranges[n] for n in self.iters]], np.int64))[:, 0]
+
+    @cached_property
+    def row_loop(self) -> int:
+        """Of the loops that may be parallel the one along which maps are taken to be divided among cores: it moves most
+        of what is computed, and is the outermost such in the result's storage."""
+        moved = np.where(self.computed, self.whole, 0.0) @ self.moving
+        result = next(o.reach for o in reversed(self.operands) if o.written)
+        steps = [max((d.stride for d in result.dims if _along(d, loop)), default=0) for loop in self.parallel]
+        return int(np.lexsort((-np.array(steps), -moved))[0])
+
+    def touched(self, boxes: Ints) -> Floats:
+        """Bytes of whole lines that iterations over each of `boxes` touch [operands x boxes]."""
+        line = self.target.caches[0].line
+        found = [footprint(o.reach, boxes, line) for o in self.operands]
+        return np.stack([np.maximum(f.bytes, f.lines * line) for f in found])
+
+    def transferred(self, inside: Floats, parallel: Ints, cores: int) -> Floats:
+        """Bytes [P] that the caches of one core get from others' (see transfers.py), where this loop goes to threads
+        and the core touches so much of each operand, `inside` [operands x P]."""
+        whole, divided = self.whole[:, None], self.moving[:, parallel] & (parallel == self.row_loop)
+        own = np.where(divided, whole, inside) / cores
+        most = whole / cores if self.target.caches[-1].shared else whole  # it comes once, and is in that cache then
+        others = np.clip(inside - own, 0.0, most if cores > 1 else 0.0)
+        return np.asarray(np.where(self.computed[:, None], others, 0.0).sum(axis=0), np.float64)
+
+    def least_transferred(self, cores: int) -> float:
+        """The bytes of this that no choice of the loop avoids: what tells schedules apart is the rest."""
+        ranges, loops = [self.tiled.ranges[n] for n in self.iters], np.arange(len(self.parallel))
+        boxes = np.array([ranges] * len(loops), np.int64)
+        for k, loop in enumerate(self.parallel):
+            if loop is not None:
+                column = self.iters.index(loop_of(loop).iterator)
+                boxes[k, column] = -(-ranges[column] // cores)
+        return float(self.transferred(self.touched(boxes), loops, cores).min())
 
     @cached_property
     def fetched(self) -> bool:
@@ -141,15 +186,16 @@ def model_of(tiled: Tiled) -> Model:
         wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
         unpacked = wide and tiled.unpacked and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
         found = reach(tiled.task, read.load, iters, dense=wide and constant)
-        operands.append(Operand(found, 1.0, wide and constant, unpacked and not constant))
+        operands.append(Operand(found, 1.0, not constant, wide and constant, unpacked and not constant))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     later = afterwards(tiled.task, tiled.result)
     names = iterators(anchor, [*tiled.consumers, *later])
     for block in (*tiled.consumers, *later):
         for load in (x for x in block.reads if x.buffer in boundary):
-            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0))
+            computed = load.buffer not in tiled.task.constants
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 1.0, computed))
         for load in (x for x in block.writes if x.buffer in boundary):  # read for ownership, written back
-            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0))
+            operands.append(Operand(reach(tiled.task, load, iters, names[block.name]), 2.0, True))
     return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), tiled.target.cores)
 
 
@@ -163,7 +209,12 @@ def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
 
 def _moves(access: Reach, parallel: str | None) -> bool:
     """Whether iterations of the parallel loop touch elements of their own."""
-    return parallel is None or any(loop_of(parallel).iterator in variables(d.index) for d in access.dims)
+    return parallel is None or any(_along(d, parallel) for d in access.dims)
+
+
+def _along(dim: Dim, parallel: str | None) -> bool:
+    """Whether the parallel loop goes along that dimension."""
+    return parallel is not None and loop_of(parallel).iterator in variables(dim.index)
 
 
 def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> tuple[float, float]:

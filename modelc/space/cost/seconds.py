@@ -47,7 +47,7 @@ def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target,
 def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target) -> Floats:
     """Seconds [P] of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are
     fetched, and phases begin, of which there are as many as `candidate` has."""
-    hertz = target.peak["float32"] * 1e9 / (2 * target.lanes("float32") * target.fma_ports)
+    hertz = target.hertz
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     memory = moving_seconds(moved, target.caches[-1:], target)
     compute = cycles / hertz

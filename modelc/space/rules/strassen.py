@@ -13,8 +13,11 @@ whole), and becomes
     combine   each part of C as a sum of products
 
 and its constant operand becomes as many sums of parts of B when compiling. Multiplications fall to 7/8 (49/64); the
-constant grows to 7/4 (49/16) of its size. Rounding errors are a few times those of the plain sum: each product adds up
-parts that the results cancel again (Higham, Accuracy and Stability, section 23.2.2).
+constant grows to 7/4 (49/16) of its size. Depth and columns are cut into blocks; rows cyclically, so that some rows of
+every part are one stretch of the whole: a thread that has them reads and writes no others. Where a window slides along
+the rows these are cut into blocks too, for neighbouring taps share sums then. Rounding errors are a few times those of
+the plain sum: each product adds up parts that the results cancel again (Higham, Accuracy and Stability, section
+23.2.2).
 """
 
 from __future__ import annotations
@@ -185,9 +188,24 @@ class _Strassen:
         self.by = coefficients(levels)
         self.ranges = {n: -(-x // self.by.parts) if n in cut else x for n, x in anchor.ranges.items()}
         self.whole = anchor.ranges[self.rows]
+        (_, step), alone = self.moving, [x for i in found.data.indices if (x := linear(i)) and len(x.terms) == 1]
+        self.cyclic = any(x.terms[0] == (Var(self.rows), step) for x in alone)  # rows
         self.product = "product"
         while self.product in anchor.ranges:
             self.product += "_"
+
+    @property
+    def moving(self) -> tuple[int, int]:
+        """(the dimension of the data that rows move along, by how much)."""
+        found = _steps(self.found.data, self.rows)
+        assert found is not None
+        return found
+
+    def row(self, part: Expr, row: Expr) -> Expr:
+        """Which row of the whole is that `row` of a part."""
+        if self.cyclic:
+            return op("add", op("mul", row, self.by.parts), part)
+        return op("add", op("mul", part, self.ranges[self.rows]), row)
 
     def iters(self, names: Sequence[str], reduce: bool = False) -> tuple[Iter, ...]:
         return tuple(Iter(n, self.ranges[n], reduce) for n in names)
@@ -200,14 +218,14 @@ class _Strassen:
         place = [dim.place for dim in dims]
         at = [Var(dim.name) if dim.name else Const(0) for dim in dims]
         added, products, parts = (fresh(old, name) for name in ("added", "products", "parts"))
-        moving = _steps(data, self.rows)
-        assert moving is not None
+        dimension, step = self.moving
+        apart = step * (1 if self.cyclic else self.ranges[self.rows])
         deep = data.indices.index(Var(self.depth))
 
         @cache
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
-            distance = {moving[0]: moving[1] * i * self.ranges[self.rows], deep: k * self.ranges[self.depth]}
+            distance = {dimension: apart * i, deep: k * self.ranges[self.depth]}
             found = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
             value: Expr = Load(data.buffer, tuple(found))
             for dim, index, extent in zip(dims, found, source.shape, strict=True):
@@ -273,7 +291,8 @@ class _Strassen:
             return _Dimension("", 1, Const(0), 1, form.constant)
         ((atom, step), *others) = form.terms
         if not others and isinstance(atom, Var) and step > 0:
-            return _Dimension(atom.name, self.ranges[atom.name], atom, step, form.constant)
+            between = step * self.by.parts if self.cyclic and atom == Var(self.rows) else step
+            return _Dimension(atom.name, self.ranges[atom.name], atom, between, form.constant)
         name = f"y{dim}"
         while name in self.ranges:
             name += "_"
@@ -281,8 +300,7 @@ class _Strassen:
         return _Dimension(name, high - low + 1, simplify(op("sub", index, low), self.ranges), 1, low)
 
     def consumer(self, block: Block, parts: str) -> Block:
-        """A consumer over parts of rows and columns: m becomes i * (m's extent, cut) + m; rows behind the last are left
-        out."""
+        """A consumer over parts of rows and columns; rows behind the last are left out."""
         (write,) = self.anchor.writes
         read = _reads(block, write)[0]
         names = dict(zip(map(str, write.indices), read.indices, strict=True))
@@ -297,7 +315,8 @@ class _Strassen:
             original, pair = cut[it.name]
             number = f"{pair}_{it.name}"
             numbers[original] = Var(number)
-            moved[it.name] = op("add", op("mul", Var(number), self.ranges[original]), Var(it.name))
+            columns = op("add", op("mul", Var(number), self.ranges[original]), Var(it.name))
+            moved[it.name] = self.row(Var(number), Var(it.name)) if original == self.rows else columns
             iters += [Iter(number, self.by.parts), Iter(it.name, self.ranges[original])]
         if len(numbers) < 2:
             raise DoesNotApply(f"block {block.name} does not read what it consumes by its own iterators")

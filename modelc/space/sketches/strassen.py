@@ -31,6 +31,7 @@ from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import constant_seconds
+from modelc.space.cost.transfers import of_all, of_others, transfer_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
@@ -336,7 +337,7 @@ class Strassen(Products):
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
-        rate = target.peak["float32"] * 1e9 / (2 * self.lanes * target.fma_ports)
+        rate = target.hertz
         before, after = self.sum_cycles()
         kernel, again = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
@@ -347,7 +348,7 @@ class Strassen(Products):
             sums=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
             near=np.zeros(len(points)),
             beyond=streamed,
-            waited=self.waited(points, streamed),
+            waited=self.waited(points, streamed) + transfer_seconds(apart * self.transferred(cores), target),
             fixed=threads,
             balance=1 / (share * cores),
         )
@@ -371,6 +372,11 @@ class Strassen(Products):
         bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
         more = kernel - kernel * self.by.parts**2 // self.by.products
         return constant_seconds(kernel, target, more), again / bandwidth
+
+    def transferred(self, cores: int) -> float:
+        """Bytes that one core gets from others where panels go to threads: sums of all rows, and rows of results."""
+        results = sum(self.task.buffer(write.buffer).bytes for write in self.roles.owner.writes)
+        return of_all(self.roles.bytes(self.roles.sums), cores, self.target) + of_others(results / cores, cores)
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""

@@ -36,6 +36,7 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.register_tile import registers
+from modelc.space.cost.transfers import of_all, of_others, transfer_seconds
 from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.filters import Matrix
 from modelc.space.rules.rule import DoesNotApply
@@ -357,7 +358,7 @@ class Winograd(Products):
         even, owner = np.full(len(points), 1 / cores), self.shares(points, "parallel", cores)
         before = owner if self.shape is Shape.ROWS else even
         within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
-        rate = self.target.peak["float32"] * 1e9 / (2 * self.lanes * self.target.fma_ports)
+        rate = self.target.hertz
         rows_of, columns_of = roles.matrices
         high, wide = len(rows_of.input), len(columns_of.input)
         vectors_in, vectors_out = (
@@ -373,6 +374,7 @@ class Winograd(Products):
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         streamed = passing.kernel_seconds(self.target, within)
         beyond, waited = passing.seconds(self.target, within)
+        waited = waited + transfer_seconds(self.transferred(points, cores), self.target)
         return Spent(
             products=self.product_cycles(points) * within / rate,
             sums=(cycles_in * before + cycles_out * owner) / rate,
@@ -382,6 +384,22 @@ class Winograd(Products):
             fixed=np.full(len(points), PHASES[self.shape] * self.target.cost.phase_seconds),
             balance=1 / (within * cores),
         )
+
+    def transferred(self, points: Points, cores: int) -> Floats:
+        """Bytes [P] that one core gets from others where rows of tiles are divided otherwise from phase to phase: tiles
+        of all rows for its panels or points, and what it makes of them."""
+        roles = self.roles
+        tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
+        if self.shape is Shape.ROWS:
+            return np.zeros(len(points))
+        every = of_all(tiles, cores, self.target)
+        if self.shape is Shape.PANELS:
+            return np.full(len(points), every + of_others(roles.bytes(roles.owner) / cores, cores))
+        moving, panels = self.outside()[0], f"{roles.vector}0"
+        read = {panels: every} | dict.fromkeys(moving, of_others(tiles / cores, cores))
+        loops = [str(x) for k in self.all_knobs() if k.name == "multiplying" for x in k.values]
+        sizes = [read[loop] + of_others(products / cores, cores) if loop in read else 0.0 for loop in loops]
+        return np.array(sizes)[self.index(points, "multiplying")]
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
