@@ -333,8 +333,7 @@ def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
 def _cache_benefit(target: Target, level: int, held: Floats) -> Floats:
     """Formula (2) for moving on: from L3 (or memory) to L2, then from L1 to registers. In cycles and bytes."""
     caches = target.caches
-    clock = 1e9 * target.peak["float32"] / (2 * target.lanes("float32") * target.fma_ports)
-    bandwidths = [1e9 * b / clock for b in (*(c.bandwidth_gbs for c in caches), target.memory_bandwidth_gbs)]
+    bandwidths = [1e9 * b / target.hertz for b in (*(c.bandwidth_gbs for c in caches), target.memory_bandwidth_gbs)]
     if level == CACHE:
         near = min(1, len(caches) - 1)
         far = near + 1

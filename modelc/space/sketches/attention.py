@@ -414,8 +414,7 @@ class Attention(Sketch):
         """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
         beside the arithmetic; scores and weights that are too large for the first one are written and read there."""
         caches, size = self.target.caches, DTYPES[self.dtype].itemsize
-        clock = self.target.peak["float32"] / (2 * self.lanes * self.target.fma_ports)
-        rate = self.target.second.bandwidth_gbs / clock
+        rate = 1e9 * self.target.second.bandwidth_gbs / self.target.hertz
         depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
         depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
         operands = -(-self.queries // tile) * sum(depths) * (size if not self.units else self.narrow())

@@ -392,14 +392,15 @@ class Winograd(Products):
         tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
         if self.shape is Shape.ROWS:
             return np.zeros(len(points))
-        every = of_all(tiles, cores, self.target)
+        every, some = of_all(tiles, cores, self.target), of_others(tiles / cores, cores)
         if self.shape is Shape.PANELS:
-            return np.full(len(points), every + of_others(roles.bytes(roles.owner) / cores, cores))
-        moving, panels = self.outside()[0], f"{roles.vector}0"
-        read = {panels: every} | dict.fromkeys(moving, of_others(tiles / cores, cores))
-        loops = [str(x) for k in self.all_knobs() if k.name == "multiplying" for x in k.values]
-        sizes = [read[loop] + of_others(products / cores, cores) if loop in read else 0.0 for loop in loops]
-        return np.array(sizes)[self.index(points, "multiplying")]
+            knob, read, made = "parallel", {f"{self.v}0": every}, roles.bytes(roles.owner)
+        else:
+            knob, read, made = "multiplying", dict.fromkeys(self.outside()[0], some), products
+            read[f"{roles.vector}0"] = every
+        loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
+        sizes = [read[loop] + of_others(made / cores, cores) if loop in read else 0.0 for loop in loops]
+        return np.array(sizes)[self.index(points, knob)]
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
