@@ -121,6 +121,15 @@ class Model:
 
     def least_transferred(self, cores: int) -> float:
         """The bytes of this that no choice of the loop avoids: what tells schedules apart is the rest."""
+        if cores not in self._least:
+            self._least[cores] = self._least_of(cores)
+        return self._least[cores]
+
+    @cached_property
+    def _least(self) -> dict[int, float]:
+        return {}
+
+    def _least_of(self, cores: int) -> float:
         ranges, loops = [self.tiled.ranges[n] for n in self.iters], np.arange(len(self.parallel))
         boxes = np.array([ranges] * len(loops), np.int64)
         for k, loop in enumerate(self.parallel):
