@@ -97,19 +97,14 @@ def test_some_rows_of_every_part_are_one_stretch_of_the_whole(task: Task) -> Non
     checked = 0
     for sketch in strassen_sketches(task, connected(6.0), []):
         roles, count = sketch.roles, 5
-        for block, rows, within in (
-            (roles.sums, roles.rows, {}),
-            (roles.owner, roles.owned[roles.rows], {roles.within[0]: range(sketch.by.parts)}),
+        parts = range(sketch.by.parts)
+        for accesses, rows, each in (
+            (roles.sums.reads, roles.rows, [0]),  # all parts are read for one element
+            (roles.owner.writes, roles.owned[roles.rows], parts),
         ):
-            accesses = block.reads if block is roles.sums else block.writes
-            found = {
-                at
-                for number in range(count)
-                for part in within.get(roles.within[0], [0])
-                for access in accesses
-                if (at := _row(access, rows, {rows: number, roles.within[0]: part})) is not None
-            }
-            assert found == set(range(count * sketch.by.parts))
+            values = [{rows: number, roles.within[0]: part} for number in range(count) for part in each]
+            found = {_row(access, rows, one) for access in accesses for one in values}
+            assert found - {None} == set(range(count * len(parts)))
             checked += 1
     assert checked == 4
 
@@ -122,8 +117,8 @@ def _row(access: Load, rows: str, values: dict[str, int]) -> int | None:
 
 
 def test_threads_go_over_rows_where_transfers_are_dear() -> None:
-    """Products by Strassen's rule and minimal filtering: with transfers at next to no cost panels, or points, go to
-    threads, whose constant is read once; with dear ones rows do."""
+    """Products by Strassen's rule: with transfers at next to no cost panels go to threads, each of which reads a part
+    of the constant; with dear ones rows do, in every phase."""
     task = product(256, 1024, 1024)
     loops = {}
     for cycles in (1e-3, 1e3):

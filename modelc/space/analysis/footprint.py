@@ -60,6 +60,10 @@ class Footprint:
     runs: Floats
     step: Ints
 
+    def line_bytes(self, line: int) -> Floats:
+        """Bytes of lines of that size, whole ones."""
+        return np.asarray(np.maximum(self.bytes, self.lines * line), np.float64)
+
     @property
     def misses(self) -> Floats:
         """Lines that a prefetcher which brings PREFETCHED_LINES at a time does not hide (ALT, table 2): a contiguous

@@ -54,7 +54,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     members, loops, inner = len(population), np.arange(len(boxes))[:, None], len(tiled.reduction)
     line = target.caches[0].line
     found = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
-    inside = np.stack([np.maximum(f.bytes, f.lines * line) for f in found])  # [operands x loops x P]
+    inside = np.stack([f.line_bytes(line) for f in found])  # [operands x loops x P]
     unpacked, nothing = [k for k, o in enumerate(operands) if o.unpacked], np.zeros(members)
     each, packed = np.arange(members), np.array([o.packed for o in operands])[:, None]
     around = (loops[:-1] >= inner) & (loops[:-1] < depth)  # loops between the reduction and the one over panels

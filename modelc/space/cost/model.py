@@ -16,6 +16,7 @@ from modelc.ir.expr import variables
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.analysis.loops import loop_of
+from modelc.space.cost.transfers import of_others
 from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.parallel import SERIAL_POINTS
@@ -107,16 +108,14 @@ class Model:
     def touched(self, boxes: Ints) -> Floats:
         """Bytes of whole lines that iterations over each of `boxes` touch [operands x boxes]."""
         line = self.target.caches[0].line
-        found = [footprint(o.reach, boxes, line) for o in self.operands]
-        return np.stack([np.maximum(f.bytes, f.lines * line) for f in found])
+        return np.stack([footprint(o.reach, boxes, line).line_bytes(line) for o in self.operands])
 
     def transferred(self, inside: Floats, parallel: Ints, cores: int) -> Floats:
         """Bytes [P] that the caches of one core get from others' (see transfers.py), where this loop goes to threads
         and the core touches so much of each operand, `inside` [operands x P]."""
         whole, divided = self.whole[:, None], self.moving[:, parallel] & (parallel == self.row_loop)
         own = np.where(divided, whole, inside) / cores
-        most = whole / cores if self.target.caches[-1].shared else whole  # it comes once, and is in that cache then
-        others = np.clip(inside - own, 0.0, most if cores > 1 else 0.0)
+        others = of_others(inside, whole, cores, self.target, own)
         return np.asarray(np.where(self.computed[:, None], others, 0.0).sum(axis=0), np.float64)
 
     def least_transferred(self, cores: int) -> float:

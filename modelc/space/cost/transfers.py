@@ -9,30 +9,25 @@ two.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.target import Target
 
-Bytes = TypeVar("Bytes", float, NDArray[np.float64])  # one number, or an array of them
+Bytes = float | NDArray[np.float64]  # one number, or an array of them
 
 
-def of_others(size: Bytes, cores: int) -> Bytes:
-    """Of so many bytes that one core alone touches anywhere, those in the stretches of others."""
-    found: Bytes = size * (cores - 1) / cores
-    return found
+def of_others(
+    touched: Bytes, whole: Bytes, cores: int, target: Target, own: Bytes | None = None
+) -> NDArray[np.float64]:
+    """Of so many bytes that one core touches of a map of `whole`, those that it gets from others: all that are not its
+    `own` (None: it touches all stretches alike), but no more than its part where cores share the last cache, for what
+    all read comes once, and is there then."""
+    most = whole / cores if target.caches[-1].shared else whole
+    return np.clip(touched - (touched / cores if own is None else own), 0.0, most)
 
 
-def of_all(size: float, cores: int, target: Target) -> float:
-    """Of so many bytes that every core reads, those that each gets from others: it comes once, and is in the last cache
-    then, if they share that."""
-    others = of_others(size, cores)
-    return min(others, size / cores) if target.caches[-1].shared else others
-
-
-def transfer_seconds(size: float | NDArray[np.float64], target: Target) -> NDArray[np.float64]:
+def transfer_seconds(size: Bytes, target: Target) -> NDArray[np.float64]:
     """Seconds in which one core gets so many bytes from others: of no more than the last cache holds, for the rest has
     gone to memory."""
     last = target.caches[-1]

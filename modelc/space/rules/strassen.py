@@ -188,8 +188,8 @@ class _Strassen:
         self.by = coefficients(levels)
         self.ranges = {n: -(-x // self.by.parts) if n in cut else x for n, x in anchor.ranges.items()}
         self.whole = anchor.ranges[self.rows]
-        (_, step), alone = self.moving, [x for i in found.data.indices if (x := linear(i)) and len(x.terms) == 1]
-        self.cyclic = any(x.terms[0] == (Var(self.rows), step) for x in alone)  # rows
+        form = linear(found.data.indices[self.moving[0]])
+        self.cyclic = form is not None and len(form.terms) == 1  # rows: no window slides along them
         self.product = "product"
         while self.product in anchor.ranges:
             self.product += "_"
@@ -201,11 +201,11 @@ class _Strassen:
         assert found is not None
         return found
 
-    def row(self, part: Expr, row: Expr) -> Expr:
-        """Which row of the whole is that `row` of a part."""
-        if self.cyclic:
-            return op("add", op("mul", row, self.by.parts), part)
-        return op("add", op("mul", part, self.ranges[self.rows]), row)
+    def position(self, name: str, part: Expr, at: Expr) -> Expr:
+        """Which value of iterator `name`, before it was cut, is the one `at` of a part."""
+        if name == self.rows and self.cyclic:
+            return op("add", op("mul", at, self.by.parts), part)
+        return op("add", op("mul", part, self.ranges[name]), at)
 
     def iters(self, names: Sequence[str], reduce: bool = False) -> tuple[Iter, ...]:
         return tuple(Iter(n, self.ranges[n], reduce) for n in names)
@@ -315,8 +315,7 @@ class _Strassen:
             original, pair = cut[it.name]
             number = f"{pair}_{it.name}"
             numbers[original] = Var(number)
-            columns = op("add", op("mul", Var(number), self.ranges[original]), Var(it.name))
-            moved[it.name] = self.row(Var(number), Var(it.name)) if original == self.rows else columns
+            moved[it.name] = self.position(original, Var(number), Var(it.name))
             iters += [Iter(number, self.by.parts), Iter(it.name, self.ranges[original])]
         if len(numbers) < 2:
             raise DoesNotApply(f"block {block.name} does not read what it consumes by its own iterators")

@@ -31,7 +31,7 @@ from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import constant_seconds
-from modelc.space.cost.transfers import of_all, of_others, transfer_seconds
+from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
@@ -373,10 +373,11 @@ class Strassen(Products):
         more = kernel - kernel * self.by.parts**2 // self.by.products
         return constant_seconds(kernel, target, more), again / bandwidth
 
-    def transferred(self, cores: int) -> float:
+    def transferred(self, cores: int) -> Floats:
         """Bytes that one core gets from others where panels go to threads: sums of all rows, and rows of results."""
-        results = sum(self.task.buffer(write.buffer).bytes for write in self.roles.owner.writes)
-        return of_all(self.roles.bytes(self.roles.sums), cores, self.target) + of_others(results / cores, cores)
+        added, results = self.roles.bytes(self.roles.sums), self.roles.bytes(self.roles.owner)
+        read = of_others(added, added, cores, self.target)
+        return read + of_others(results / cores, results, cores, self.target)
 
     def sum_cycles(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""

@@ -36,7 +36,7 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.register_tile import registers
-from modelc.space.cost.transfers import of_all, of_others, transfer_seconds
+from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.filters import Matrix
 from modelc.space.rules.rule import DoesNotApply
@@ -392,14 +392,15 @@ class Winograd(Products):
         tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
         if self.shape is Shape.ROWS:
             return np.zeros(len(points))
-        every, some = of_all(tiles, cores, self.target), of_others(tiles / cores, cores)
+        every, some = (of_others(size, tiles, cores, self.target) for size in (tiles, tiles / cores))
         if self.shape is Shape.PANELS:
             knob, read, made = "parallel", {f"{self.v}0": every}, roles.bytes(roles.owner)
         else:
             knob, read, made = "multiplying", dict.fromkeys(self.outside()[0], some), products
             read[f"{roles.vector}0"] = every
         loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
-        sizes = [read[loop] + of_others(made / cores, cores) if loop in read else 0.0 for loop in loops]
+        written = of_others(made / cores, made, cores, self.target)
+        sizes = [read[loop] + written if loop in read else 0.0 for loop in loops]
         return np.array(sizes)[self.index(points, knob)]
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
