@@ -57,7 +57,6 @@ def test_products_of_parts_add_up_to_the_product(levels: int) -> None:
         wanted = np.zeros((by.parts, by.parts), np.int64)
         wanted[i, j] = k == l
         assert (made[i, k, l, j] == wanted).all()
-    assert by.additions("data") == {1: 5, 2: 95}[levels] and by.additions("result") == {1: 8, 2: 128}[levels]
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

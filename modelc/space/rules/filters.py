@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-Matrix = tuple[tuple[float, ...], ...]
+from modelc.space.rules.sums import Matrix
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
-from modelc.ir.expr import Const, Expr, op
 from modelc.target import Target
 
 Args = Mapping[str, str | int]
@@ -64,18 +63,3 @@ def plain_block(task: Task, name: str) -> Block:
     if not isinstance(block, Block):
         raise DoesNotApply(f"block {name} is opaque")
     return block
-
-
-def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr:
-    """sum(row[k] * values[k]) without the zeros, in float32."""
-    result: Expr | None = None
-    for factor, value in zip(row, values, strict=True):
-        if factor == 0:
-            continue
-        term: Expr = value if abs(factor) == 1 else op("mul", value, Const(float(abs(factor)), "float32"))
-        if result is None:
-            result = term if factor > 0 else op("neg", term)
-        else:
-            result = op("add" if factor > 0 else "sub", result, term)
-    assert result is not None
-    return result

@@ -22,9 +22,9 @@ the plain sum: each product adds up parts that the results cancel again (Higham,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -35,7 +35,8 @@ from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.rule import DoesNotApply, combination, fresh
+from modelc.space.rules.rule import DoesNotApply, fresh
+from modelc.space.rules.sums import Matrix, matrix_times
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
 
@@ -69,10 +70,15 @@ class Coefficients:
         """Of each of the rows, the columns and the depth."""
         return int(self.data.shape[1])
 
-    def additions(self, matrix: str) -> int:
-        """For one element of each part: of "data", to what products multiply; or of products, to "result"."""
-        sums = self.products if matrix == "data" else self.parts**2
-        return int(np.count_nonzero(getattr(self, matrix))) - sums
+    @cached_property
+    def sums(self) -> Matrix:
+        """[t, part of A, those of a row of parts one after the other]: what products multiply."""
+        return tuple(map(tuple, self.data.reshape(self.products, -1).tolist()))
+
+    @cached_property
+    def results(self) -> Matrix:
+        """[part of C, those of a row of parts one after the other; t]."""
+        return tuple(map(tuple, self.result.reshape(self.products, -1).T.tolist()))
 
 
 @cache
@@ -222,7 +228,6 @@ class _Strassen:
         apart = step * (1 if self.cyclic else self.ranges[self.rows])
         deep = data.indices.index(Var(self.depth))
 
-        @cache
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
             distance = {dimension: apart * i, deep: k * self.ranges[self.depth]}
@@ -238,7 +243,7 @@ class _Strassen:
             fresh(old, "sums"),
             tuple(Iter(dim.name, dim.extent) for dim in dims if dim.name),
             tuple(Load(added, (Const(t), *at)) for t in range(by.products)),
-            tuple(_sum(one, part) for one in by.data),
+            matrix_times(by.sums, [part(i, k) for i in range(by.parts) for k in range(by.parts)]),
         )
         spatial = [i.name for i in anchor.spatial]
         number, spot = Var(self.product), write.indices
@@ -256,7 +261,7 @@ class _Strassen:
             fresh(old, "combine"),
             self.iters(spatial),
             tuple(Load(parts, (Const(i), Const(j), *spot)) for i, j in where),
-            tuple(combination(by.result[:, i, j].tolist(), every) for i, j in where),
+            matrix_times(by.results, every),
         )
         kernel = old.buffer(self.found.kernel.buffer)
         buffers = [b for b in old.buffers if b.name not in (write.buffer, kernel.name)]
@@ -327,12 +332,6 @@ class _Strassen:
         if self.ranges[self.rows] * self.by.parts > self.whole:
             mapped = replace(mapped, where=(*mapped.where, op("lt", moved[str(names[self.rows])], self.whole)))
         return replace(mapped, iters=tuple(iters))
-
-
-def _sum(factors: NDArray[Any], part: Callable[[int, int], Expr]) -> Expr:
-    """The sum of parts [i, k] with their factors."""
-    places = [(int(i), int(k)) for i, k in np.argwhere(factors)]
-    return combination([float(factors[i, k]) for i, k in places], [part(i, k) for i, k in places])
 
 
 def _within(layout: Layout, outer: int, rank: int) -> Layout:

@@ -40,7 +40,8 @@ from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.filters import ALONE, Transform, sizes, transform
-from modelc.space.rules.rule import DoesNotApply, combination
+from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.sums import matrix_times
 from modelc.space.rules.windows import Window, Windows, windows
 
 KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
@@ -183,18 +184,14 @@ class _Winograd:
             self.name("rows"),
             (*iters, *tiles, Iter(wide.element, wide.points)),
             tuple(Load(half, (Const(e), Var(wide.element), *at)) for e in range(high.points)),
-            tuple(
-                combination(row, [tile(Const(i), Var(wide.element)) for i in range(high.points)])
-                for row in high.transform.input
-            ),
+            matrix_times(high.transform.input, [tile(Const(i), Var(wide.element)) for i in range(high.points)]),
         )
         columns = Block(
             self.name("columns"),
             (*iters, *tiles, Iter(high.point, high.points)),
             tuple(Load(whole, (Var(high.point), Const(f), *at)) for f in range(wide.points)),
-            tuple(
-                combination(row, [Load(half, (Var(high.point), Const(j), *at)) for j in range(wide.points)])
-                for row in wide.transform.input
+            matrix_times(
+                wide.transform.input, [Load(half, (Var(high.point), Const(j), *at)) for j in range(wide.points)]
             ),
         )
         product, sums = self.product(whole, outer)
@@ -208,18 +205,18 @@ class _Winograd:
             self.name("gather"),
             (*others, *tiles, Iter(wide.point, wide.points)),
             tuple(Load(parts, (Const(i), Var(wide.point), *spot)) for i in range(high.m)),
-            tuple(
-                combination(row, [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)])
-                for row in high.transform.output
+            matrix_times(
+                high.transform.output,
+                [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)],
             ),
         )
         scatter = Block(
             self.name("scatter"),
             (*others, *tiles, Iter(high.element, high.m)),
             tuple(Load(result, (Var(high.element), Const(j), *spot)) for j in range(wide.m)),
-            tuple(
-                combination(row, [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)])
-                for row in wide.transform.output
+            matrix_times(
+                wide.transform.output,
+                [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)],
             ),
         )
         shapes = tuple(i.extent for i in (*others, *tiles))

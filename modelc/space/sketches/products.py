@@ -86,6 +86,11 @@ class Products(Sketch):
         ratios = [cost.streamed_wait_ratio if value == FAR else 1 / cost.demanded_share for value in knob.values]
         return np.asarray(np.array(ratios)[self.index(points, "prefetch")] * streamed, np.float64)
 
+    def sum_cycles(self, loaded: float, additions: float, stored: float) -> float:
+        """Cycles of vectors that are loaded, added up and stored."""
+        cost = self.target.cost
+        return loaded / cost.load_ports + additions / self.target.fma_ports + stored * cost.store_cycles
+
     def row_counts(self, name: str) -> tuple[int, ...]:
         """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
         extents = self.chunks() if name == self.chunked else (self.gemm.ranges[name],)

@@ -34,6 +34,7 @@ from modelc.space.cost.overlap import constant_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
+from modelc.space.rules.sums import shared
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.contraction import STEPS
@@ -338,7 +339,7 @@ class Strassen(Products):
         share = every[parallel, np.arange(len(points))]
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
         rate = target.hertz
-        before, after = self.sum_cycles()
+        before, after = self.cycles_of_sums()
         kernel, again = self.traffic(chunk, vectors, apart, cores)
         once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
         streamed = once + again * share
@@ -379,18 +380,14 @@ class Strassen(Products):
         read = of_others(added, added, cores, self.target)
         return read + of_others(results / cores, results, cores, self.target)
 
-    def sum_cycles(self) -> tuple[float, float]:
+    def cycles_of_sums(self) -> tuple[float, float]:
         """Cycles of all sums of parts of the data, and of products with the owner's own arithmetic."""
-        roles, cost, by, ports = self.roles, self.target.cost, self.by, self.target.fma_ports
+        roles, by, parts = self.roles, self.by, self.by.parts**2
         data, results = (roles.bytes(b) / (by.products * 4 * self.lanes) for b in (roles.sums, roles.write))
         operations = sum(isinstance(e, Op) for b in roles.owner.body for e in walk(b))
-
-        def cycles(loaded: int, additions: int, stored: int) -> float:
-            return loaded / cost.load_ports + additions / ports + stored * cost.store_cycles
-
-        before = cost.strassen_sums_ratio * cycles(by.parts**2, by.additions("data"), by.products)
-        after = cycles(by.products, by.additions("result"), by.parts**2) + by.parts**2 * operations / ports
-        return data * before, results * after
+        before = self.sum_cycles(parts, shared(by.sums).additions, by.products)
+        after = self.sum_cycles(by.products, shared(by.results).additions + parts * operations, parts)
+        return self.target.cost.strassen_sums_ratio * data * before, results * after
 
     def products_in(self, chunk: int) -> Tiled:
         return self.roles.tiled(chunk)

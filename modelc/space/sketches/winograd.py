@@ -38,8 +38,8 @@ from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.register_tile import registers
 from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.nest.prefetch import ROOT
-from modelc.space.rules.filters import Matrix
 from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
@@ -350,8 +350,8 @@ class Winograd(Products):
         return super().away(points) + self.index(points, "vectors.in") + self.index(points, "vectors.out")
 
     def spent(self, points: Points, cores: int) -> Spent:
-        """Products at the micro-kernel's rate, transforms at two vector operations a cycle and what these wait, and
-        what passes through memory while this goes on."""
+        """Products at the micro-kernel's rate; transforms by loads, additions and stores; and what passes through
+        memory while this goes on."""
         roles = self.roles
         rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
         tilings = Tilings(rows, vectors, chunk, self.index(points, "order") == 1)
@@ -360,16 +360,15 @@ class Winograd(Products):
         within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
         rate = self.target.hertz
         rows_of, columns_of = roles.matrices
-        high, wide = len(rows_of.input), len(columns_of.input)
         vectors_in, vectors_out = (
-            roles.bytes(b) / (high * wide * 4) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
+            roles.bytes(b)
+            / (len(rows_of.input) * len(columns_of.input) * 4)
+            * ceil(b.ranges[n] / self.lanes)
+            / b.ranges[n]
             for b, n in ((roles.columns, roles.channel), (roles.write, roles.vector))
         )
-        sums_in = wide * _terms(rows_of.input) + high * _terms(columns_of.input)
-        sums_out = wide * _terms(rows_of.output) + len(rows_of.output) * _terms(columns_of.output)
-        each = self.target.cost.winograd_sums_ratio / 2
-        cycles_in = each * vectors_in * (sums_in + 3 * high * wide)
-        cycles_out = each * vectors_out * (sums_out + 3 * high * wide)
+        cycles_in = vectors_in * self.transform_cycles(rows_of.input, columns_of.input)
+        cycles_out = vectors_out * self.transform_cycles(rows_of.output, columns_of.output)
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
         streamed = passing.kernel_seconds(self.target, within)
@@ -384,6 +383,13 @@ class Winograd(Products):
             fixed=np.full(len(points), PHASES[self.shape] * self.target.cost.phase_seconds),
             balance=1 / (within * cores),
         )
+
+    def transform_cycles(self, rows: Matrix, columns: Matrix) -> float:
+        """Cycles of a vector of tiles that `rows` transforms and, what comes of it, `columns`."""
+        high, wide, between = len(rows[0]), len(columns[0]), len(rows) * len(columns[0])
+        additions = wide * shared(rows).additions + len(rows) * shared(columns).additions
+        cycles = self.sum_cycles(high * wide + between, additions, between + len(rows) * len(columns))
+        return self.target.cost.winograd_sums_ratio * cycles
 
     def transferred(self, points: Points, cores: int) -> Floats:
         """Bytes [P] that one core gets from others where rows of tiles are divided otherwise from phase to phase: tiles
@@ -442,8 +448,3 @@ class Winograd(Products):
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
-
-
-def _terms(matrix: Matrix) -> int:
-    """Of all sums together."""
-    return sum(x != 0 for row in matrix for x in row)
