@@ -12,6 +12,7 @@ from three_ways import Example, build, check, close, random_inputs, run_kernel, 
 
 from modelc.config import load_config
 from modelc.ir.candidate import Candidate
+from modelc.ir.expr import Load, Op
 from modelc.ir.verify import verify_task
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
@@ -472,3 +473,28 @@ def test_derive_applies_the_stage() -> None:
     task = conv(1, 64, (56, 56), 64)
     candidate = chosen(task, TARGET).candidate
     assert "gather" in {b.name for b in derive(task, candidate.stages).blocks}
+
+
+def values_in(e):
+    """`e` and what it is computed from, without indices."""
+    return [e, *(x for arg in (e.args if isinstance(e, Op) else ()) for x in values_in(arg))]
+
+
+@pytest.mark.parametrize("task", [conv(1, 32, (24, 24), 32), conv(1, 32, (48,), 32, dims=1)])
+def test_estimates_count_what_transforms_do(task) -> None:
+    """The vectors that both Blocks of a transform load, add up and store for one tile, what they share once."""
+    found = winograd_sketches(task, ONE_CORE, [])
+    assert found
+    for sketch in found:
+        roles, (rows, columns) = sketch.roles, sketch.roles.matrices
+        both = ((roles.rows, roles.columns, "input"), (roles.gather, roles.scatter, "output"))
+        for first, second, side in both:
+            loaded = added = stored = 0
+            for block in (first, second):
+                parts = {e for value in block.body for e in values_in(value)}
+                times = block.spatial[-1].extent
+                loaded += times * sum(isinstance(e, Load) for e in parts)
+                added += times * sum(isinstance(e, Op) and e.name in ("add", "sub") for e in parts)
+                stored += times * len(block.writes)
+            wanted = ONE_CORE.cost.winograd_sums_ratio * sketch.sum_cycles(loaded, added, stored)
+            assert sketch.transform_cycles(getattr(rows, side), getattr(columns, side)) == pytest.approx(wanted)
