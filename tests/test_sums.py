@@ -75,7 +75,8 @@ def test_no_two_terms_are_left_that_two_sums_share(matrix: Matrix) -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "alone", "together"), [(2, (4, 4), (4, 4)), (4, (16, 14), (12, 10)), (6, (36, 32), (24, 20))]
+    ("m", "alone", "together"),
+    [(2, (4, 4), (4, 4)), (4, (16, 14), (12, 10)), (6, (36, 32), (24, 20)), (7, (60, 50), (36, 30))],
 )
 def test_additions_of_transforms(m: int, alone: tuple[int, int], together: tuple[int, int]) -> None:
     """Of the input and of the output, along one dimension."""

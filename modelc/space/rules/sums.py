@@ -3,7 +3,8 @@
 Transforms of minimal filtering have pairs of rows that differ in signs (e + o and e - o), and Strassen's sums of halves
 of halves repeat each other's. The two terms that most sums share become a value of their own, again and again until no
 two are shared (Hartley, Subexpression Sharing in Filters Using Canonic Signed Digit Multipliers, 1996). A factor that
-is taken out of such a value is a power of two, so that nothing is rounded more often than where each sum stands alone.
+is taken out of such a value is one that both terms have, or a power of two, so that nothing is rounded more often than
+where each sum stands alone.
 """
 
 from __future__ import annotations
@@ -68,13 +69,16 @@ def shared(matrix: Matrix) -> Shared:
 def _pairs(terms: _Terms) -> Iterator[tuple[Pair, float]]:
     """Every two terms of a sum: a value that they are a multiple of, and its factor."""
     for (first, a), (second, b) in combinations(sorted(terms.items()), 2):
-        factor = copysign(1.0 if 1 in (abs(a), abs(b)) else _power_of_two(a), a)
+        factor = copysign(_taken_out(abs(a), abs(b)), a)
         yield (first, second, a / factor, b / factor), factor
 
 
-def _power_of_two(x: float) -> float:
-    """The magnitude of `x` if it is a power of two, or else 1."""
-    return abs(x) if abs(frexp(x)[0]) == 0.5 else 1.0
+def _taken_out(a: float, b: float) -> float:
+    """What two factors become multiples of, by which nothing is multiplied twice that is rounded: what both are; else
+    the first where it is a power of two, unless one of them is 1 already."""
+    if a == b:
+        return a
+    return a if frexp(a)[0] == 0.5 and 1 not in (a, b) else 1.0
 
 
 def _sum(terms: Sequence[tuple[Expr, float]]) -> Expr:

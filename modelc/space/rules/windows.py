@@ -8,7 +8,6 @@ with stride 1; results of all phases are added up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -148,12 +147,10 @@ def products(block: Block, found: Windows, m: int) -> int:
 
 
 def worthwhile(block: Block, found: Windows) -> tuple[int, ...]:
-    """Of the sizes of tiles m, the one whose kernel is least and most accurate; of those whose kernel is moderate, and
-    of all, the one of the fewest products: which that is hangs on how tiles divide the image."""
-    every = sizes(found.taps)
-
-    def fewest(some: Iterable[int]) -> int:
-        return min(some, key=lambda m: (products(block, found, m), m))
-
-    moderate = (m for m in every if m + found.taps - 1 <= MODERATE * found.taps)
-    return tuple(sorted({min(every), fewest(moderate), fewest(every)}))
+    """Of the sizes of tiles m, the one whose kernel is least and most accurate; of those whose kernel is moderate, the
+    one of the fewest products, which hangs on how tiles divide the image; and larger ones that have fewer than all
+    that are smaller."""
+    every = {m: products(block, found, m) for m in sizes(found.taps)}
+    moderate = [m for m in every if m + found.taps - 1 <= MODERATE * found.taps]
+    larger = [m for m in every if m > max(moderate) and every[m] < min(every[k] for k in every if k < m)]
+    return tuple(sorted({min(every), min(moderate, key=lambda m: (every[m], m)), *larger}))

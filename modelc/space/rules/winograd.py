@@ -12,17 +12,18 @@ A Block that slides a window of r taps along two spatial iterators with stride 1
     scatter  (A^T M) A       m x m outputs per tile
 
 and its constant operand becomes G g G^T when compiling. Multiplications fall by r^2 m^2 / (m + r - 1)^2, for r = 3 by
-2.25 (m = 2), 3.24 (3), 4 (4), 5.06 (6), less what tiles reach beyond the edge. Along one iterator it is F(m, r), by the
-square root of that; columns and scatter only copy then.
+2.25 (m = 2), 3.24 (3), 4 (4), 4.59 (5), 5.06 (6), 5.44 (7), less what tiles reach beyond the edge: maps of 56, 28 and
+14 rows are whole tiles of 7. Along one iterator it is F(m, r), by the square root of that; columns and scatter only
+copy then.
 
 Windows with a stride s slide with stride 1 along each of s phases of the input, every s-th element, with every s-th
 tap. As sums over phases are sums of products too, the transformed tiles and kernels of all phases are multiplied and
 added up like those of more channels, and transformed back once. A window of 3 taps and stride 2 has two in the one
-phase and one, with a zero, in the other: 1.72 times fewer products (m = 7); one of 7 taps has four and three: 4.8 times
-(m = 5).
+phase and one, with a zero, in the other: 1.78 times fewer products (m = 8); one of 7 taps has four and three: 5.4 times
+(m = 6).
 
-All of this is in float32, whatever input and kernel are stored as. Rounding errors grow with m: to about 1e-6 (m = 2)
-and 2e-5 (m = 6) of the largest output, if 256 channels are summed.
+All of this is in float32, whatever input and kernel are stored as. Rounding errors grow with m: to about 1e-6 (m = 2),
+1e-5 (m = 6) and 3e-5 (m = 7) of the largest output, if 256 channels are summed.
 """
 
 from __future__ import annotations
