@@ -156,27 +156,10 @@ def the_same(task, stages) -> None:
     [
         conv(1, 16, (14, 14), 32),
         conv(1, 17, (13, 9), 20),
-        conv(2, 8, (6, 12, 12), 16, dims=3),
         conv(2, 34, (13, 9), 40, group=2),
-        conv(1, 64, (14, 14), 64, group=4, bias=False),
-        conv(1, 20, (9, 10), 40, dilation=2),
-        conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False),
-        conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
-        transposed(1, 20, (5, 6), 40),
         transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
     ],
-    ids=[
-        "square",
-        "edges",
-        "3d",
-        "groups",
-        "groups alone",
-        "dilated",
-        "dilated alone",
-        "dilated groups",
-        "transposed",
-        "transposed alone",
-    ],
+    ids=["square", "edges", "groups", "transposed alone"],
 )
 def test_kernels_of_every_transform(task) -> None:
     for found in every(task):
@@ -186,6 +169,12 @@ def test_kernels_of_every_transform(task) -> None:
 @pytest.mark.parametrize(
     "task",
     [
+        conv(2, 8, (6, 12, 12), 16, dims=3),
+        conv(1, 64, (14, 14), 64, group=4, bias=False),
+        conv(1, 20, (9, 10), 40, dilation=2),
+        conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False),
+        conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
+        transposed(1, 20, (5, 6), 40),
         conv(2, 17, (13, 9), 40, strides=2),
         conv(1, 3, (26, 25), 40, kernel=7, pads=3, strides=2, bias=False),
         conv(1, 34, (14, 15), 40, group=2, strides=2),
@@ -198,6 +187,12 @@ def test_kernels_of_every_transform(task) -> None:
         task_of("Conv", {"pads": (1,) * 4}, [(1, 17, 13, 9), (40, 17, 3, 3)], (1,), True, ["float16"] * 2),
     ],
     ids=[
+        "3d",
+        "groups alone",
+        "dilated",
+        "dilated alone",
+        "dilated groups",
+        "transposed",
         "stride 2",
         "seven taps with stride 2, alone",
         "groups with stride 2",

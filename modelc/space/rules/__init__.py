@@ -8,6 +8,7 @@ rfactor.py       a reduction into partial results, then of these
 deinterleave.py  a copy in which every so many elements lie side by side
 strassen.py      products of matrices by fewer products of their parts
 winograd.py      minimal filtering F(m x m, r x r); filters.py: its matrices; windows.py: what it is for
+sums.py          several sums of the same values (of these two rules): what they share is computed once
 defer.py         a factor that all terms of a sum have in common is multiplied in after it
 widen.py         a local in the wider dtype that it is read as
 extend.py        zeros behind what a map writes, and a reduction over them

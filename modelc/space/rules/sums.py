@@ -74,8 +74,8 @@ def _pairs(terms: _Terms) -> Iterator[tuple[Pair, float]]:
 
 
 def _taken_out(a: float, b: float) -> float:
-    """What two factors become multiples of, by which nothing is multiplied twice that is rounded: what both are; else
-    the first where it is a power of two, unless one of them is 1 already."""
+    """The factor that two terms of these magnitudes give to their sum: the one that both have; else the first, where
+    that is a power of two and neither is 1 already; else 1."""
     if a == b:
         return a
     return a if frexp(a)[0] == 0.5 and 1 not in (a, b) else 1.0
