@@ -14,8 +14,8 @@ LEVELS = 4  # latencies: of the first, second and third cache, and of memory
 class CostParameters:
     """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
     optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores; those of short register tiles,
-    of runs of lines, of Winograd's and Strassen's rules, and of lines that come from another core (one with a last
-    cache of its own) on Zen 5.
+    of runs of lines, of Strassen's rule, and of lines that come from another core (one with a last cache of its own) on
+    Zen 5; that of Winograd's transforms on Zen 4.
 
     The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
     `_ratio` or no ending: a quotient, or a count. `scripts/fit_cost.py` fits those of register tiles, of copies, of

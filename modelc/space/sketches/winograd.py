@@ -360,11 +360,9 @@ class Winograd(Products):
         within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
         rate = self.target.hertz
         rows_of, columns_of = roles.matrices
+        tile = len(rows_of.input) * len(columns_of.input)  # points of a transformed one
         vectors_in, vectors_out = (
-            roles.bytes(b)
-            / (len(rows_of.input) * len(columns_of.input) * 4)
-            * ceil(b.ranges[n] / self.lanes)
-            / b.ranges[n]
+            roles.bytes(b) / (4 * tile) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
             for b, n in ((roles.columns, roles.channel), (roles.write, roles.vector))
         )
         cycles_in = vectors_in * self.transform_cycles(rows_of.input, columns_of.input)
