@@ -72,8 +72,8 @@ def spills_accumulators(nest: Nest) -> bool:
 
 def leaves_short_loops(nest: Nest) -> bool:
     """Whether there are innermost loops of few iterations, which LLVM's level 3 unrolls: windows of depthwise
-    convolutions take 0.5 to 0.7 of the time then, and Winograd's kernels 0.93. Elsewhere that level compiles a fifth
-    longer than level 2, for kernels that are as fast."""
+    convolutions take 0.5 to 0.7 of the time then. Elsewhere that level compiles a fifth longer than level 2, for
+    kernels that are as fast."""
     return any(
         isinstance(s, Loop) and s.tag == "for" and s.extent <= SHORT and not any(map(is_rolled, walk(s.body)))
         for s in nest.statements()
