@@ -30,7 +30,7 @@ def disassembled(path: Path, triple: str) -> list[Instruction]:
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         pytest.skip(f"no {names[0]} here")
-    command = [program, "-d", "--no-show-raw-insn", str(path)]
+    command = [program, "-d", "--section=.text", "--no-show-raw-insn", str(path)]  # others have the same addresses
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = (re.fullmatch(r" *([0-9a-f]+):\t(.*)", line) for line in said.splitlines())
     return [(int(f[1], 16), " ".join(f[2].replace("{vex}", "").split())) for f in found if f]

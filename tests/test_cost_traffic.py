@@ -13,7 +13,7 @@ from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.policy import Policy
-from modelc.space.cost.overlap import moving_seconds, overlapped
+from modelc.space.cost.overlap import constant_seconds, moving_seconds, overlapped, parted_seconds
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share
 from modelc.target import load_target
@@ -47,6 +47,19 @@ def test_constants_and_boundaries_come_from_the_same_place(size: int) -> None:
     wanted = TARGET.caches[-1].bandwidth_gbs if held else TARGET.memory_bandwidth_gbs
     assert moved == pytest.approx(size / (1e9 * wanted))
     assert overlapped(0.0, size, TARGET) == pytest.approx(moved)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_memory_gives_parts_of_constants_no_sooner_than_the_whole(held: bool) -> None:
+    """Two cores, of which one alone gets three quarters of the bandwidth, read a half each: from a cache in half of the
+    time, from memory in what it gives both."""
+    alone = 0.75 * TARGET.memory_bandwidth_gbs
+    target = replace(TARGET, core_memory_bandwidth_gbs=alone, cold_bytes=0 if held else 1 << 30)
+    size = target.caches[-1].bytes // 4
+    one, both = constant_seconds(size, target), constant_seconds(size, target, cores=2)
+    rate = target.caches[-1].bandwidth_gbs
+    assert [one, both] == pytest.approx([size / (1e9 * x) for x in ((rate, rate) if held else (alone, alone * 4 / 3))])
+    assert parted_seconds(size, np.array([0.5]), target, cores=2) == pytest.approx([both / 2 if held else both])
 
 
 def filtered(threads: int, last: int) -> np.ndarray:

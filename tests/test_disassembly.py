@@ -25,6 +25,7 @@ from modelc.package import read_package
 from modelc.space.choose import accepted, chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.attention import attention_sketches
+from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target, shipped_intrinsics
@@ -76,10 +77,24 @@ def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("case", LARGE)
-def test_accumulators_stay_in_registers(case: str, tmp_path: Path) -> None:
-    target = load_target("x86-64-v4")
-    task = contraction(LARGE[case], kinds_of(SHIPPED["avx512-f32"]))
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_accumulators_stay_in_registers(name: str, case: str, tmp_path: Path) -> None:
+    target, task = load_target(name), contraction(LARGE[case], kinds_of(SHIPPED["avx512-f32"]))
     assert_accumulators_stay(chosen(task, target).nest, target, tmp_path)
+
+
+@pytest.mark.parametrize("rows, vectors", [(6, 2), (3, 3), (2, 4), (7, 1), (12, 1)])
+def test_steps_are_unrolled_where_accumulators_stay_in_registers(rows: int, vectors: int, tmp_path: Path) -> None:
+    """With 16 registers: tiles of single vectors that nearly fill them are the ones whose steps are not."""
+    target, task = load_target("x86-64-v3"), contraction(LARGE["matmul"], kinds_of(SHIPPED["avx2-f32"]))
+    way = ways_of(task, target)["avx2-f32"]
+    assert way.step_counts == (1, 2, 4, 8) and default_knobs(way).steps == 4
+    for steps in way.step_counts:
+        knobs = TiledKnobs((("m", rows),), vectors, rows, False, None, steps)
+        nest = build_nest(task, tiled_candidate(way, knobs))
+        loops = assert_accumulators_stay(nest, target, tmp_path)
+        unrolled = 1 if rows == 12 else steps
+        assert max(sum(x.startswith("vfmadd") for x in loop) for loop in loops) >= rows * vectors * unrolled
 
 
 @pytest.mark.parametrize("queries", [18, 20, 22])
@@ -92,8 +107,8 @@ def test_constants_of_exponentials_leave_registers_to_accumulators(queries: int,
     assert_accumulators_stay(accepted(task, candidate, target).nest, target, tmp_path)
 
 
-def assert_accumulators_stay(nest: Nest, target: Target, folder: Path) -> None:
-    """No loop of which multiplications are a fifth spills a vector."""
+def assert_accumulators_stay(nest: Nest, target: Target, folder: Path) -> list[list[str]]:
+    """No loop of which multiplications are a fifth spills a vector; the loops."""
     kernel = compile_nest(nest, "kernel", target)
     assert kernel.object is not None
     (folder / "kernel.o").write_bytes(kernel.object)
@@ -102,6 +117,7 @@ def assert_accumulators_stay(nest: Nest, target: Target, folder: Path) -> None:
     assert loops
     for loop in loops:
         assert not [x for x in loop if re.match(r"vmov\w+ %[xyz]mm\d+,.*\(%r[sb]p\)", x)], "\n".join(loop)
+    return loops
 
 
 def test_a_multiplication_of_single_numbers_is_seen() -> None:

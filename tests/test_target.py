@@ -102,6 +102,8 @@ def changed(path: str, value: object) -> str:
         ("peak.float32", float("nan"), "peak.float32 is nan; expected a positive number"),
         ("memory_bandwidth_gbs", float("inf"), "memory_bandwidth_gbs is inf; expected a positive number"),
         ("memory_bandwidth_gbs", "fast", "memory_bandwidth_gbs is 'fast'; expected a positive number"),
+        ("core_memory_bandwidth_gbs", 0, "core_memory_bandwidth_gbs is 0; expected a positive number"),
+        ("core_memory_bandwidth_gbs", 25.5, "core_memory_bandwidth_gbs is 25.5; expected at most the 25.0 that all"),
         ("measured", "no way", "measured is 'no way'; expected true or false"),
         ("caches", [], "caches is []; expected at least one cache"),
         ("caches", {}, "caches is {}; expected a list of caches"),
@@ -122,6 +124,15 @@ def test_a_wrong_value_is_named_with_its_place_and_what_is_expected(path: str, v
         parse_target(changed(path, value), "t.yaml")
     assert str(error.value).startswith("t.yaml")
     assert sentence in str(error.value)
+
+
+def test_cores_share_what_memory_gives() -> None:
+    """One core alone may not get all of it."""
+    target = load_target("x86-64-v3")
+    assert [target.memory_gbs(cores) for cores in (1, 2, 4)] == [25.0] * 3
+    slow = dataclasses.replace(target, core_memory_bandwidth_gbs=10.0)
+    assert [slow.memory_gbs(cores) for cores in (1, 2, 4)] == [10.0, 20.0, 25.0]
+    assert parse_target(slow.to_yaml(), "t.yaml") == slow and slow.key == target.key
 
 
 def test_a_key_that_is_there_twice_is_named() -> None:
@@ -261,6 +272,7 @@ def test_peaks_are_those_of_the_best_unit() -> None:
         caches=(),
     )
     figures = {"vector": 512, "cycle": 0.5, "latency": 2.0, "float32": 0.25, "memory": 9.0, "neon-sdot": 0.1}
+    figures |= {"core_memory": 6.0}
     timing = timing_of(host, {**figures, "avx512-bf16": 1.0, "amx-bf16": 8.0})
     assert timing is not None and (timing.fma_ports, timing.fma_latency) == (2, 4)
     assert timing.throughput == {"avx512-bf16": 0.5, "amx-bf16": 0.0625}

@@ -37,7 +37,8 @@ class Timing:
     peak: dict[str, float]
     throughput: dict[str, float]
     cache_bandwidths: tuple[float, ...]
-    memory_bandwidth: float
+    memory_bandwidth: float  # of all cores
+    core_memory_bandwidth: float | None  # of one alone
     measured: bool
 
 
@@ -79,6 +80,7 @@ def _target(host: Host, timing: Timing) -> Target:
         ),
         memory_bandwidth_gbs=timing.memory_bandwidth,
         measured=timing.measured,
+        core_memory_bandwidth_gbs=timing.core_memory_bandwidth,
         throughput=timing.throughput,
     )
 
@@ -89,7 +91,7 @@ def _estimate(host: Host) -> Timing:
     bytes_per_cycle = host.vector.bits / 8
     bandwidths = tuple(bytes_per_cycle * ghz / 2**level for level in range(len(host.caches)))
     peak = {"float32": 2.0 * ports * ghz * host.vector.bits / 32}
-    return Timing(4, ports, peak, {}, bandwidths, 4.0 * host.cores, measured=False)
+    return Timing(4, ports, peak, {}, bandwidths, 4.0 * host.cores, None, measured=False)
 
 
 def _measure(host: Host) -> Timing | None:
@@ -143,7 +145,8 @@ def timing_of(host: Host, figures: dict[str, float]) -> Timing | None:
         peak={dtype: _rounded(peak[dtype]) for dtype in PEAK_DTYPES if dtype in peak},
         throughput={one.name: _rounded(figures["cycle"] / figures[one.name]) for one in units},
         cache_bandwidths=tuple(_rounded(figures[f"cache{place}"]) for place in range(len(host.caches))),
-        memory_bandwidth=_rounded(figures["memory"]),
+        memory_bandwidth=_rounded(max(figures["memory"], figures["core_memory"])),
+        core_memory_bandwidth=_rounded(figures["core_memory"]),
         measured=True,
     )
 

@@ -2,6 +2,7 @@
  * they have in targets/intrinsics), and read bandwidth per working set.
  *
  *     probe THREADS BYTES...    one line "name value" each; the last working set is memory, read by all THREADS
+ *                               (memory) and by one alone (core_memory)
  *     probe --only NAME THREADS MILLISECONDS    the nanoseconds of an instruction, of each of THREADS at once
  *
  * Every figure is the best of many short runs, as whatever else the machine does only makes them slower (of memory the
@@ -321,7 +322,8 @@ int main(int count, char **arguments) {
         if (tiles || !one->on_tiles) printf("%s %.6f\n", one->name, one->best / (LOOPS * UNROLL));
     printf("vector %d\n", VECTOR * 8);
     double memory_gbs = memory_bandwidth(data, memory, threads); /* first: it touches the pages */
+    double alone_gbs = memory_bandwidth(data, memory, 1);
     for (int i = 2; i < count - 1; i++) printf("cache%d %.4f\n", i - 2, cache_bandwidth(data, (size_t)atoll(arguments[i])));
-    printf("memory %.4f\n", memory_gbs);
+    printf("memory %.4f\ncore_memory %.4f\n", memory_gbs, alone_gbs);
     return 0;
 }

@@ -60,6 +60,7 @@ class Target:
     caches: tuple[Cache, ...]  # innermost first
     memory_bandwidth_gbs: float  # what all cores together read
     measured: bool  # whether bandwidths, peaks, latency and ports were measured or are estimates
+    core_memory_bandwidth_gbs: float | None = None  # what one core reads alone; None: all of it
     intrinsics: tuple[Intrinsic, ...] | None = None  # None: every shipped one that the features allow
     # Name of an intrinsic -> how many of it start per cycle on this machine, where that is not what its YAML says.
     throughput: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -79,6 +80,11 @@ class Target:
     def second(self) -> Cache:
         """The second-level cache, or the only one."""
         return self.caches[min(1, len(self.caches) - 1)]
+
+    def memory_gbs(self, cores: int) -> float:
+        """GB/s that so many cores together read from memory."""
+        alone = self.core_memory_bandwidth_gbs
+        return self.memory_bandwidth_gbs if alone is None else min(self.memory_bandwidth_gbs, cores * alone)
 
     @property
     def elf_machine(self) -> int:
@@ -139,7 +145,7 @@ def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
     names = [one.name for one in fields(Target) if one.name != "cold_bytes"]
-    optional = ("float_abi", "intrinsics", "throughput", "cost")
+    optional = ("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost")
     top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
@@ -163,6 +169,7 @@ def parse_target(text: str, source: str) -> Target:
         caches=_caches(top),
         memory_bandwidth_gbs=top.positive("memory_bandwidth_gbs"),
         measured=top.flag("measured"),
+        core_memory_bandwidth_gbs=_core_bandwidth(top) if "core_memory_bandwidth_gbs" in top.tree else None,
         intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
         cost=cost_parameters(top.section("cost")) if "cost" in top.tree else CostParameters(),
     )
@@ -198,6 +205,13 @@ def _float_abi(top: Section, arch: Architecture, triple: str) -> str | None:
     if abi != expected:
         raise top.wrong("float_abi", abi, f"{expected}, as the triple is {triple}")
     return abi
+
+
+def _core_bandwidth(top: Section) -> float:
+    alone, together = top.positive("core_memory_bandwidth_gbs"), top.positive("memory_bandwidth_gbs")
+    if alone > together:
+        raise top.wrong("core_memory_bandwidth_gbs", alone, f"at most the {together} that all cores together read")
+    return alone
 
 
 def _vector(part: Section, arch: Architecture, features: tuple[str, ...]) -> VectorUnit:

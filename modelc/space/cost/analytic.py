@@ -17,7 +17,7 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, 
 from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
-from modelc.space.cost.overlap import constant_seconds, stay_in
+from modelc.space.cost.overlap import parted_seconds, stay_in
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
@@ -83,7 +83,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         moved[-1] = moved[-1] * own / cores
     whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in found])
     rough = np.maximum(0.0, np.stack([f.misses[-1] for f in found]) / whole * 4 - 1)
-    bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_bandwidth_gbs / cores]
+    bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_gbs(cores) / cores]
     slower = 1 + cost.miss_share * np.minimum(rough, 3) / 3
     memory = np.column_stack([reduce_sum(m * slower) / (1e9 * b) for m, b in zip(moved, bandwidths, strict=True)])
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
@@ -108,8 +108,10 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         waited_for = waited_for * (held_registers >= target.vector.registers)
     late = cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
     constants = packed * inside[:, -1]
-    size = max(1, int(reduce_sum(constants).max()))
-    arriving = reduce_sum(constants / own) * constant_seconds(size, target) / size
+    whole_constants = np.maximum(1.0, reduce_sum(constants * own))  # of all cores
+    size = int(whole_constants.max())
+    part = reduce_sum(constants) / whole_constants
+    arriving = parted_seconds(size, part, target, cores=cores) * whole_constants / size
     others = model.transferred(inside[:, -1], population.parallel, cores) - model.least_transferred(cores)
     waiting = waiting + transfer_seconds(np.maximum(0.0, others), target)
     waiting = waiting + late + begun / hertz + cost.streamed_wait_ratio * np.minimum(resources[:, 0], arriving)

@@ -48,4 +48,4 @@ def _bandwidth(target: Target, size: int, cores: int) -> float:
     for cache in target.caches:
         if size <= cache.bytes:
             return cache.bandwidth_gbs * cores
-    return target.memory_bandwidth_gbs
+    return target.memory_gbs(cores)

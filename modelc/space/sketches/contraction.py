@@ -26,11 +26,9 @@ from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.cost.population import chunks, legal
 from modelc.space.cost.register_tile import fits
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
-from modelc.space.sketches.tiled import FAR, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
-
-STEPS = (1, 2, 4)  # reduction steps that may be unrolled
 
 
 class Contraction(Sketch):
@@ -67,7 +65,7 @@ class Contraction(Sketch):
             Knob("chunk", self.chunks, "rows that one panel goes over before the next"),
             Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
             Knob("parallel", loops, "the loop whose iterations go to threads"),
-            Knob("steps", STEPS if tiled.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("steps", tiled.step_counts, "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
@@ -125,7 +123,7 @@ class Contraction(Sketch):
 
     def estimate(self, points: Points, cores: int) -> Floats:
         seconds = estimate(self.model, self.population(points), cores).seconds
-        away = np.abs(np.log2(self.column(points, "steps") / UNROLLED))
+        away = np.abs(np.log2(self.column(points, "steps") / self.tiled.usual_steps))
         return np.asarray(seconds * (1 + SECOND_BEST * (away + self.index(points, "prefetch"))), np.float64)
 
     def terms(self, points: Points, cores: int) -> Floats:

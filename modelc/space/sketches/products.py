@@ -19,7 +19,7 @@ from modelc.space.cost.overlap import beside
 from modelc.space.cost.register_tile import fits, kernel_cycles, registers
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Points, Sketch, Value
 from modelc.space.sketches.spread import spread
-from modelc.space.sketches.tiled import FAR, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import FAR, Tiled, TiledKnobs
 from modelc.target import Target
 
 
@@ -61,7 +61,7 @@ class Products(Sketch):
 
     def away(self, points: Points) -> Floats:
         """How many knobs that estimates do not see are otherwise than rules would have them [P]."""
-        steps = np.abs(np.log2(self.column(points, "steps") / UNROLLED))
+        steps = np.abs(np.log2(self.column(points, "steps") / self.gemm.usual_steps))
         return np.asarray(steps + self.index(points, "prefetch"), np.float64)
 
     def estimate(self, points: Points, cores: int) -> Floats:

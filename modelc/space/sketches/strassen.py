@@ -30,19 +30,18 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import loop_of
-from modelc.space.cost.overlap import constant_seconds
+from modelc.space.cost.overlap import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.rules.sums import shared
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied, collapsed
-from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
 from modelc.space.sketches.products import Products, Spent, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
@@ -199,7 +198,7 @@ class Strassen(Products):
             Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
             Knob("chunk", self.chunks(), "rows that are worked on together"),
             Knob("parallel", tuple(loops), "the owner's loop whose iterations go to threads"),
-            Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("steps", gemm.step_counts, "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
@@ -217,7 +216,7 @@ class Strassen(Products):
             "vectors": vectors,
             "chunk": self.first_chunk,
             "parallel": parallel_first(loops, counts, self.target)[0],
-            "steps": UNROLLED,
+            "steps": self.gemm.usual_steps,
             "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
         }
 
@@ -340,9 +339,11 @@ class Strassen(Products):
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own
         rate = target.hertz
         before, after = self.cycles_of_sums()
-        kernel, again = self.traffic(chunk, vectors, apart, cores)
-        once = kernel * np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
-        streamed = once + again * share
+        own = np.where(apart, share, 1.0)  # a core has panels of its own, or all of them
+        kernel = self.roles.task.buffer(self.kernel.load.buffer).bytes
+        more = kernel - kernel * self.by.parts**2 // self.by.products
+        once = parted_seconds(kernel, own, target, more, cores)
+        streamed = once + self.again_seconds(chunk, vectors, apart, share, cores)
         threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
         return Spent(
             products=self.product_cycles(points) * share / rate,
@@ -354,9 +355,9 @@ class Strassen(Products):
             balance=1 / (share * cores),
         )
 
-    def traffic(self, chunk: Ints, vectors: Ints, apart: Bools, cores: int) -> tuple[float, Floats]:
-        """Seconds of moving what does not stay in the second-level cache: the constant once from where a network left
-        it; again [P] the constant and sums of each chunk, and products both ways."""
+    def again_seconds(self, chunk: Ints, vectors: Ints, apart: Bools, share: Floats, cores: int) -> Floats:
+        """Seconds [P] of moving again what does not stay in the second-level cache: the constant and sums of each
+        chunk, and products both ways."""
         roles, target = self.roles, self.target
         kernel, room = roles.task.buffer(self.kernel.load.buffer).bytes, target.second.bytes
         panels = -(-roles.product.ranges[roles.columns] // (vectors * self.lanes))
@@ -369,10 +370,9 @@ class Strassen(Products):
         again = again + moved + 2 * made * (products > room)
         threads = cores if target.caches[-1].shared else 1
         held = kernel + threads * products + np.where(apart, added, threads * sums)
-        beyond = held > target.caches[-1].bytes
-        bandwidth = 1e9 * np.where(beyond, target.memory_bandwidth_gbs, target.caches[-1].bandwidth_gbs)
-        more = kernel - kernel * self.by.parts**2 // self.by.products
-        return constant_seconds(kernel, target, more), again / bandwidth
+        last = target.caches[-1]
+        rate = np.where(held > last.bytes, target.memory_gbs(cores), last.bandwidth_gbs / share)  # of all cores
+        return np.asarray(again / (1e9 * rate), np.float64)
 
     def transferred(self, cores: int) -> Floats:
         """Bytes that one core gets from others where panels go to threads: sums of all rows, and rows of results."""

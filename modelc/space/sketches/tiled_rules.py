@@ -23,7 +23,7 @@ def default_knobs(tiled: Tiled) -> TiledKnobs:
     """The knobs that the rules choose."""
     rows, vectors, _ = best_kernel(tiled)
     chunk, by_rows = tiled.unit.chunk(tiled, *rows[0], vectors) if rows else (1, False)
-    knobs = TiledKnobs(rows, vectors, chunk, by_rows, None)
+    knobs = TiledKnobs(rows, vectors, chunk, by_rows, None, tiled.usual_steps)
     return replace(knobs, parallel=parallel_loop(tiled, tiled.macro_loops(knobs), tiled.tiles(knobs)))
 
 

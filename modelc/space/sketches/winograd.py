@@ -43,12 +43,11 @@ from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied
-from modelc.space.sketches.contraction import STEPS
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
 from modelc.space.sketches.products import Products, Spent, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, UNROLLED, Tiled, TiledKnobs
+from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.winograd_roles import Roles, Shape, roles_of
@@ -127,7 +126,7 @@ class Winograd(Products):
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", vectors, f"vectors of the register tile along {roles.vector}"),
             Knob("order", ("panels",) if panels or most == 1 else ("panels", "rows"), "what is streamed"),
-            Knob("steps", STEPS if gemm.unrollable() else (UNROLLED,), "reduction steps in one iteration"),
+            Knob("steps", gemm.step_counts, "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none") if fetching else ("none",), "what is prefetched by instructions"),
             Knob("chunk", self.chunks(), "rows of tiles that are worked on together"),
             Knob("parallel", self.loops("parallel", start), "the owner's loop whose iterations go to threads"),
@@ -146,7 +145,7 @@ class Winograd(Products):
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": register_vectors,
             "order": "panels",
-            "steps": UNROLLED,
+            "steps": self.gemm.usual_steps,
             "prefetch": FAR if self.rows_over_kernel(self.roles.tile_rows) >= FETCHING_ROWS else "none",
             "chunk": self.first_chunk,
             "vectors.in": 1,

@@ -42,26 +42,27 @@ class Traffic:
     demanded: Floats  # of these, tiles that the CPU's own prefetcher brings to the products
     scattered: Floats  # what transforms write or read beyond it vector by vector, each in the plane of another point
     held: Bools  # whether the last cache, or each core's own, holds all that is touched in between
+    cores: int
 
     def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
         """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P] of all but the kernel,
         where the busiest core has that share of the products."""
         cost, rate = target.cost, self.rate(target, share)
         apart = np.where(self.held, 1.0, cost.scattered_share)
-        scattered = share * self.scattered / (self.bandwidth(target) * apart)  # each core waits for lines of its own
+        scattered = share * self.scattered / (self.bandwidth(target, 1) * apart)  # each core waits for lines of its own
         return self.again / rate, cost.streamed_wait_ratio * self.demanded / rate + scattered
 
     def kernel_seconds(self, target: Target, share: Floats) -> Floats:
         """Of moving the kernel [P]: once from where a network left it, then from nearer by for other chunks."""
-        return constant_seconds(self.kernel, target, self.more) + self.reread / self.rate(target, share)
+        return constant_seconds(self.kernel, target, self.more, self.cores) + self.reread / self.rate(target, share)
 
-    def bandwidth(self, target: Target) -> Floats:
-        """Bytes a second that one core moves from beyond the second-level cache [P]."""
-        return 1e9 * np.where(self.held, target.caches[-1].bandwidth_gbs, target.memory_bandwidth_gbs)
+    def bandwidth(self, target: Target, cores: int) -> Floats:
+        """Bytes a second from beyond the second-level cache [P]: what one core moves, or what memory gives so many."""
+        return 1e9 * np.where(self.held, target.caches[-1].bandwidth_gbs, target.memory_gbs(cores))
 
     def rate(self, target: Target, share: Floats) -> Floats:
         """The same of all cores [P], where the busiest has that share: they share what memory gives."""
-        bandwidth = self.bandwidth(target)
+        bandwidth = self.bandwidth(target, self.cores)
         return np.asarray(np.where(self.held, bandwidth / share, bandwidth), np.float64)
 
 
@@ -107,7 +108,7 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
     taps, points = prod(len(m.kernel[0]) for m in roles.matrices), prod(len(m.kernel) for m in roles.matrices)
     more = kernel - kernel * taps // points
-    return Traffic(near, kernel, more, reread, read + moved + beyond, demanded, scattered, held)
+    return Traffic(near, kernel, more, reread, read + moved + beyond, demanded, scattered, held, cores)
 
 
 def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, Floats]:
