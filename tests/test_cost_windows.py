@@ -240,7 +240,7 @@ def test_a_kernel_lies_in_the_cache_that_holds_it() -> None:
     room = last.bytes // 2
 
     def nanoseconds(kernel: int, constants: int = 0, more: int = 0) -> float:
-        traffic = Traffic(zero, kernel, more, zero, zero, zero, zero, zero == 0)
+        traffic = Traffic(zero, kernel, more, zero, zero, zero, zero, zero == 0, 1)
         moving = traffic.kernel_seconds(replace(ZEN4, cold_bytes=constants), np.ones(1))
         return 1e9 * float(moving[0]) / kernel
 

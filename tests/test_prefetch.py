@@ -171,7 +171,7 @@ def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> 
     columns: while these go over one part of the constant, every line of the next is asked for."""
     target, checked = load_target("x86-64-v4"), 0
     for sketch in (s for s in sketches(task, target, Policy()) if isinstance(s, Products)):
-        points = sketch.random(12, np.random.default_rng(0))
+        points = sketch.random(6, np.random.default_rng(0))
         for point in points:
             found = accepted(task, sketch.candidate(point), target)
             lines = {element // LINE for phase in found.nest.phases for _, element in fetched(phase, {}, found.nest)}
@@ -180,7 +180,7 @@ def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> 
                 (region,) = (p for p in found.nest.params if p.name == constant)
                 assert lines >= set(range(min(lines), prod(region.shape) // LINE)), sketch.values(point)
                 checked += 1
-    assert checked >= 8
+    assert checked >= 4
 
 
 def by_rows(task: Task, target: Target) -> list[Winograd]:
@@ -197,7 +197,7 @@ def test_filtered_convolutions_fetch_all_that_they_write() -> None:
     small = replace(target, caches=(first, replace(second, bytes=2 * first.bytes), *others))
     for near, far in zip(by_rows(task, target), by_rows(task, small), strict=True):
         assert not any(far.task.outputs[0] in b.prefetch for b in near.candidate(near.start()).blocks.values())
-        for point in far.random(12, np.random.default_rng(0)):
+        for point in far.random(4, np.random.default_rng(0)):
             candidate = Candidate.from_json(far.candidate(point).to_json())  # what choices.json keeps
             nest = accepted(task, candidate, small).nest
             found = {element // LINE for phase in nest.phases for _, element in fetched(phase, {}, nest, write=True)}
