@@ -208,8 +208,8 @@ def test_kernels_of_every_transform(task) -> None:
     ],
 )
 def test_kernels_of_other_windows(task) -> None:
-    """Each transform in one of the shapes, by turns."""
-    for number, m in enumerate(sizes_of(task)):
+    """Every other transform, in one of the shapes by turns."""
+    for number, m in enumerate(sizes_of(task)[::2]):
         found = Winograd(filtered(task, TARGET, [], m), [*Shape][number % len(Shape)])
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
 
