@@ -97,6 +97,13 @@ def test_steps_are_unrolled_where_accumulators_stay_in_registers(rows: int, vect
         assert max(sum(x.startswith("vfmadd") for x in loop) for loop in loops) >= rows * vectors * unrolled
 
 
+@pytest.mark.parametrize("name, unit", [("armv7-neon", "armv7-neon-f32"), ("x86-64-v4", "avx512-f32")])
+def test_elsewhere_rules_unroll_two_steps(name: str, unit: str) -> None:
+    """Of ARMv7's small register tiles, whose broadcasts add no offset to an address, as of large ones."""
+    way = ways_of(contraction(LARGE["matmul"], kinds_of(SHIPPED[unit])), load_target(name))[unit]
+    assert (way.usual_steps, way.step_counts) == (2, (1, 2, 4))
+
+
 @pytest.mark.parametrize("queries", [18, 20, 22])
 def test_constants_of_exponentials_leave_registers_to_accumulators(queries: int, tmp_path: Path) -> None:
     target, model = replace(load_target("x86-64-v4"), cores=1), Model()

@@ -271,9 +271,8 @@ def test_peaks_are_those_of_the_best_unit() -> None:
         vector=VectorUnit(512, 32),
         caches=(),
     )
-    figures = {"vector": 512, "cycle": 0.5, "latency": 2.0, "float32": 0.25, "memory": 9.0, "neon-sdot": 0.1}
-    figures |= {"core_memory": 6.0}
-    timing = timing_of(host, {**figures, "avx512-bf16": 1.0, "amx-bf16": 8.0})
+    figures = {"vector": 512, "cycle": 0.5, "latency": 2.0, "float32": 0.25, "memory": 9.0, "core_memory": 6.0}
+    timing = timing_of(host, {**figures, "neon-sdot": 0.1, "avx512-bf16": 1.0, "amx-bf16": 8.0})
     assert timing is not None and (timing.fma_ports, timing.fma_latency) == (2, 4)
     assert timing.throughput == {"avx512-bf16": 0.5, "amx-bf16": 0.0625}
     assert timing.peak == {"float32": 128.0, "bfloat16": 2050.0}

@@ -34,9 +34,8 @@ from modelc.target import Intrinsic, Target
 Bools = NDArray[np.bool_]
 
 MAX_VECTORS = 4  # vectors of one register tile along the vector iterator
-UNROLLED_REGISTERS = 64  # vector registers x reduction steps in one iteration of the innermost loop
-LEAST_STEPS = 4  # of a reduction, of which some are unrolled
-FEW_REGISTERS = 16  # with which LLVM puts off loads of the next steps
+UNROLLED, SMALL_UNROLLED = 2, 4  # reduction steps in one iteration of the innermost loop; of small register tiles
+FEW_REGISTERS = 16  # so that register tiles are small
 CLUSTERED = 4  # vectors at most that LLVM loads together
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is prefetched
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
@@ -252,19 +251,25 @@ class Tiled:
         return [f"{name}1"]
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
-        """What LLVM keeps in registers where so many steps are unrolled. If there are many it loads vectors of the next
-        step with those of the first; if there are few it does not, but sums of a single vector go into the registers of
-        scalars that are broadcast, which nothing else multiplies."""
+        """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those
+        of the first. Of small tiles they are not, but sums of a single vector go into the registers of scalars that are
+        broadcast, which nothing else multiplies."""
         accumulators = prod(c for _, c in knobs.rows) * knobs.vectors
-        if self.target.vector.registers > FEW_REGISTERS:
+        if not self.small:
             return accumulators + min(steps * knobs.vectors, CLUSTERED) + 2  # two for broadcasts
         return 2 * accumulators + 2 if knobs.vectors == 1 else accumulators + knobs.vectors + 2
 
     @property
+    def small(self) -> bool:
+        """Whether register tiles are small, for want of registers, and several of their steps cost no more instructions
+        each than one: where an instruction adds an offset to an address, which those of ARMv7 that broadcast do not."""
+        return self.target.vector.registers <= FEW_REGISTERS and self.target.architecture.memory_operands
+
+    @property
     def usual_steps(self) -> int:
-        """Reduction steps that rules unroll: fewer where register tiles are larger. A loop of one step of 12
-        multiply-adds reached 0.81 of what the ports of Zen 3 do, of two steps 0.86, of four 0.92, of eight 0.94."""
-        return max(1, UNROLLED_REGISTERS // self.target.vector.registers)
+        """Reduction steps that rules unroll: more of small register tiles. A loop of one step of 12 multiply-adds
+        reached 0.81 of what the ports of Zen 3 do, of two steps 0.86, of four 0.92, of eight 0.94."""
+        return SMALL_UNROLLED if self.small else UNROLLED
 
     @property
     def step_counts(self) -> tuple[int, ...]:
@@ -277,7 +282,7 @@ class Tiled:
         name = self.reduction[-1] if self.reduction else None
         if name is None or self.sliding or self.whole_window:
             return False
-        return not self.unit.tile(name) and self.ranges[name] >= LEAST_STEPS
+        return not self.unit.tile(name) and self.ranges[name] >= 2 * UNROLLED
 
     def passes(self, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
         """How many rows or panels go over what one iteration of `loop` reads."""
