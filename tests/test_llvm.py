@@ -1,14 +1,20 @@
-"""Kernels whose machine code needs options of LLVM's own, and others, made by several threads at once."""
+"""Kernels whose machine code needs options of LLVM's own, and others, made by several threads at once; what LLVM is
+kept from analysing."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from partition_models import Model
 from tensor_tasks import contraction
 from test_attention import FUSED, attention, fused_task
+from test_winograd import conv
 
 from modelc.codegen.kernels import compile_nest, spills_accumulators
-from modelc.space.choose import chosen
+from modelc.codegen.lower import vectors
+from modelc.codegen.lower.nest import lower_nest
+from modelc.space.choose import accepted, chosen
+from modelc.space.sketches.winograd import Shape, Winograd, filtered
 from modelc.target import load_target
 
 
@@ -22,3 +28,17 @@ def test_code_is_the_same_however_many_threads_make_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda nest: compile_nest(nest, "k", target).object, nests * 6))
     assert together == alone * 6
+
+
+def test_long_loops_have_the_same_code_unanalysed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that keeps LLVM from comparing addresses stands in loops over transforms, and leaves no trace."""
+    task, target = conv(1, 32, (14, 14), 32), load_target("x86-64-v3")
+    sketch = Winograd(filtered(task, target, [], 7), Shape.ROWS)
+    nest = accepted(task, sketch.candidate(sketch.start()), target).nest
+    counted, objects = [], []
+    for length in (vectors.LONG, 1 << 30):
+        monkeypatch.setattr(vectors, "LONG", length)
+        counted.append(str(lower_nest(nest, "k")[0].function).count("llvm.annotation"))
+        objects.append(compile_nest(nest, "k", target).object)
+    assert counted[0] >= 2 and counted[1] == 0
+    assert objects[0] == objects[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,6 +11,7 @@ import pytest
 from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from three_ways import check, task_of
 
 from modelc.errors import InvalidIR
@@ -55,18 +56,30 @@ def candidate(n: int, rows: int, vectors: int, steps: int, panel: str = "n0") ->
     return Candidate({"s0": schedule}, (), {"w": layout})
 
 
-def fetched(
-    body: tuple[Stmt, ...], env: dict[str, int], nest: Nest, write: bool = False
-) -> Iterator[tuple[int | None, int]]:
-    """(iteration of n0, element of the operand's storage) of every line that is asked for, to be written or read."""
+def prefetches(body: Sequence[Stmt], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Prefetch, tuple[Loop, ...]]]:
+    """Every prefetch, and the loops around it."""
     for stmt in body:
         if isinstance(stmt, Loop):
-            for value in range(stmt.extent):
-                yield from fetched(stmt.body, {**env, stmt.var: value}, nest, write)
-        elif isinstance(stmt, Prefetch) and stmt.write == write:
-            (region,) = (p for p in nest.params if p.name == stmt.access.buffer)
-            at = [int(evaluate(i, {n: np.asarray(v) for n, v in env.items()}, {})) for i in stmt.access.indices]
-            yield env.get("n0"), sum(i * s for i, s in zip(at, region.stride, strict=True))
+            yield from prefetches(stmt.body, (*loops, stmt))
+        elif isinstance(stmt, Prefetch):
+            yield stmt, loops
+
+
+def fetched(nest: Nest, write: bool = False) -> Iterator[tuple[tuple[Loop, ...], NDArray[np.int64]]]:
+    """(the loops around a prefetch, the line of the operand's storage that each of their iterations asks for), of those
+    that are to be written, or of those that are to be read."""
+    for stmt, loops in (one for phase in nest.phases for one in prefetches(phase) if one[0].write == write):
+        (region,) = (p for p in nest.params if p.name == stmt.access.buffer)
+        numbers = np.indices([loop.extent for loop in loops])
+        grid = {loop.var: own for loop, own in zip(loops, numbers, strict=True)}
+        at = [evaluate(index, grid, {}) for index in stmt.access.indices]
+        element = sum(i * s for i, s in zip(at, region.stride, strict=True))
+        yield loops, np.broadcast_to(element, numbers.shape[1:]) // LINE
+
+
+def lines_of(nest: Nest, write: bool = False) -> set[int]:
+    """All that are asked for."""
+    return {line for _, lines in fetched(nest, write) for line in np.unique(lines).tolist()}
 
 
 def sizes(n: st.SearchStrategy[int]) -> Callable[[Callable[..., None]], Callable[[], None]]:
@@ -85,9 +98,10 @@ def sizes(n: st.SearchStrategy[int]) -> Callable[[Callable[..., None]], Callable
 def asked(nest: Nest, write: bool = False) -> dict[int, set[int]]:
     """Iteration of n0 -> the lines of the operand that it asks for."""
     result: dict[int, set[int]] = {}
-    for outer, element in (x for phase in nest.phases for x in fetched(phase, {}, nest, write)):
-        if outer is not None:
-            result.setdefault(outer, set()).add(element // LINE)
+    for loops, lines in fetched(nest, write):
+        for axis in (k for k, loop in enumerate(loops) if loop.var == "n0"):
+            for outer, own in enumerate(np.moveaxis(lines, axis, 0)):
+                result.setdefault(outer, set()).update(np.unique(own).tolist())
     return result
 
 
@@ -174,8 +188,7 @@ def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> 
         points = sketch.random(6, np.random.default_rng(0))
         for point in points:
             found = accepted(task, sketch.candidate(point), target)
-            lines = {element // LINE for phase in found.nest.phases for _, element in fetched(phase, {}, found.nest)}
-            if lines:
+            if lines := lines_of(found.nest):
                 (constant,) = {s.access.buffer for s in found.nest.statements() if isinstance(s, Prefetch)}
                 (region,) = (p for p in found.nest.params if p.name == constant)
                 assert lines >= set(range(min(lines), prod(region.shape) // LINE)), sketch.values(point)
@@ -200,8 +213,7 @@ def test_filtered_convolutions_fetch_all_that_they_write() -> None:
         for point in far.random(4, np.random.default_rng(0)):
             candidate = Candidate.from_json(far.candidate(point).to_json())  # what choices.json keeps
             nest = accepted(task, candidate, small).nest
-            found = {element // LINE for phase in nest.phases for _, element in fetched(phase, {}, nest, write=True)}
-            if found:
+            if found := lines_of(nest, write=True):
                 assert found >= lines, far.values(point)
                 assert max(found) < max(lines) + far.roles.m * row, far.values(point)
                 checked += 1

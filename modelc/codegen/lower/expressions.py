@@ -22,6 +22,7 @@ from modelc.codegen.lower.vectors import (
     ramp,
     sequence,
     widen,
+    without_access_analysis,
 )
 from modelc.codegen.math.code import tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
@@ -216,7 +217,7 @@ class Expressions:
         self.open_loops.pop()
         for terms in loop.named:
             del self.sums[terms]
-        return var, sequence([*loop.statements, *made])
+        return var, sequence([*loop.statements, *without_access_analysis(made)])
 
     def is_linear(self, access: Load, scope: Scope) -> bool:
         assert scope.vector is not None
