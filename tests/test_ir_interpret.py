@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ir_strategies import layouts
 
 from modelc.ir import interpret
+from modelc.ir.expr import Const, Load, Var
 from modelc.ir.interpret import pack, run_block, run_nest, run_task, unpack, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
@@ -112,6 +113,21 @@ def test_argmax_takes_the_first_of_equals(any_grid):
 def test_an_assignment_leaves_what_its_condition_excludes():
     y = run("block a [i:6] assign\n  where i % 2 == 0\n  Y[i] = float32(1.0)", Y=np.zeros(6, np.float32))["Y"]
     np.testing.assert_array_equal(y, [1, 0, 1, 0, 1, 0])
+
+
+def test_what_values_share_is_computed_once():
+    """By content, not by identity: expressions are rebuilt apart from each other."""
+
+    class Counting(dict):
+        def __getitem__(self, name):
+            self.asked = [*getattr(self, "asked", []), name]
+            return super().__getitem__(name)
+
+    both = [Load("x", (Var("i"),)) * Const(3.0, "float32") + Load("y", (Var("i"),)) for _ in range(2)]
+    buffers = Counting(x=np.arange(4, dtype=np.float32), y=np.ones(4, np.float32))
+    first, second = interpret.evaluate_all([both[0] - both[1], both[1]], {"i": np.arange(4)}, buffers)
+    assert (first == 0).all() and second.tolist() == [1.0, 4.0, 7.0, 10.0]
+    assert sorted(buffers.asked) == ["x", "y"]
 
 
 def test_a_reduction_of_nothing_is_its_identity():

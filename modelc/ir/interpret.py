@@ -26,8 +26,10 @@ from modelc.ir.expr import (
     Load,
     Op,
     Var,
+    children,
     conjunction,
     dtype_of,
+    loads,
     variables,
 )
 from modelc.ir.layout import Layout
@@ -53,8 +55,9 @@ def summed_in_turn() -> Iterator[None]:
         _in_turn.reset(before)
 
 
-def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
-    """The value of `e` with every iterator bound to an array of indices; shapes broadcast.
+def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None = None) -> Array:
+    """The value of `e` with every iterator bound to an array of indices; shapes broadcast. What is among `shared` is
+    computed where its value is not there yet, and its value kept there.
 
     Indices outside a buffer are clamped: a condition (`where`, `select`) has to exclude them from the result.
     """
@@ -62,14 +65,44 @@ def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
         return env[e.name]
     if isinstance(e, Const):
         return np.asarray(e.value, DTYPES[e.dtype])
+    if not shared or e not in shared:
+        return _computed(e, env, buffers, shared)
+    known = shared[e]
+    if known is None:
+        known = shared[e] = _computed(e, env, buffers, shared)
+    return known
+
+
+def evaluate_all(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
+    """The values of several expressions; what they share is computed once."""
+    shared = dict.fromkeys(_used_twice(body)) if len(body) > 1 else None
+    return [evaluate(b, env, buffers, shared) for b in body]
+
+
+def _used_twice(body: Sequence[Expr]) -> set[Expr]:
+    """What occurs in `body` more than once, but for constants and iterators."""
+    seen: set[Expr] = set()
+    twice: set[Expr] = set()
+    stack = [*body]
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            twice.add(e)
+        elif isinstance(e, (Op, Load)):
+            seen.add(e)
+            stack += children(e)
+    return twice
+
+
+def _computed(e: Load | Op, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None) -> Array:
     if isinstance(e, Load):
         data = buffers[e.buffer]
         if not e.indices:
             return data
-        found = [evaluate(i, env, buffers) for i in e.indices]
-        clamped = tuple(np.clip(i, 0, extent - 1) for i, extent in zip(found, data.shape, strict=True))
-        return np.asarray(data[clamped])
-    args = [evaluate(a, env, buffers) for a in e.args]
+        found = [evaluate(i, env, buffers, shared) for i in e.indices]
+        inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(found, data.shape, strict=True)]
+        return np.asarray(data[tuple(inside)])
+    args = [evaluate(a, env, buffers, shared) for a in e.args]
     with np.errstate(all="ignore"):
         return _operate(e, args)
 
@@ -157,7 +190,7 @@ def _extents(env: Env) -> list[int]:
 def _assign(writes: Sequence[Load], body: Sequence[Expr], condition: Expr | None, env: Env, buffers: Buffers) -> None:
     extents = _extents(env)
     keep: Any = ... if condition is None else np.broadcast_to(evaluate(condition, env, buffers), extents)
-    values = [np.broadcast_to(evaluate(b, env, buffers), extents)[keep] for b in body]
+    values = [np.broadcast_to(value, extents)[keep] for value in evaluate_all(body, env, buffers)]
     for write, value in zip(writes, values, strict=True):
         index = tuple(np.broadcast_to(evaluate(i, env, buffers), extents)[keep] for i in write.indices)
         target = buffers[write.buffer]
@@ -203,7 +236,7 @@ def _reduced(
     extents = _extents(env)
     dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
     identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
-    values = [np.broadcast_to(evaluate(b, env, buffers), extents) for b in body]
+    values = [np.broadcast_to(value, extents) for value in evaluate_all(body, env, buffers)]
     if condition is not None:
         mask = evaluate(condition, env, buffers)
         values = [np.where(mask, v, identity) for v, identity in zip(values, identities, strict=True)]
@@ -418,16 +451,10 @@ def _run_grid(loop: Loop, env: Env, storage: Buffers) -> bool:
     leaf = loops[-1].body[0] if len(loops[-1].body) == 1 else None
     if not isinstance(leaf, Leaf) or prod(x.extent for x in loops) > GRID:
         return False
-    if any(read.buffer == w.buffer for w in leaf.writes for e in (*leaf.body, *leaf.where) for read in _reads(e)):
+    written = {w.buffer for w in leaf.writes}
+    if any(read.buffer in written for e in (*leaf.body, *leaf.where) for read in loads(e)):
         return False
     return _run_leaf(leaf, loops, env, storage)
-
-
-def _reads(e: Expr) -> Iterable[Load]:
-    if isinstance(e, Load):
-        yield e
-    for child in e.indices if isinstance(e, Load) else e.args if isinstance(e, Op) else ():
-        yield from _reads(child)
 
 
 def _run_leaf(leaf: Leaf, loops: Sequence[Loop], env: Env, storage: Buffers) -> bool:
