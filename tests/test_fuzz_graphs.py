@@ -14,7 +14,7 @@ from fuzzing import Report, Wrong, run_case, run_cases
 from packaged import native
 from random_graphs import draw
 
-SLICES, CASES = 7, 20
+SLICES, CASES = 5, 20
 
 
 @pytest.mark.parametrize("part", range(SLICES))
