@@ -11,7 +11,7 @@ from test_attention import FUSED, attention, fused_task
 from test_winograd import conv
 
 from modelc.codegen.kernels import compile_nest, spills_accumulators
-from modelc.codegen.lower import vectors
+from modelc.codegen.lower import expressions
 from modelc.codegen.lower.nest import lower_nest
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketches.winograd import Shape, Winograd, filtered
@@ -36,8 +36,8 @@ def test_long_loops_have_the_same_code_unanalysed(monkeypatch: pytest.MonkeyPatc
     sketch = Winograd(filtered(task, target, [], 7), Shape.ROWS)
     nest = accepted(task, sketch.candidate(sketch.start()), target).nest
     counted, objects = [], []
-    for length in (vectors.LONG, 1 << 30):
-        monkeypatch.setattr(vectors, "LONG", length)
+    for length in (expressions.LONG, 1 << 30):
+        monkeypatch.setattr(expressions, "LONG", length)
         counted.append(str(lower_nest(nest, "k")[0].function).count("llvm.annotation"))
         objects.append(compile_nest(nest, "k", target).object)
     assert counted[0] >= 2 and counted[1] == 0

@@ -8,13 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import tirx as tx
 
 from modelc.codegen.math.code import tir_dtype
 from modelc.ir.expr import DTYPES, NARROW, Const
-
-LONG = 64  # statements
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
     "add": operator.add,
@@ -37,16 +34,6 @@ def sequence(stmts: list[Any]) -> Any:
     if not stmts:
         return tx.Evaluate(int32(0))
     return stmts[0] if len(stmts) == 1 else tx.SeqStmt(stmts)
-
-
-def without_access_analysis(body: list[Any]) -> list[Any]:
-    """The statements of a loop, such that LLVM does not compare each address in a long one with each other. It would
-    (LoopLoadElimination), to carry values from one iteration to the next, take up to half of its time for that, and
-    find none. It compares nothing where there is a call that it knows nothing of, and this one leaves no code."""
-    if len(body) < LONG:
-        return body
-    nothing = tx.reinterpret(tvm.ir.PointerType(tvm.ir.PrimType("uint8")), integer("int64", 0))
-    return [tx.Evaluate(tx.call_llvm_intrin("int32", "llvm.annotation", int32(0), nothing, nothing, int32(0))), *body]
 
 
 def int32(value: int) -> Any:
