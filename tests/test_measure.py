@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from three_ways import host_target, started, task_of, tensor_target
+from three_ways import build, host_target, started, task_of, tensor_target
 
 from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
@@ -28,8 +28,10 @@ from modelc.ir.expr import Const, Load, Var, op
 from modelc.measure import Effort, Limits, Measurement, Measurer, Setting, Subject, builder
 from modelc.measure.builder import Prepare, input_file
 from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
+from modelc.measure.job import Job, Part, Timing
 from modelc.measure.pool import Builder
-from modelc.package import emulator, find_toolchain
+from modelc.measure.runner import Runner
+from modelc.package import compile_kernel, emulator, find_toolchain, link_kernel
 from modelc.policy import Policy
 from modelc.scratch import remove_orphans
 from modelc.space.choose import candidates, chosen
@@ -311,6 +313,42 @@ def test_emulated() -> None:
             for task in (CONV, TASKS["softmax"], TASKS["opaque"])
         ]
     assert [one.outcome for one in found] == ["ok"] * 3, found
+
+
+SPOILS = """
+#include <stdint.h>
+static int32_t calls, places;
+static const float *seen[64];
+void %s(%s, uint8_t *scratch, int32_t begin, int32_t end) {
+    int known = 0;
+    if (begin >= end || !(x0[7] > 1)) __builtin_trap();
+    if (!calls++) return; /* the call that is looked at, whose input must stay as it is */
+    for (int32_t i = 0; i < places; i++) known |= seen[i] == y0;
+    if (!known) seen[places++] = y0;
+    if (calls > 12 && places != %d) __builtin_trap();
+    ((float *)x0)[7] = 0;
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_samples_go_through_places_in_which_what_is_read_was_just_written(threads: int, tmp_path: Path) -> None:
+    """A kernel that spoils its input, and wants to have been in so many places after a dozen calls."""
+    target, task = host_target(), RELU
+    kernel = build(task).kernel
+    (step,) = kernel.steps
+    runner, answers = Runner(target, tmp_path), {}
+    runner.put("x", np.full((33, 70), 2, np.float32).tobytes())
+    effort = Effort(sample_seconds=1e-9, least=20, most=20)
+    for wanted in (4, 5):
+        parameters = ", ".join(f"const float *{name}" if name == "x0" else f"float *{name}" for name in step.args)
+        code = compile_kernel(find_toolchain(target.triple), SPOILS % (step.symbol, parameters, wanted), visible=True)
+        runner.put("spoils.so", link_kernel(find_toolchain(target.triple), code))
+        part = Part(kernel, "spoils.so", {"x0": "x"}, {"x0": 33 * 70 * 4}, {}, (True,))
+        answers[wanted] = runner.run("job", Job(task, part, timing=Timing(effort), threads=threads))
+    runner.close()
+    assert answers[4].outcome == "crashed", answers[4]
+    assert (answers[5].outcome, answers[5].repeats) == ("ok", 20), answers[5]
 
 
 def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ runner.py       starting a runner and asking it
 ssh.py          a runner on another machine
 where.py        which of them runs kernels
 runner.c        the runner: a server; runner_job.c reads what a job says, runner_run.c is what its process does with
-                kernels that runner_load.c loads
+                kernels that runner_load.c loads and, in places of runner_places.c, times
 subject.py      a Task that candidates are measured of
 bench.py        a folder, builders and a runner: one machine's
 measurer.py     candidates in, measurements out: some build while one runs

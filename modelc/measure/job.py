@@ -150,7 +150,7 @@ class Job:
         return lines
 
     def _bytes(self) -> int:
-        """All buffers, twice: between pages of their own small ones take more."""
+        """All buffers, twice: between pages of their own, where small ones take more, and where they are timed."""
         taken = sum(stored_bytes(self.task.buffer(name)) for name in self._boundary)
         for part in (self.candidate, *([self.reference] if self.reference else [])):
             taken += sum(part.sizes[n] for n in self.task.constants) + sum(size for _, size in part.kernel.temporaries)

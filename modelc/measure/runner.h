@@ -1,5 +1,5 @@
 /* What the files of the runner share: what a job says (runner_job.c), what its process does (runner_run.c) with kernels
- * (runner_load.c), and the server (runner.c). */
+ * (runner_load.c), where these are timed (runner_places.c), and the server (runner.c). */
 #ifndef MODELC_RUNNER_H
 #define MODELC_RUNNER_H
 
@@ -27,7 +27,7 @@ typedef struct {
     char *file;
     int32_t region;
     uint8_t *data, *around; /* `around` begins the pages between the guards */
-    size_t room;
+    size_t room, offset; /* `offset` in a place, see runner_places.c */
 } buffer;
 
 typedef struct {
@@ -42,6 +42,7 @@ typedef struct {
     char *library;
     step *steps;
     int32_t count;
+    size_t scratch; /* the most of its steps, in whole lines */
 } kernel;
 
 typedef struct {
@@ -55,6 +56,9 @@ typedef struct {
     kernel kernel[2];
     int32_t output[MOST_BUFFERS];
     int32_t region[MOST_REGIONS];
+    int32_t places, here; /* the place of the next timed calls */
+    size_t place_bytes, scratch_bytes; /* of one place: buffers, and scratch of each thread */
+    uint8_t *memory;
 } job;
 
 /* What the process of a job leaves behind, whatever becomes of it. */
@@ -93,6 +97,14 @@ const char *mr_word(void);                         /* the next one of the line t
 uint64_t mr_number(uint64_t most);                 /* the same, as a number */
 int mr_read_job(job *j, const char *name);         /* 0: there is no memory for its regions */
 void mr_free_job(job *j);
+
+/* runner_places.c. Whether timed calls read a constant from its region; else it is in every place. */
+size_t mr_cold_stride(const buffer *b);
+int mr_lies_cold(const buffer *b);
+int mr_make_places(job *j); /* 0: there is no memory for them */
+uint8_t *mr_here(const job *j, const buffer *b);
+uint8_t *mr_scratch_here(const job *j, uint8_t *scratch);
+void mr_go_to(job *j, const kernel *k, int32_t sample, mc_pool *pool); /* where a kernel is timed next */
 
 /* runner_run.c: in a process of its own, which may end anywhere in it. `outputs` gets the bytes of the outputs. */
 void mr_do_job(job *j, result *r, uint8_t *outputs);

@@ -25,15 +25,9 @@ static void give_up(const char *outcome, int32_t which, const char *format, cons
     _exit(0);
 }
 
-/* The bytes that a copy of a cold constant takes in its region. */
-static size_t cold_stride(const buffer *b) { return (b->bytes + 63) / 64 * 64; }
-
-/* Whether calls that are timed read it from its region. */
-static int lies_cold(const buffer *b) { return b->source == COLD && cold_stride(b) <= mr_regions[b->region].bytes; }
-
 /* The cold constants of what the candidate is compared with, which nothing but timed calls reads, stay files. */
 static int is_placed(const job *j, int32_t number) {
-    if (!lies_cold(&j->buffer[number])) return 1;
+    if (!mr_lies_cold(&j->buffer[number])) return 1;
     for (int32_t i = 0; i < j->kernel[0].count; i++)
         for (int32_t a = 0; a < j->kernel[0].steps[i].count; a++)
             if (j->kernel[0].steps[i].buffers[a] == number) return 1;
@@ -49,7 +43,6 @@ static void place(buffer *b, const char *where, uint8_t poison, size_t item) {
     if (memory == MAP_FAILED) give_up("crashed", -1, "its buffers need more memory than it may take%s", "");
     if (mprotect(memory, PAGE, PROT_NONE) || mprotect(memory + PAGE + b->room, PAGE, PROT_NONE))
         give_up("crashed", -1, "its buffers cannot be guarded%s", "");
-    madvise(memory + PAGE, b->room, MADV_HUGEPAGE); /* as a package's arena */
     b->around = memory + PAGE;
     b->data = b->around + (!strcmp(where, "high") ? b->room - b->bytes : slack);
     size_t filled = b->source == POISONED ? 0 : b->bytes, before = (size_t)(b->data - b->around);
@@ -90,6 +83,7 @@ static void bind(kernel *k) {
         void *found = mr_symbol(&loaded, k->steps[i].symbol);
         if (!found) give_up("build-failed", -1, "the library lacks %s", k->steps[i].symbol);
         memcpy(&k->steps[i].function, &found, sizeof found);
+        if (k->steps[i].scratch > k->scratch) k->scratch = (k->steps[i].scratch + 63) / 64 * 64;
     }
 }
 
@@ -122,7 +116,7 @@ static void run_bound(const mc_frame *frame, uint8_t *scratch, int32_t begin, in
     uintptr_t words[MOST_WORDS];
     int32_t n = b->step->count;
     for (int32_t i = 0; i < n; i++) words[i] = b->words[i];
-    words[n] = (uintptr_t)scratch;
+    words[n] = (uintptr_t)mr_scratch_here(the_job, scratch);
     words[n + 1] = (uintptr_t)(intptr_t)begin;
     words[n + 2] = (uintptr_t)(intptr_t)end;
     call(b->step->function, words, n + 3);
@@ -131,9 +125,7 @@ static void run_bound(const mc_frame *frame, uint8_t *scratch, int32_t begin, in
 /* The run that is looked at: every step's parallel loop in `cuts` ranges, the last one first. */
 static void run_once(const kernel *k) {
     job *j = the_job;
-    buffer scratch = {0};
-    for (int32_t i = 0; i < k->count; i++)
-        if (k->steps[i].scratch > scratch.bytes) scratch.bytes = (k->steps[i].scratch + 63) / 64 * 64;
+    buffer scratch = {.bytes = k->scratch};
     place(&scratch, j->place, j->poison, 64);
     for (int32_t i = 0; i < k->count; i++) {
         const step *s = &k->steps[i];
@@ -158,10 +150,10 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The next place of a constant that lies cold. */
-static uintptr_t next_place(const buffer *b) {
+/* The next copy of a constant that lies cold. */
+static uintptr_t next_copy(const buffer *b) {
     region *r = &mr_regions[b->region];
-    size_t stride = cold_stride(b);
+    size_t stride = mr_cold_stride(b);
     if (r->cursor + stride > r->bytes) r->cursor = 0;
     uint8_t *found = r->data + r->cursor;
     the_result->cursor[b->region] = r->cursor += stride;
@@ -169,8 +161,9 @@ static uintptr_t next_place(const buffer *b) {
 }
 
 /* Seconds of one of `times` calls of a kernel. */
-static double timed(const kernel *k, int32_t times) {
+static double timed(const kernel *k, int32_t sample, int32_t times) {
     job *j = the_job;
+    mr_go_to(j, k, sample, pool);
     double start = now();
     uintptr_t data[MOST_BUFFERS], words[MOST_WORDS];
     for (int32_t t = 0; t < times; t++) {
@@ -180,7 +173,7 @@ static double timed(const kernel *k, int32_t times) {
             for (int32_t a = 0; a < s->count; a++) {
                 const buffer *b = &j->buffer[s->buffers[a]];
                 uintptr_t *at = &data[s->buffers[a]];
-                if (!*at) *at = lies_cold(b) ? next_place(b) : (uintptr_t)b->data;
+                if (!*at) *at = mr_lies_cold(b) ? next_copy(b) : (uintptr_t)mr_here(j, b);
                 words[a] = *at;
             }
             bound b = {.step = s, .words = words};
@@ -233,12 +226,12 @@ static void take_samples(void) {
     double least = 1e300, begin = 1e-9 * (double)mc_now();
     r->timed = 1;
     for (int32_t k = j->kernels; k-- > 0;) {
-        timed(&j->kernel[k], 1);
-        calls[k] = calls_of(r->samples[k][0] = timed(&j->kernel[k], 1));
+        timed(&j->kernel[k], 0, 1);
+        calls[k] = calls_of(r->samples[k][0] = timed(&j->kernel[k], 0, 1));
     }
     int sampled = calls[0] == 1 && calls[1] == 1; /* single calls are samples as any */
     for (; n < j->most; sampled = 0) {
-        for (int32_t k = 0; k < j->kernels && !sampled; k++) r->samples[k][n] = timed(&j->kernel[k], calls[k]);
+        for (int32_t k = 0; k < j->kernels && !sampled; k++) r->samples[k][n] = timed(&j->kernel[k], n, calls[k]);
         if (r->samples[0][n] < least) least = r->samples[0][n];
         evaluate(++n);
         if (j->stop > 0 && least > (n > 1 ? 1 : 2) * j->stop) break;
@@ -259,7 +252,7 @@ static void limit_memory(uint64_t bytes) {
 }
 
 void mr_do_job(job *j, result *r, uint8_t *outputs) {
-    size_t scratch = 0, at = 0;
+    size_t at = 0;
     the_job = j;
     the_result = r;
     limit_memory(j->limit_bytes);
@@ -279,10 +272,8 @@ void mr_do_job(job *j, result *r, uint8_t *outputs) {
         r->done = 1;
         return;
     }
-    for (int32_t k = 0; k < j->kernels; k++)
-        for (int32_t i = 0; i < j->kernel[k].count; i++)
-            if (j->kernel[k].steps[i].scratch > scratch) scratch = j->kernel[k].steps[i].scratch;
-    pool = mc_pool_open(j->threads, scratch, j->flush);
+    if (!mr_make_places(j)) give_up("crashed", -1, "its buffers need more memory than it may take%s", "");
+    pool = mc_pool_open(j->threads, (size_t)j->places * j->scratch_bytes, j->flush);
     if (!pool) give_up("crashed", -1, "its threads cannot be started%s", "");
     take_samples();
     r->done = 1;
