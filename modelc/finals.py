@@ -4,7 +4,8 @@ A kernel that is measured by itself finds other things in the caches than its ne
 hundreds of measurements is partly the luckiest of them. So the fastest few of each Task go into packages of their
 network, the k-th of all Tasks into the k-th, and every step of these is timed by turns with the same one of the package
 without them. There are two rounds: in the heats the best of several is found, whose times there are partly luck again;
-so in the final the best two are timed anew, for longer. What is surely faster there is taken.
+so in the final the best two are timed anew, for longer. What is likely faster there is taken: each Task errs by itself,
+so that many small gains are a sure one together, and whether they are is timed at last, of whole packages.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.database.whole import LEAST_GAIN
 from modelc.ir.candidate import Candidate
-from modelc.measure.measurement import SURE, Measurement
+from modelc.measure.measurement import Measurement
 from modelc.package import read_package, write_package
 from modelc.package.spec import PackageSpec
 from modelc.pipeline import Run
@@ -33,7 +33,7 @@ from modelc.verify.engine import Engine
 
 ENTRANTS, FINALISTS = 6, 2  # of each Task, in the heats and in the final
 LEVEL = 1.02  # times the untuned Candidate's time by itself: what is slower than that is left out
-LIKELY = 1.0  # standard errors by which what goes on to the final may be slower than the untuned one in the heats
+LIKELY = 1.0  # standard errors: what goes on may be slower by as many in the heats, what wins is faster in the final
 LEAST_SECONDS, MOST_SECONDS = 0.01, 1.0  # of a slice of one package
 MOST_BYTES = 2 << 30  # of the parameters of all packages together
 
@@ -146,13 +146,13 @@ def finalists(times: Floats, fresh: int) -> list[int]:
 
 
 def winner(times: Floats, fresh: int) -> int:
-    """The number of the row that is surely the fastest, 0 where no other is surely faster than that; columns as for
+    """The number of the row that is likely the fastest, 0 where no other is likely faster than that; columns as for
     finalists()."""
     if not times[0].all():
         return 0
     middle, error = _beside_the_first(times, fresh)
     best = int(np.argmin(middle))
-    return best if middle[best] < 1 - max(LEAST_GAIN, SURE * error[best]) else 0
+    return best if middle[best] < 1 - LIKELY * error[best] else 0
 
 
 def _beside_the_first(times: Floats, fresh: int) -> tuple[Floats, Floats]:

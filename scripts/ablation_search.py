@@ -56,9 +56,9 @@ COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8
 
 
 class InTurn(Scheduler):
-    """Gives every Task as many rounds as every other, whatever they bring."""
+    """Gives every Task as many rounds as every other, whatever they bring and take."""
 
-    def next(self, busy: Collection[int] = ()) -> int | None:
+    def next(self, busy: Collection[int] = (), takes: Sequence[float] | None = None) -> int | None:
         left = [k for k in range(len(self.work)) if k not in self.exhausted and k not in busy]
         return min(left, key=lambda k: len(self.histories[k]), default=None)
 

@@ -56,6 +56,21 @@ def test_similar_tasks_promise_what_the_fastest_of_them_reaches() -> None:
     assert second(likeness=0) == 1 and second(likeness=1) == 2
 
 
+def test_what_takes_less_of_the_budget_gets_more_rounds() -> None:
+    def given(takes: list[float] | None) -> Counter[int]:
+        scheduler = Scheduler([Work(1.0, likeness=k) for k in range(2)], total(Weights.of(np.ones((1, 2)))), epsilon=0)
+        order = Counter[int]()
+        for _ in range(20):
+            task = scheduler.next(takes=takes)
+            assert task is not None
+            scheduler.took(task, 1.0)
+            order[task] += 1
+        return order
+
+    assert given(None) == given([7.0, 7.0]) == {0: 10, 1: 10}
+    assert given([4.0, 1.0])[1] >= 14 and given([1.0, 4.0])[0] >= 14
+
+
 def test_what_cannot_pay_for_a_round_gets_none() -> None:
     scheduler = Scheduler([Work(1.0), Work(1e-3), Work(1.0)], total(Weights.of(ONES)))
     order = run(scheduler, 10_000, {0: [1.0], 1: [1e-3], 2: [1.0]})

@@ -25,9 +25,9 @@ class Cross(Scheduler):
         super().__init__(work, objective, 0.0, seed)
         self.given = [0] * len(work)
 
-    def next(self, busy: Collection[int] = ()) -> int | None:
-        """The Task whose turn it is, none of the `busy` ones; None where nothing can be judged before something that is
-        under way."""
+    def next(self, busy: Collection[int] = (), takes: Sequence[float] | None = None) -> int | None:
+        """The Task whose turn it is, none of the `busy` ones, whatever a round of it takes; None where nothing can be
+        judged before something that is under way."""
         seconds = self.seconds
         for rounds in range(len(BEHIND)):
             for number in self.alternatives():

@@ -6,7 +6,8 @@
 g_i are the seconds of Task i's best Candidate after t_i rounds, C_i its operations, V_k the operations a second that a
 similar Task k reaches. df/dg_i is a difference quotient, so that the objective may be any function; a Task whose
 improvement would not change it is left alone, and so is one that is as good as at its roofline: no round can save what
-lies below that.
+lies below that. Ansor's rounds are a unit of time; here some take several times as long as others, for their kernels
+are built for longer, so gradients are divided by what a round of the Task takes of the budget.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class Scheduler:
         if exhausted:
             self.exhausted.add(task)
 
-    def next(self, busy: Collection[int] = ()) -> int | None:
-        """The Task whose turn it is, none of the `busy` ones; None where no Task can pay for another round."""
+    def next(self, busy: Collection[int] = (), takes: Sequence[float] | None = None) -> int | None:
+        """The Task whose turn it is, none of the `busy` ones; None where no Task can pay for another round. A round of
+        each `takes` so much of the budget [n], in any unit."""
         slopes = self.slopes()
         left = [k for k in range(len(self.work)) if k not in self.exhausted and k not in busy]
         open_ = [k for k in left if self._pays(k, slopes[k])]
@@ -97,7 +99,7 @@ class Scheduler:
             return max(fresh, key=lambda k: slopes[k] * seconds[k])
         if self.rng.random() < self.epsilon:
             return int(self.rng.choice(open_))
-        gradients = self.gradients(slopes)
+        gradients = self.gradients(slopes) / (1.0 if takes is None else np.asarray(takes))
         return max(open_, key=lambda k: abs(gradients[k]))
 
     def slopes(self) -> Floats:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, Protocol
 
 from modelc.errors import ConfigError
@@ -22,6 +23,7 @@ from modelc.search.population import Individual
 from modelc.search.scheduler import Scheduler
 
 BATCH = 16
+LEAST_TAKEN = 1e-3  # seconds that a measurement takes at the least
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_SECONDS, MOST_TRIALS = 30 * 86400.0, 10_000_000
 _BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)?")
@@ -119,6 +121,12 @@ class Subject:
         """Seconds of the fastest Candidate, at the speed that the machine had at first; 0 where none is known."""
         first = next((m.reference_seconds for _, m in (*self.earlier, *self.measured) if m.ok), 0.0)
         return 0.0 if self.fastest is None else self.fastest[1].relative * first
+
+    @property
+    def takes(self) -> float:
+        """Seconds that building and running one of its Candidates takes, on average; a second where none is known."""
+        known = [m.build_seconds + m.run_seconds for _, m in (*self.earlier, *self.measured)]
+        return max(fmean(known), LEAST_TAKEN) if known else 1.0
 
 
 class Measure(Protocol):
@@ -279,7 +287,8 @@ class _Session:
         asked = int(min(self.batch, self.budget.trials - self.trials - len(self.waiting)))
         if asked < 1 or time.monotonic() >= self.deadline:
             return False
-        number = self.scheduler.next({one.number for one in self.rounds if one.first})
+        takes = None if math.isinf(self.budget.seconds) else [subject.takes for subject in self.subjects]
+        number = self.scheduler.next({one.number for one in self.rounds if one.first}, takes)
         if number is None:
             return False
         subject = self.subjects[number]
