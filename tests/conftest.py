@@ -6,8 +6,9 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,23 @@ def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(finals, "LEVEL", 1e9)
     monkeypatch.setattr(outcome, "finalists", lambda times, fresh: [1] if len(times) > 1 else [])
     monkeypatch.setattr(outcome, "winner", lambda times, fresh: min(1, len(times) - 1))
+
+
+@pytest.fixture
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs main() of a script with arguments in this process, which has imported it already."""
+
+    def run(main: Callable[[], int | None], *arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr("sys.argv", [main.__module__, *map(str, arguments)])
+        capsys.readouterr()
+        said: object = None
+        try:
+            code = main() or 0
+        except SystemExit as end:
+            said, code = (end.code, 1) if isinstance(end.code, str) else ("", end.code or 0)
+        found = capsys.readouterr()
+        return subprocess.CompletedProcess([main.__module__], int(code), found.out, f"{found.err}{said or ''}")
+
+    return run

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import compare_construction as compare
 import construction_tables as tables
 import kept_rows
 import make_networks
 import pytest
-from test_bench_scripts import script
 
+from modelc.measure import Effort
 from modelc.target import load_target
 
 
@@ -62,21 +64,24 @@ def test_what_was_measured_otherwise_is_not_mixed(tmp_path: Path) -> None:
             kept(other)
 
 
-def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:
+def test_from_end_to_end_and_again_from_its_file(
+    tmp_path: Path, in_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "LONGER", Effort(least=3, most=6, seconds=0.05))
     make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
     task = "small:conv_relu_0"
     options = ["--models", tmp_path, "--candidates", 5, "--json", tmp_path / "f.json"]
-    unknown = script("compare_construction", *options, "--tasks", "small:nothing")
+    unknown = in_process(compare.main, *options, "--tasks", "small:nothing")
     assert unknown.returncode == 1 and "small has no task 'nothing'; it has conv_relu_0" in unknown.stderr
-    found = script("compare_construction", *options, "--tasks", task, "--lock", tmp_path / "lock")
+    found = in_process(compare.main, *options, "--tasks", task, "--lock", tmp_path / "lock")
     assert found.returncode == 0, found.stderr
     data = json.loads((tmp_path / "f.json").read_text())
     (one,) = data["rows"]
     assert data["about"]["constants"] == "cold" and one["cold_bytes"] > 0 and set(one["ways"]) == set(tables.WAYS)
     assert 1 <= len(one["points"]) <= 5
     assert all(p["measured"] > 0 and p["predicted"] > 0 and p["samples"] >= 1 for p in one["points"])
-    again = script("compare_construction", *options, "--tasks", task)
+    again = in_process(compare.main, *options, "--tasks", task)
     assert again.returncode == 0 and json.loads((tmp_path / "f.json").read_text()) == data
     assert again.stdout.strip() == found.stdout.partition("\n\n")[2].strip()
-    other = script("compare_construction", *options, "--tasks", task, "--constants", "warm")
+    other = in_process(compare.main, *options, "--tasks", task, "--constants", "warm")
     assert other.returncode == 1 and "say another file" in other.stderr

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import compare_measured
 import make_networks
 import pytest
 from compare_measured import Compared, summary, task_of
-from test_bench_scripts import script
+
+from modelc.measure import Effort
 
 
-def test_from_end_to_end(tmp_path: Path) -> None:
+def test_from_end_to_end(tmp_path: Path, in_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_measured, "LONGER", Effort(least=3, most=6, seconds=0.05))
+    monkeypatch.setattr(compare_measured, "LEAST_SECONDS", 0.02)
     make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
-    found = script("compare_measured", "small", "--dir", tmp_path, "--rounds", 2)
+    found = in_process(compare_measured.main, "small", "--dir", tmp_path, "--rounds", 2)
     assert found.returncode == 0, found.stderr
     said = re.search(r"small: (\d+) tasks by themselves take ([0-9.]+) of their time", found.stdout)
     assert said is not None and int(said[1]) > 8 and 0.1 < float(said[2]) < 10, found.stdout

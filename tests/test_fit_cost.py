@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fit_cost
 import make_networks
@@ -11,7 +13,6 @@ import numpy as np
 import pytest
 import yaml
 from space_tasks import Found
-from test_bench_scripts import script
 from three_ways import task_of
 
 from modelc.policy import Policy
@@ -61,12 +62,12 @@ def test_what_changes_nothing_stays() -> None:
     assert fit_cost.changed(TARGET.cost, "near_share", 2.0).near_share == 0.95
 
 
-def test_from_end_to_end_and_again_from_its_file(tmp_path: Path) -> None:
+def test_from_end_to_end_and_again_from_its_file(tmp_path: Path, in_process: Callable[..., Any]) -> None:
     make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
     options = ["--models", tmp_path, "--points", 3, "--json", tmp_path / "f.json", "--parameters", "load_cycles"]
     options += ["--tasks", "small:conv_relu_0", "small:maxpool_1", "--rounds", 1]
     apart = ["--held-out", "small:maxpool_1"]
-    first, again = script("fit_cost", *options, *apart), script("fit_cost", *options, *apart)
+    first, again = in_process(fit_cost.main, *options, *apart), in_process(fit_cost.main, *options, *apart)
     assert first.returncode == 0, first.stderr
     table = again.stdout[again.stdout.index("rank correlation") :]
     assert "points are measured" not in again.stdout and first.stdout.endswith(table)

@@ -249,9 +249,17 @@ MOVES = [
 ]
 
 
+MARKS = {True: pytest.mark.slow, False: ()}
+
+
 def named(rows: list[Row]) -> list[Any]:
+    """Every other row in the first of several orders is slow."""
     return [
-        pytest.param(row.case, row.consts, order, id=f"{row.case.op}-{k}-{order}{'-const' * bool(row.consts)}")
+        pytest.param(
+            *(row.case, row.consts, order),
+            id=f"{row.case.op}-{k}-{order}{'-const' * bool(row.consts)}",
+            marks=MARKS[bool(k % 2) and order != row.orders[-1]],
+        )
         for k, row in enumerate(rows)
         for order in row.orders
     ]
@@ -288,9 +296,9 @@ def test_move(case: Case, consts: tuple[int, ...], order: str) -> None:
 
 
 def sampled(cases: list[Case]) -> list[Any]:
-    """Every fifth case, and the others as slow ones."""
-    marks = {True: pytest.mark.slow, False: ()}
-    return [pytest.param(c, id=f"{c.op}-{k}", marks=marks[bool(k % 5)]) for k, c in enumerate(cases)]
+    """The first case of each operator, and every fifth; the others are slow."""
+    first = {c.op: k for k, c in reversed([*enumerate(cases)])}
+    return [pytest.param(c, id=f"{c.op}-{k}", marks=MARKS[k % 5 > 0 and k != first[c.op]]) for k, c in enumerate(cases)]
 
 
 @pytest.mark.parametrize("case", sampled(OPERATOR_CASES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import tune_networks
 import tvm
 from kept_rows import Kept
 from space_tasks import tasks_of
-from test_bench_scripts import CASES, script
+from test_bench_scripts import CASES
 from three_ways import host_target
 
 from modelc.codegen.kernels import llvm_machine
@@ -49,10 +50,10 @@ def test_rows_are_kept_and_not_measured_again(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["about"] == about
 
 
-def test_an_operator_is_tuned_from_end_to_end(tmp_path: Path) -> None:
+def test_an_operator_is_tuned_from_end_to_end(tmp_path: Path, in_brief: None, in_process: Callable[..., Any]) -> None:
     file = tmp_path / "rows.json"
     options = ["NRM-1-b1", "--budget", "4", "--seconds", "0.05", "--against", "ort", "--json", file]
-    first = script("tune_networks", *options)
+    first = in_process(tune_networks.main, *options)
     assert first.returncode == 0, first.stderr
     (found,) = json.loads(file.read_text())["rows"]
     assert found["measurements"] == 4 and set(found["ratio"]) == {"ort"} and found["gain"] > 0

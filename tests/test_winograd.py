@@ -151,6 +151,10 @@ def the_same(task, stages) -> None:
         close(found[name], wanted[name], Example(task, plain, rtol=1e-4, atol=1e-4), name)
 
 
+def slow(task):
+    return pytest.param(task, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("shape", Shape)
 def test_kernels_of_every_transform(shape) -> None:
     """In every shape, where channels, rows and columns fill no vector and no tile."""
@@ -164,23 +168,23 @@ def test_kernels_of_every_transform(shape) -> None:
     [
         conv(1, 16, (14, 14), 32),
         conv(2, 8, (6, 12, 12), 16, dims=3),
-        conv(1, 64, (14, 14), 64, group=4, bias=False),
+        slow(conv(1, 64, (14, 14), 64, group=4, bias=False)),
         conv(1, 20, (9, 10), 40, dilation=2),
-        conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False),
-        conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2),
+        slow(conv(2, 17, (9, 10), 40, pads=3, dilation=3, bias=False)),
+        slow(conv(1, 16, (7, 9), 32, pads=2, dilation=2, group=2)),
         transposed(1, 20, (5, 6), 40),
         conv(2, 17, (13, 9), 40, strides=2),
         conv(1, 3, (26, 25), 40, kernel=7, pads=3, strides=2, bias=False),
-        conv(1, 34, (14, 15), 40, group=2, strides=2),
+        slow(conv(1, 34, (14, 15), 40, group=2, strides=2)),
         conv(1, 17, (9, 12), 20, kernel=5, pads=2),
         conv(2, 17, (21,), 40, dims=1),
-        conv(1, 20, (30,), 40, dims=1, strides=2, bias=False),
+        slow(conv(1, 20, (30,), 40, dims=1, strides=2, bias=False)),
         stored_in_bfloat16(conv(1, 17, (13, 9), 40)),
         stored_in_bfloat16(conv(1, 17, (13, 9), 40, strides=2)),
-        stored_in_bfloat16(conv(2, 34, (13, 9), 40, group=2, bias=False)),
+        slow(stored_in_bfloat16(conv(2, 34, (13, 9), 40, group=2, bias=False))),
         task_of("Conv", {"pads": (1,) * 4}, [(1, 17, 13, 9), (40, 17, 3, 3)], (1,), True, ["float16"] * 2),
         conv(2, 34, (13, 9), 40, group=2),
-        transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False),
+        slow(transposed(2, 17, (7, 4), 33, kernel=3, more=1, bias=False)),
     ],
     ids=[
         "whole vectors",

@@ -4,8 +4,8 @@
  * that is luck: huge pages do not help where a hypervisor gives them out in small ones. In one place the same kernel is
  * faster than another by a third, and in the next it is not. In a network, whose steps have many buffers, luck evens out.
  *
- * Before a sample its place is made as a network leaves it: what is read was just written, by the thread that wrote the
- * same part in the step before, and scratch was just used. What is written was not touched for some steps.
+ * Before a sample its place is made as a network leaves it: steps before have used the memory that is written and the
+ * scratch, and the last of them has written what is read, each thread the part that it has in the next step too.
  */
 #include <string.h>
 
