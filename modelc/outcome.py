@@ -233,8 +233,8 @@ def _final(
     locked = _locked(network, alternative, changed, {key: known[key, one.key] for key, one in changed.items()})
     which = f" ({alternative.says})" if alternative.says else ""
     note = (
-        f"finals{which}: {len(changed)} of {sum(map(bool, entered.values()))} tasks are faster in the network too, "
-        f"which promises {gain_of(times, won):.3f} times the speed"
+        f"finals{which}: {len(changed)} of {sum(map(bool, entered.values()))} tasks are likely faster in the network "
+        f"too, which promises {gain_of(times, won):.3f} times the speed"
     )
     return _Found(alternative, changed, locked if changed else untuned, recorded, note)
 

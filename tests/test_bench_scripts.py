@@ -165,14 +165,13 @@ def test_a_failure_does_not_end_the_run(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"seconds": 1, "cases": rows, "failures": failures}
 
 
-def test_a_failed_verification_is_exit_code_1(monkeypatch, capsys) -> None:
+def test_a_failed_verification_is_exit_code_1(monkeypatch, in_process) -> None:
     def measure(*_: object) -> bench_ops.Row:
         raise bench_ops.VerificationError("it departs")
 
     monkeypatch.setattr(bench_ops, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["bench_ops.py", "--only", "GMM-1-b1$", "--against", "ort"])
-    assert bench_ops.main() == 1
-    assert "GMM-1-b1 failed verification: it departs" in capsys.readouterr().out
+    found = in_process(bench_ops.main, "--only", "GMM-1-b1$", "--against", "ort")
+    assert found.returncode == 1 and "GMM-1-b1 failed verification: it departs" in found.stdout
 
 
 def test_a_plot(tmp_path: Path) -> None:

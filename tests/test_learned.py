@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import learned_cost
 import numpy as np
@@ -154,9 +156,7 @@ def conditions(task: Task, cold: int = 0) -> Conditions:
 
 
 @needs_xgboost
-def test_the_script_ranks_the_records_of_a_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_ranks_the_records_of_a_database(tmp_path: Path, in_process: Callable[..., Any]) -> None:
     """The second database measured most of the same Candidates again, each a little otherwise."""
     tasks = [task_of("MatMul", {}, [(m, 24), (24, 32)], consts=(1,)).canonical() for m in (24, 36)]
     rng = np.random.default_rng(0)
@@ -170,9 +170,8 @@ def test_the_script_ranks_the_records_of_a_database(
     rows = tmp_path / "rows.json"
     options = {"database": tmp_path / "first", "again": tmp_path / "second", "json": rows, "version": "v1"}
     options |= {"target": TARGET.name, "folds": 3}
-    monkeypatch.setattr("sys.argv", ["learned_cost", *(x for n, v in options.items() for x in (f"--{n}", str(v)))])
-    learned_cost.main()
-    text, found = capsys.readouterr().out, json.loads(rows.read_text())
+    text = in_process(learned_cost.main, *(x for n, v in options.items() for x in (f"--{n}", v))).stdout
+    found = json.loads(rows.read_text())
     records, again = found["learned cost"]["records"], found["measured again"]["records"]
     assert f"{records} records of 2 Tasks" in text and f"{again} Candidates that were measured again" in text
     assert 50 < again <= 60 < 70 < records <= 80

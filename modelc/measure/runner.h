@@ -87,6 +87,9 @@ typedef struct {
 const char *mr_load(library *l, const char *path, char *why, size_t room);
 void *mr_symbol(const library *l, const char *name);
 
+/* The bytes of whole cache lines. */
+static inline size_t mr_in_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 /* runner_job.c */
 extern char mr_folder[4096];
 extern region mr_regions[MOST_REGIONS];

@@ -14,10 +14,8 @@
 enum { MOST_PLACES = 5 };
 static const size_t MOST_PLACE_BYTES = 64 << 20; /* of all places: large buffers have good and bad luck in one */
 
-static size_t lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /* The bytes that a copy of a cold constant takes in its region. */
-size_t mr_cold_stride(const buffer *b) { return lines(b->bytes); }
+size_t mr_cold_stride(const buffer *b) { return mr_in_lines(b->bytes); }
 
 int mr_lies_cold(const buffer *b) { return b->source == COLD && mr_cold_stride(b) <= mr_regions[b->region].bytes; }
 
@@ -26,7 +24,7 @@ int mr_make_places(job *j) {
         buffer *b = &j->buffer[i];
         if (mr_lies_cold(b)) continue;
         b->offset = j->place_bytes;
-        j->place_bytes += lines(b->bytes);
+        j->place_bytes += mr_in_lines(b->bytes);
     }
     for (int32_t k = 0; k < j->kernels; k++)
         if (j->kernel[k].scratch > j->scratch_bytes) j->scratch_bytes = j->kernel[k].scratch;

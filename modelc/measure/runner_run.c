@@ -83,7 +83,7 @@ static void bind(kernel *k) {
         void *found = mr_symbol(&loaded, k->steps[i].symbol);
         if (!found) give_up("build-failed", -1, "the library lacks %s", k->steps[i].symbol);
         memcpy(&k->steps[i].function, &found, sizeof found);
-        if (k->steps[i].scratch > k->scratch) k->scratch = (k->steps[i].scratch + 63) / 64 * 64;
+        if (k->steps[i].scratch > k->scratch) k->scratch = mr_in_lines(k->steps[i].scratch);
     }
 }
 
