@@ -10,8 +10,8 @@ from typing import Any
 import compare_construction as compare
 import construction_tables as tables
 import kept_rows
-import make_networks
 import pytest
+from small_network import write_small_network
 
 from modelc.measure import Effort
 from modelc.target import load_target
@@ -68,7 +68,7 @@ def test_from_end_to_end_and_again_from_its_file(
     tmp_path: Path, in_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "LONGER", Effort(least=3, most=6, seconds=0.05))
-    make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
+    write_small_network(tmp_path / "small.onnx")
     task = "small:conv_relu_0"
     options = ["--models", tmp_path, "--candidates", 5, "--json", tmp_path / "f.json"]
     unknown = in_process(compare.main, *options, "--tasks", "small:nothing")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import compare_measured
-import make_networks
 import pytest
 from compare_measured import Compared, summary, task_of
+from small_network import write_small_network
 
 from modelc.measure import Effort
 
@@ -18,12 +18,12 @@ from modelc.measure import Effort
 def test_from_end_to_end(tmp_path: Path, in_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_measured, "LONGER", Effort(least=3, most=6, seconds=0.05))
     monkeypatch.setattr(compare_measured, "LEAST_SECONDS", 0.02)
-    make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
+    write_small_network(tmp_path / "small.onnx")
     found = in_process(compare_measured.main, "small", "--dir", tmp_path, "--rounds", 2)
     assert found.returncode == 0, found.stderr
     said = re.search(r"small: (\d+) tasks by themselves take ([0-9.]+) of their time", found.stdout)
-    assert said is not None and int(said[1]) > 8 and 0.1 < float(said[2]) < 10, found.stdout
-    assert len(re.findall(r"^ ?conv\w+ +[0-9.]+ +[0-9.]+ +[0-9.]+ *$", found.stdout, re.MULTILINE)) >= 6, found.stdout
+    assert said is not None and int(said[1]) >= 4 and 0.1 < float(said[2]) < 10, found.stdout
+    assert len(re.findall(r"^ ?conv\w+ +[0-9.]+ +[0-9.]+ +[0-9.]+ *$", found.stdout, re.MULTILINE)) >= 3, found.stdout
 
 
 def test_what_is_twice_as_slow_by_itself_is_said() -> None:

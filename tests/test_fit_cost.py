@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import fit_cost
-import make_networks
 import numpy as np
 import pytest
 import yaml
+from small_network import write_small_network
 from space_tasks import Found
 from three_ways import task_of
 
@@ -63,7 +63,7 @@ def test_what_changes_nothing_stays() -> None:
 
 
 def test_from_end_to_end_and_again_from_its_file(tmp_path: Path, in_process: Callable[..., Any]) -> None:
-    make_networks.write(make_networks.resnet(18, width=8, image=32, classes=10), tmp_path / "small.onnx")
+    write_small_network(tmp_path / "small.onnx")
     options = ["--models", tmp_path, "--points", 3, "--json", tmp_path / "f.json", "--parameters", "load_cycles"]
     options += ["--tasks", "small:conv_relu_0", "small:maxpool_1", "--rounds", 1]
     apart = ["--held-out", "small:maxpool_1"]

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from modelc.ir.expr import DTYPES
-from modelc.space.analysis.access import flat_index, pieces, stride
+from modelc.space.analysis.access import Access, flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.operations import operations, shared_operations
@@ -46,13 +46,38 @@ def loads(tiled: Tiled, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
     for read in tiled.reads:
         moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
         times = np.prod(rows[:, moving], axis=1)
+        if tiled.sliding and tiled.whole_window and None not in read.strides.values():
+            times = _of_window(tiled, read, rows, vectors)
         if read.strides[tiled.vector] != 0:
             wide = wide + times * vectors * pieces(read.strides[tiled.vector])
         else:
             narrow = narrow + times
-    if tiled.sliding:
+    if tiled.sliding and not tiled.whole_window:
         wide = wide / 2  # half of what a tap needs was loaded for the one before
     return wide, narrow
+
+
+def _of_window(tiled: Tiled, read: Access, rows: Ints, vectors: Ints) -> Floats:
+    """Loads at each step of a window that is written out whole: what several taps and rows read is loaded once for a
+    register tile, and weights once for all of them where registers are left over."""
+    taps = tuple((read.strides[n] or 0, tiled.ranges[n]) for n in tiled.reduction)
+    strides = [read.strides[n] or 0 for n in tiled.inside]
+    tiles = [tuple(counts) for counts in rows.tolist()]
+    known = {counts: _distinct((*taps, *zip(strides, counts, strict=True))) for counts in set(tiles)}
+    found = np.array([known[counts] for counts in tiles], np.float64) / tiled.steps
+    if read.load.buffer not in tiled.task.constants:
+        return found
+    kept = registers(tiled, rows, vectors) + tiled.steps * vectors <= tiled.target.vector.registers
+    return np.where(kept, 0.0, found)
+
+
+@lru_cache(4096)
+def _distinct(walks: tuple[tuple[int, int], ...]) -> int:
+    """Elements that nested loops read, each of which takes so many steps of a stride: (stride, steps)."""
+    places = {0}
+    for apart, count in walks:
+        places = {place + apart * k for place in places for k in range(count)}
+    return len(places)
 
 
 def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
