@@ -55,12 +55,18 @@ def summed_in_turn() -> Iterator[None]:
         _in_turn.reset(before)
 
 
+@np.errstate(all="ignore")
 def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None = None) -> Array:
     """The value of `e` with every iterator bound to an array of indices; shapes broadcast. What is among `shared` is
     computed where its value is not there yet, and its value kept there.
 
     Indices outside a buffer are clamped: a condition (`where`, `select`) has to exclude them from the result.
     """
+    return _value(e, env, buffers, shared)
+
+
+def _value(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None = None) -> Array:
+    """evaluate(), for who has silenced NumPy's warnings."""
     if isinstance(e, Var):
         return env[e.name]
     if isinstance(e, Const):
@@ -73,10 +79,11 @@ def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr,
     return known
 
 
+@np.errstate(all="ignore")
 def evaluate_all(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
     """The values of several expressions; what they share is computed once."""
     shared = dict.fromkeys(_used_twice(body)) if len(body) > 1 else None
-    return [evaluate(b, env, buffers, shared) for b in body]
+    return [_value(b, env, buffers, shared) for b in body]
 
 
 def _used_twice(body: Sequence[Expr]) -> set[Expr]:
@@ -99,12 +106,10 @@ def _computed(e: Load | Op, env: Env, buffers: Mapping[str, Array], shared: dict
         data = buffers[e.buffer]
         if not e.indices:
             return data
-        found = [evaluate(i, env, buffers, shared) for i in e.indices]
+        found = [_value(i, env, buffers, shared) for i in e.indices]
         inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(found, data.shape, strict=True)]
         return np.asarray(data[tuple(inside)])
-    args = [evaluate(a, env, buffers, shared) for a in e.args]
-    with np.errstate(all="ignore"):
-        return _operate(e, args)
+    return _operate(e, [_value(a, env, buffers, shared) for a in e.args])
 
 
 def _operate(e: Op, args: list[Array]) -> Array:
@@ -115,14 +120,16 @@ def _operate(e: Op, args: list[Array]) -> Array:
             return np.asarray(np.ascontiguousarray(args[0]).view(DTYPES[e.dtype]).reshape(args[0].shape))
         return converted(args[0], DTYPES[e.dtype])
     result = operation.meaning(*args)
-    if operation.result == "bool":
-        return np.asarray(result, np.bool_)
-    return np.asarray(result).astype(args[1 if operation.result == "select" else 0].dtype, copy=False)
+    dtype = np.dtype(np.bool_) if operation.result == "bool" else args[1 if operation.result == "select" else 0].dtype
+    if isinstance(result, np.ndarray) and result.dtype == dtype:
+        return result
+    return np.asarray(result).astype(dtype, copy=False)
 
 
 # --- Blocks -------------------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")
 def run_block(block: Block, buffers: Buffers) -> None:
     """Executes `block`, writing into `buffers` (arrays by name, logical shapes; the written ones must exist).
 
@@ -140,14 +147,15 @@ def run_block(block: Block, buffers: Buffers) -> None:
     for spatial in _pieces(block.spatial, sizes):
         if block.aggregation == "assign":
             env = _axes(spatial, [])
-            _assign(block.writes, block.body, conditions, env, buffers)
+            _assign(block.writes, block.body, conditions, env, _extents(env), buffers)
             continue
         totals: list[Array] | None = None
         for reduced in _pieces(block.reduction, sizes):
             env = _axes(spatial, reduced)
             part = None if factors is None else _contract(block, env, len(spatial), buffers)
             if part is None:
-                part = _reduced(block.aggregation, block.writes, block.body, conditions, env, len(spatial), buffers)
+                extents, kept = _extents(env), len(spatial)
+                part = _reduced(block.aggregation, block.writes, block.body, conditions, env, extents, kept, buffers)
             totals = part if totals is None else _combined(block.aggregation, totals, part)
         assert totals is not None
         _put(block.writes, totals, _axes(spatial, []), buffers, outside=bool(block.where))
@@ -187,19 +195,35 @@ def _extents(env: Env) -> list[int]:
     return [v.size for v in env.values()]
 
 
-def _assign(writes: Sequence[Load], body: Sequence[Expr], condition: Expr | None, env: Env, buffers: Buffers) -> None:
-    extents = _extents(env)
-    keep: Any = ... if condition is None else np.broadcast_to(evaluate(condition, env, buffers), extents)
+def _assign(
+    writes: Sequence[Load],
+    body: Sequence[Expr],
+    condition: Expr | None,
+    env: Env,
+    extents: Sequence[int],
+    buffers: Buffers,
+) -> None:
+    keep: Any = ... if condition is None else np.broadcast_to(_value(condition, env, buffers), extents)
     values = [np.broadcast_to(value, extents)[keep] for value in evaluate_all(body, env, buffers)]
     for write, value in zip(writes, values, strict=True):
-        index = tuple(np.broadcast_to(evaluate(i, env, buffers), extents)[keep] for i in write.indices)
+        index = tuple(_value(i, env, buffers) for i in write.indices)
         target = buffers[write.buffer]
-        if not _inside(index, target.shape).all():
-            raise IndexError(f"{write} is written outside its shape {list(target.shape)}")
+        if condition is not None or not _inside(index, target.shape).all():
+            index = tuple(np.broadcast_to(i, extents)[keep] for i in index)
+            if not _inside(index, target.shape).all():
+                raise IndexError(f"{write} is written outside its shape {list(target.shape)}")
         if index:
-            target[index] = value
+            target[_full(index, value.shape)] = value
         elif value.size:
             target[()] = value.ravel()[-1]
+
+
+def _full(index: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """An index with as many places as there are values of that shape: NumPy broadcasts its parts by itself, unless none
+    of them goes along an axis."""
+    if np.broadcast_shapes(*(i.shape for i in index)) == shape:
+        return index
+    return tuple(np.broadcast_to(i, shape) for i in index)
 
 
 def _inside(index: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
@@ -212,14 +236,13 @@ def _put(writes: Sequence[Load], values: Sequence[Array], env: Env, buffers: Buf
     extents = _extents(env)
     for write, value in zip(writes, values, strict=True):
         target = buffers[write.buffer]
-        index = tuple(np.broadcast_to(evaluate(i, env, buffers), extents) for i in write.indices)
+        index = tuple(np.broadcast_to(_value(i, env, buffers), extents) for i in write.indices)
         inside = _inside(index, target.shape)
         if not inside.all():
             if not outside:
                 raise IndexError(f"{write} is written outside its shape {list(target.shape)}")
             index, value = tuple(i[inside] for i in index), value[inside]
-        with np.errstate(all="ignore"):
-            target[index] = value.astype(target.dtype) if index else value.astype(target.dtype).reshape(())
+        target[index] = value.astype(target.dtype) if index else value.astype(target.dtype).reshape(())
 
 
 def _reduced(
@@ -228,41 +251,38 @@ def _reduced(
     body: Sequence[Expr],
     condition: Expr | None,
     env: Env,
+    extents: Sequence[int],
     kept: int,
     buffers: Buffers,
 ) -> list[Array]:
-    """The body's values combined over all axes but the first `kept`; sums and products of floats in float64, unless
-    they are summed_in_turn()."""
-    extents = _extents(env)
+    """The body's values, over a grid of `extents`, combined over all axes but the first `kept`; sums and products of
+    floats in float64, unless they are summed_in_turn()."""
     dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
     identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
     values = [np.broadcast_to(value, extents) for value in evaluate_all(body, env, buffers)]
     if condition is not None:
-        mask = evaluate(condition, env, buffers)
+        mask = _value(condition, env, buffers)
         values = [np.where(mask, v, identity) for v, identity in zip(values, identities, strict=True)]
     axes = tuple(range(kept, len(extents)))
     if name not in UFUNCS:
         return _fold(name, values, kept, identities)
     (value,), (identity,) = values, identities
     if name == "add" and dtypes[0] == "float32" and value.size and _in_turn.get():
-        with np.errstate(all="ignore"):
-            flat = value.astype(np.float32).reshape(*value.shape[:kept], -1)
-            return [np.add.accumulate(flat, axis=-1, dtype=np.float32)[..., -1]]
+        flat = value.astype(np.float32).reshape(*value.shape[:kept], -1)
+        return [np.add.accumulate(flat, axis=-1, dtype=np.float32)[..., -1]]
     if name in ("add", "mul") and dtypes[0] in FLOATS:
         value, identity = value.astype(np.float64), identity.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return [np.asarray(UFUNCS[name].reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]
+    return [np.asarray(UFUNCS[name].reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]
 
 
 def _combined(name: str, a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
     """Two partial results as one."""
-    with np.errstate(all="ignore"):
-        if name in UFUNCS:
-            return [UFUNCS[name](a[0], b[0])]
-        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
-        combine = AGGREGATIONS[name].combine(*(tuple(Load(n, ()) for n in names) for names in (left, right)))
-        env = dict(zip([*left, *right], [*a, *b], strict=True))
-        return [evaluate(c, {}, env).astype(x.dtype) for c, x in zip(combine, a, strict=True)]
+    if name in UFUNCS:
+        return [UFUNCS[name](a[0], b[0])]
+    left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
+    combine = AGGREGATIONS[name].combine(*(tuple(Load(n, ()) for n in names) for names in (left, right)))
+    env = dict(zip([*left, *right], [*a, *b], strict=True))
+    return [_value(c, {}, env).astype(x.dtype) for c, x in zip(combine, a, strict=True)]
 
 
 def _fold(name: str, values: list[Array], kept: int, identities: list[Array]) -> list[Array]:
@@ -297,12 +317,12 @@ def _contract(block: Block, env: Env, kept: int, buffers: Buffers) -> list[Array
     """A sum of products over a piece as batched matrix products in float64; None where that would not be exact."""
     assert isinstance(block.body[0], Op)
     rank = len(env)
-    factors = [evaluate(f, env, buffers) for f in block.body[0].args]
+    factors = [_value(f, env, buffers) for f in block.body[0].args]
     factors = [f.reshape((1,) * (rank - f.ndim) + f.shape) for f in factors]
     if block.where:
         if not all(np.isfinite(f).all() for f in factors):
             return None  # what a condition excludes must not become 0 * inf
-        mask = evaluate(conjunction(block.where), env, buffers)
+        mask = _value(conjunction(block.where), env, buffers)
         mask = mask.reshape((1,) * (rank - mask.ndim) + mask.shape)
         target = 0 if np.broadcast_shapes(mask.shape, factors[0].shape) == factors[0].shape else 1
         factors[target] = np.where(mask, factors[target], factors[target].dtype.type(0))
@@ -412,6 +432,7 @@ def view(region: Region, array: Array) -> Array:
 # --- Nests --------------------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")
 def run_nest(nest: Nest, buffers: Mapping[str, Array], opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
     """Executes a Nest on its params' arrays, by name: of the Region's shape, or flat storage viewed by its strides.
 
@@ -435,7 +456,7 @@ def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapp
                 for value in reversed(values) if stmt.tag == "parallel" else values:
                     _run_body(stmt.body, {**env, stmt.var: np.asarray(value)}, storage, meanings)
         elif isinstance(stmt, Branch):
-            _run_body(stmt.then if evaluate(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
+            _run_body(stmt.then if _value(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
         elif isinstance(stmt, Call):
             _call(stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs, storage, meanings)
         elif not isinstance(stmt, Prefetch):
@@ -464,29 +485,28 @@ def _run_leaf(leaf: Leaf, loops: Sequence[Loop], env: Env, storage: Buffers) -> 
     kept = [x for x in loops if leaf.part != "update" or x.var in written]
     pieces = [[(x.var, np.arange(x.extent)) for x in group] for group in (kept, [x for x in loops if x not in kept])]
     condition = conjunction(leaf.where) if leaf.where else None
-    grid = {**env, **_axes(pieces[0], pieces[1])}
+    axes, shape = _axes(pieces[0], pieces[1]), tuple(x.extent for x in kept)
+    grid, extents = {**env, **axes}, _extents(axes)
     if leaf.part != "update":
-        _assign(leaf.writes, leaf.body, condition, grid, storage)
+        _assign(leaf.writes, leaf.body, condition, grid, extents, storage)
         return True
-    rank = len(env) + len(kept)
     points = {**env, **_axes(pieces[0], [])}
-    indices = [
-        tuple(np.broadcast_to(evaluate(i, points, storage), _extents(points)) for i in w.indices) for w in leaf.writes
-    ]
-    if kept and not all(map(_distinct, indices)):
+    places = [_full(tuple(_value(i, points, storage) for i in w.indices), shape) for w in leaf.writes]
+    if kept and not all(map(_distinct, places)):
         return False
-    parts = _reduced(leaf.aggregation, leaf.writes, leaf.body, condition, grid, rank, storage)
-    inside = [_inside(index, storage[w.buffer].shape) for index, w in zip(indices, leaf.writes, strict=True)]
-    if condition is None and not all(i.all() for i in inside):
-        raise IndexError(f"{leaf.writes[0]} is written outside its shape {list(storage[leaf.writes[0].buffer].shape)}")
-    taken = np.broadcast_to(np.logical_and.reduce(inside), _extents(points))
-    places = [tuple(i[taken] for i in index) for index in indices]
-    parts = [part.reshape(taken.shape)[taken] for part in parts]
+    parts = _reduced(leaf.aggregation, leaf.writes, leaf.body, condition, grid, extents, len(kept), storage)
+    inside = [_inside(index, storage[w.buffer].shape) for index, w in zip(places, leaf.writes, strict=True)]
+    if not all(i.all() for i in inside):
+        if condition is None:
+            shape = storage[leaf.writes[0].buffer].shape
+            raise IndexError(f"{leaf.writes[0]} is written outside its shape {list(shape)}")
+        taken = np.broadcast_to(np.logical_and.reduce(inside), shape)
+        places = [tuple(np.broadcast_to(i, shape)[taken] for i in index) for index in places]
+        parts = [part[taken] for part in parts]
     before = [np.asarray(storage[w.buffer][place]) for w, place in zip(leaf.writes, places, strict=True)]
     after = _combined(leaf.aggregation, [b.astype(p.dtype) for b, p in zip(before, parts, strict=True)], parts)
     for w, place, value in zip(leaf.writes, places, after, strict=True):
-        with np.errstate(all="ignore"):
-            storage[w.buffer][place] = value.astype(storage[w.buffer].dtype) if place else value.reshape(-1)[0]
+        storage[w.buffer][place] = value.astype(storage[w.buffer].dtype) if place else value.reshape(-1)[0]
     return True
 
 
@@ -494,5 +514,5 @@ def _distinct(index: tuple[Array, ...]) -> bool:
     """Whether no two points have the same index."""
     if not index:
         return False
-    columns = np.stack([i.ravel() for i in index])
+    columns = np.stack([i.ravel() for i in np.broadcast_arrays(*index)])
     return bool(columns.shape[1] < 2 or len(np.unique(columns, axis=1)[0]) == columns.shape[1])
