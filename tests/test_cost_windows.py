@@ -70,7 +70,11 @@ def depthwise(size: int, channels: int, step: int, taps: int = 3, channels_last:
 @cache
 def sketch_of(name: str, size: int, channels: int, step: int, taps: int = 3) -> Contraction:
     task = pool(size, channels) if name == "pool" else depthwise(size, channels, step, taps)
-    (found,) = (s for s in sketches(task, ZEN4, Policy()) if isinstance(s, Contraction))
+    return contraction(task, ZEN4)
+
+
+def contraction(task: Task, target: Target) -> Contraction:
+    (found,) = (s for s in sketches(task, target, Policy()) if isinstance(s, Contraction))
     return found
 
 
@@ -133,14 +137,9 @@ def test_what_was_measured_to_be_faster_is_estimated_faster(case: str) -> None:
     assert better < 0.95 * worse
 
 
-def window_on(target: Target) -> Contraction:
-    (found,) = (s for s in sketches(depthwise(160, 64, 1), target, Policy()) if isinstance(s, Contraction))
-    return found
-
-
 def test_a_window_alone_loads_every_tap_where_registers_are_few() -> None:
     """On one Zen 3 core, tiles of 2 x 2 windows took 0.60 of the time that tiles of one window of two vectors did."""
-    sketch = window_on(ZEN3)
+    sketch = contraction(depthwise(160, 64, 1), ZEN3)
     points = [sketch.point({**sketch.start_values(), **t}) for t in (tile(2, 1, "rows", 1, 2), tile(1, 2, "rows", 2))]
     better, worse = sketch.estimate(np.array(points), 1)
     assert better < 0.7 * worse
@@ -153,7 +152,8 @@ def test_a_window_alone_loads_every_tap_where_registers_are_few() -> None:
 def test_what_taps_and_rows_share_is_loaded_once(h: int, w: int, vectors: int, few: int, many: int) -> None:
     """Elements of windows of 3 x 3, then weights, which 32 registers keep, and 16 those of one vector."""
     for target, expected in ((ZEN3, few), (ZEN4, many)):
-        wide, narrow = loads(window_on(target).tiled, np.array([[h, w]]), np.array([vectors]))
+        tiled = contraction(depthwise(160, 64, 1), target).tiled
+        wide, narrow = loads(tiled, np.array([[h, w]]), np.array([vectors]))
         assert 9 * wide[0] == pytest.approx(expected) and narrow[0] == 0
 
 

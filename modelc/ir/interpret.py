@@ -32,7 +32,6 @@ from modelc.ir.expr import (
     loads,
     variables,
 )
-from modelc.ir.layout import Layout
 from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt, without_hints
 
 Array = NDArray[Any]
@@ -79,7 +78,6 @@ def _value(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, A
     return known
 
 
-@np.errstate(all="ignore")
 def evaluate_all(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
     """The values of several expressions; what they share is computed once."""
     shared = dict.fromkeys(_used_twice(body)) if len(body) > 1 else None
@@ -391,31 +389,7 @@ def _call(
         buffers[name][...] = result
 
 
-# --- storage ------------------------------------------------------------------------------------------------------
-
-
-def pack(array: Array, layout: Layout, fill: float = 0) -> Array:
-    """A tensor of logical shape as it is stored; padding holds `fill`."""
-    shape = layout.shape(array.shape)
-    logical = _logical(layout, array.shape)
-    values = array[tuple(np.clip(i, 0, max(n - 1, 0)) for i, n in zip(logical, array.shape, strict=True))]
-    inside = np.broadcast_to(_inside(logical, array.shape), shape)
-    return np.where(inside, np.broadcast_to(values, shape), np.asarray(fill, array.dtype))
-
-
-def unpack(stored: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
-    """The tensor of logical `shape` out of its storage."""
-    result = np.empty(shape, stored.dtype)
-    logical = [np.broadcast_to(i, stored.shape) for i in _logical(layout, shape)]
-    inside = np.broadcast_to(_inside(tuple(logical), shape), stored.shape)
-    result[tuple(i[inside] for i in logical)] = stored[inside]
-    return result
-
-
-def _logical(layout: Layout, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    stored = layout.shape(shape)
-    env = _axes([(f"d{k}", np.arange(n)) for k, n in enumerate(stored)], [])
-    return tuple(evaluate(i, env, {}) for i in layout.invert([Var(name) for name in env], shape))
+# --- Nests --------------------------------------------------------------------------------------------------------
 
 
 def view(region: Region, array: Array) -> Array:
@@ -427,9 +401,6 @@ def view(region: Region, array: Array) -> Array:
     if array.ndim != 1 or array.nbytes < region.bytes or not array.flags.c_contiguous:
         raise ValueError(f"{region}: expected an array of its shape or flat storage, found {list(array.shape)}")
     return as_strided(array, region.shape, [s * array.itemsize for s in region.stride])
-
-
-# --- Nests --------------------------------------------------------------------------------------------------------
 
 
 @np.errstate(all="ignore")

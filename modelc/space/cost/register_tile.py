@@ -43,16 +43,18 @@ def hold_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Bools:
 def loads(tiled: Tiled, rows: Ints, vectors: Ints) -> tuple[Floats, Floats]:
     """(vectors, scalars) that a register tile of vectors loads at each reduction step."""
     wide, narrow = np.zeros(len(vectors)), np.zeros(len(vectors))
+    written_out = tiled.sliding and tiled.whole_window
     for read in tiled.reads:
-        moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
-        times = np.prod(rows[:, moving], axis=1)
-        if tiled.sliding and tiled.whole_window and None not in read.strides.values():
+        if written_out and None not in read.strides.values():
             times = _of_window(tiled, read, rows, vectors)
+        else:
+            moving = [k for k, n in enumerate(tiled.inside) if read.strides[n] != 0]
+            times = np.prod(rows[:, moving], axis=1)
         if read.strides[tiled.vector] != 0:
             wide = wide + times * vectors * pieces(read.strides[tiled.vector])
         else:
             narrow = narrow + times
-    if tiled.sliding and not tiled.whole_window:
+    if tiled.sliding and not written_out:
         wide = wide / 2  # half of what a tap needs was loaded for the one before
     return wide, narrow
 
