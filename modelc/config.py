@@ -17,6 +17,7 @@ from modelc.policy import SCHEDULES, Policy
 from modelc.target import strict_yaml
 from modelc.target.section import shown
 from modelc.verify.compare import Tolerance
+from modelc.verify.kernels.samples import EFFORTS
 
 MAX_FILE = 1 << 20
 
@@ -29,12 +30,14 @@ JOINT = 0.3  # of tune's budget, where a configuration does not say
 @dataclass(frozen=True)
 class Verification:
     """How a package is compared with ONNX Runtime: |a - b| <= atol + rtol * |b|, on `samples` drawn inputs; `bf16`
-    holds in its place for outputs that were computed through bfloat16."""
+    holds in its place for outputs that were computed through bfloat16. `check`: how many numbers of each kernel are
+    judged (quick, default, thorough)."""
 
     rtol: float
     atol: float
     samples: int
     seed: int
+    check: str
     bf16: Tolerance
 
 
@@ -158,7 +161,9 @@ def parse_config(tree: Any, source: str) -> Config:
     schedule = _section(top["schedule"], source, "schedule", SCHEDULES)
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
     tune = _section(top["tune"], source, "tune", ("joint",))
-    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "bf16"))
+    if isinstance(top["verify"], dict):
+        top["verify"] = {"check": "default", **top["verify"]}  # configurations, and choices, of before lack it
+    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "check", "bf16"))
     rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
     passes = top["simplify"]
     if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
@@ -186,6 +191,7 @@ def parse_config(tree: Any, source: str) -> Config:
             atol=_number(check, source, "verify.atol"),
             samples=_whole(check, source, "verify.samples", 1),
             seed=_whole(check, source, "verify.seed", 0),
+            check=_effort(check, source, "verify.check"),
             bf16=Tolerance(
                 _number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")
             ),
@@ -286,6 +292,13 @@ def _whole(section: dict[str, Any], source: str, path: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
         raise ConfigError(f"{source}: {path} is {shown(value)}; expected a whole number from {least}")
     return value
+
+
+def _effort(section: dict[str, Any], source: str, path: str) -> str:
+    value = _value(section, path)
+    if value not in EFFORTS:
+        raise ConfigError(f"{source}: {path} is {shown(value)}; expected one of {', '.join(EFFORTS)}")
+    return str(value)
 
 
 def _folder() -> Path:

@@ -4,7 +4,7 @@ found right."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ from modelc.errors import ToolchainError, VerificationError, blaming
 from modelc.package import Package, PackageSpec, write_package
 from modelc.stages import Stages
 from modelc.verify import Report
-from modelc.verify.check import verify_outputs
 from modelc.verify.engine import EngineError
-from modelc.verify.judge import Kernels
+from modelc.verify.kernels.blueprint import Blueprint
+from modelc.verify.verdict import verify_outputs
 
 
 class WrongByFiltering(VerificationError):
@@ -28,13 +28,13 @@ class WrongByFiltering(VerificationError):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a package is compared with: `model`, which ONNX Runtime runs on `inputs`, or on drawn ones; and one by one
-    its `kernels`."""
+    """What a package is compared with: `model`, which ONNX Runtime runs on `inputs`, or on drawn ones; its kernels with
+    the `blueprints` of its variants."""
 
     model: Path
     inputs: Mapping[str, NDArray[Any]] | None
     limits: Verification
-    kernels: Kernels
+    blueprints: Sequence[Blueprint]
 
     def __str__(self) -> str:
         inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
@@ -44,7 +44,7 @@ class Comparison:
         """How far the package in `folder` is off."""
         v = self.limits
         given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
-        return verify_outputs(folder, self.model, self.inputs, *given, every_variant=True, kernels=self.kernels)
+        return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check)
 
 
 def handed_over(
@@ -69,7 +69,7 @@ def handed_over(
         stages.took("package", time.perf_counter() - start)
         with stages.stage("verify", str(comparison)), offering_no_verify():
             report = comparison.report(folder)
-        if filtered and any(o.filtered and not o.passed for o in report.outputs):
+        if filtered and any(o.filtered and (o.amplified or not o.passed) for o in report.outputs):
             raise WrongByFiltering(report.sentence())
         if not report.passed and not keep_unverified:
             raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")

@@ -58,15 +58,14 @@ from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.programs import Partitioning, Programs, packed_is_faster
 from modelc.result import CompileResult
-from modelc.scratch import TemporaryFolder
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
-from modelc.verify import LayerReport, Report, compare_layers
+from modelc.verify import Report
 from modelc.verify.check import drawn
-from modelc.verify.layers import probes_of
+from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.precision import Arrays
 
 MOST_THREADS = 4
@@ -208,6 +207,7 @@ class Run:
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
     rejected: int = 0  # schedules that the Nest's verifier refused
     padding: Padding | None = None  # since import
+    imported: tuple[Graph, ...] = ()  # for each of `shapes`, since import
     graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
     cold_bytes: int = 0  # of the constants of the largest of them
     parameter_bytes: int = 0  # of the largest of the programs, since partition
@@ -279,7 +279,7 @@ class Run:
         start = time.perf_counter()
         spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
-        comparison = Comparison(self.model, self.inputs, self.config.verify, partial(self.layers, programs, compiled))
+        comparison = Comparison(self.model, self.inputs, self.config.verify, self.blueprints(programs, compiled))
         try:
             package, report = handed_over(
                 spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
@@ -316,6 +316,7 @@ class Run:
         with self.stages.stage("import", str(self.model)) as dump:
             states, bounds = self.config.inputs.states, self.config.inputs.bounds
             graphs = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
+            self.imported = tuple(graphs)
             if not self.config.check_addresses and any(map(checks_sizes, graphs)):
                 raise ConfigError(
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
@@ -477,14 +478,18 @@ class Run:
         assert kernel.source is not None
         return compile_kernel(find_toolchain(self.target.triple), kernel.source)
 
-    def layers(self, programs: Programs, compiled: Mapping[str, Compiled], feed: Arrays) -> tuple[LayerReport, ...]:
-        """Every kernel of the program that takes `feed` by itself against ONNX Runtime."""
-        program = next(
-            p for p in programs.rounded if all(p.values[n].shape == array.shape for n, array in feed.items())
-        )
-        v = self.config.verify
-        with TemporaryFolder("layers") as folder:
-            spec = self.spec(programs.only(program), compiled, expose=True)
-            exposed = write_package(spec, Path(folder) / "exposed.modelc")
-            probes = probes_of(program, exposed)
-            return compare_layers(exposed.path, probes, self.model, feed, v.rtol, v.atol, v.bf16)
+    def blueprints(self, programs: Programs, compiled: Mapping[str, Compiled] | None = None) -> tuple[Blueprint, ...]:
+        """What the kernels of each variant are judged by; of Tasks that are not `compiled`, by the schedules chosen."""
+        scheduled: dict[str, Scheduled] = {}
+        for bound in (bound for program in programs.rounded for bound in program.kernels):
+            key = bound.task.hash
+            if key not in scheduled:
+                known = None if compiled is None else compiled[key]
+                made = (
+                    self.schedule(key, bound.task)
+                    if known is None
+                    else (known.task, known.candidate, known.derived, known.nest)
+                )
+                scheduled[key] = Scheduled.of(*made)
+        pairs = zip(self.imported, programs.rounded, strict=True)
+        return tuple(Blueprint(graph, program, scheduled) for graph, program in pairs)

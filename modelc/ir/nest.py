@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from modelc.ir.block import AGGREGATIONS, compact_strides, show_call
-from modelc.ir.expr import DTYPES, Expr, Load, show, show_conditions
+from modelc.ir.expr import DTYPES, Expr, Load, loads, show, show_conditions
 
 TAGS = ("for", "parallel", "pipeline", "unroll", "vector")
 INTRINSIC = "intrin:"  # a tag of its own for every intrinsic: the name follows
@@ -161,6 +161,17 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         elif isinstance(stmt, Branch):
             yield from walk(stmt.then)
             yield from walk(stmt.otherwise)
+
+
+def phase_regions(nest: Nest, phase: tuple[Stmt, ...]) -> tuple[Region, ...]:
+    """The Regions from outside that a phase reads or writes, which are the arguments of its function, in order."""
+    calls = [stmt for stmt in walk(phase) if isinstance(stmt, Call)]
+    regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
+    if calls:
+        return tuple(regions[name] for call in calls for name in (*call.inputs, *call.outputs))
+    leaves = [stmt for stmt in walk(phase) if isinstance(stmt, Leaf)]
+    used = {x.buffer for leaf in leaves for e in (*leaf.body, *leaf.where, *leaf.writes) for x in loads(e)}
+    return tuple(region for name, region in regions.items() if name in used)
 
 
 def without_hints(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

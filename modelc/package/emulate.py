@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from modelc.package.padding import Padding
 from modelc.package.read import Package, read_package
 from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import find_toolchain, machine_of
+from modelc.package.watch import Watch, watched
 from modelc.scratch import TemporaryFolder
 
 
@@ -56,6 +58,7 @@ def run_emulated(
     repeat: int = 1,
     profile: bool = False,
     timeout: float = 600.0,
+    watch: Watch | None = None,
 ) -> EmulatedRun:
     """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very libmodel.so in it.
     Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
@@ -71,7 +74,11 @@ def run_emulated(
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
         if package.manifest.padding is not None:
             flags += ["--extents", *(str(n) for tensor in plan.inputs for n in np.shape(inputs[tensor.name]))]
-        said = _run([*program, str(package.path), str(given), str(taken), *flags], timeout, package.path)
+        command = [*program, str(package.path), str(given), str(taken)]
+        if watch is None:
+            said = _run([*command, *flags], timeout, package.path)
+        else:
+            said = _watched([*command], flags, watch, Path(name) / "places.txt", timeout, package.path)
         outputs = _split(plan.outputs, taken.read_bytes(), package.path)
     lines = said.splitlines()
     for number, *shape in (map(int, line.split()[1:]) for line in lines if line.startswith("shape ")):
@@ -137,13 +144,50 @@ def _run(command: Sequence[str], timeout: float, package: Path) -> str:
         raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise PackageError(f"{package} did not finish within {timeout:g} s") from None
-    said = done.stderr.strip()[-500:]
-    if done.returncode < 0:
-        sentence = f"{package} was killed by signal {-done.returncode} while it ran"
-        raise PackageError(f"{sentence}: {said}" if said else sentence)
-    if done.returncode:
-        raise PackageError(f"{package} did not run: {said}")
-    return done.stdout
+    return _said(done.returncode, done.stdout, done.stderr, package)
+
+
+def _said(code: int, said: str, complaint: str, package: Path) -> str:
+    """What a run printed. Raises PackageError where it did not come to its end."""
+    words = complaint.strip()[-500:]
+    if code < 0:
+        sentence = f"{package} was killed by signal {-code} while it ran"
+        raise PackageError(f"{sentence}: {words}" if words else sentence)
+    if code:
+        raise PackageError(f"{package} did not run: {words}")
+    return said
+
+
+def _watched(
+    command: Sequence[str], flags: Sequence[str], watch: Watch, file: Path, timeout: float, package: Path
+) -> str:
+    """What the driver prints while it is watched."""
+    file.write_text("".join(place.line for place in watch.places))
+    reading, writing = os.pipe()
+    options = ["--watch", str(file), str(writing), *flags]  # --extents takes all that follows it
+    try:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            pass_fds=(writing,),
+        )
+    except OSError as error:
+        raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
+    finally:
+        os.close(writing)
+    try:
+        watch.consume(watched(reading, watch.places, timeout))
+        said, complaint = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise PackageError(f"{package} did not finish within {timeout:g} s") from None
+    finally:
+        os.close(reading)
+        process.kill()
+        process.wait()
+    return _said(process.returncode, said, complaint, package)
 
 
 _folders: list[TemporaryFolder] = []  # removed when the process ends

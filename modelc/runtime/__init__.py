@@ -2,6 +2,6 @@
 
 from modelc.runtime.bits import as_bits
 from modelc.runtime.files import ModelError
-from modelc.runtime.loader import Model, StepProfile, TensorInfo, Variant, aligned, load
+from modelc.runtime.loader import Frame, Model, StepProfile, TensorInfo, Variant, aligned, load
 
-__all__ = ["Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "as_bits", "load"]
+__all__ = ["Frame", "Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "as_bits", "load"]

@@ -18,7 +18,7 @@ import platform
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,24 @@ class _Profile(ctypes.Structure):
 
 
 _I32, _P = ctypes.c_int32, ctypes.c_void_p
+
+
+class Frame(ctypes.Structure):
+    """Where the data of a run lies: modelc_frame in model.h."""
+
+    _fields_ = [
+        ("arena", _P),
+        ("params", _P),
+        ("inputs", ctypes.POINTER(_P)),
+        ("outputs", ctypes.POINTER(_P)),
+        ("random", _P),
+        ("slots", ctypes.POINTER(_P)),
+        ("sizes", _P),
+        ("iteration", ctypes.c_int64),
+    ]
+
+
+_WATCHER = ctypes.CFUNCTYPE(None, _P, _I32, _I32, _I32, ctypes.POINTER(Frame))
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "modelc_open": (_I32, (ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
     "modelc_close": (None, (_P,)),
@@ -113,6 +131,7 @@ _LATER: dict[str, tuple[Any, tuple[Any, ...]]] = {  # what packages of the first
     "modelc_output_shape": (_I32, (_P, _I32, _I32, _P)),
     "modelc_fit": (_I32, (_P, _P, _P)),
     "modelc_run_shaped": (_I32, (_P, _I32, _P, _P, _P)),
+    "modelc_watch": (_I32, (_P, _WATCHER, _P)),
 }
 
 
@@ -129,6 +148,7 @@ class Model:
     def __init__(self, path: str, threads: int | None = None, check: bool = False, seed: int = 0) -> None:
         self._handle = _P()
         self._bounds: list[_Bound] = []
+        self._watcher: Any = None
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
@@ -227,6 +247,19 @@ class Model:
             seconds = profile.nanoseconds * 1e-9
             steps.append(StepProfile(_text(profile.name), profile.calls, seconds, profile.flops, profile.bytes))
         return steps
+
+    def watch(self, watcher: Callable[[int, bool, Frame], None] | None) -> None:
+        """From now on runs call `watcher` with the step, whether it has run, and where data lies: before and after each
+        step; None ends that. Raises ModelError for a package that cannot be watched."""
+        if not hasattr(self._library, "modelc_watch"):
+            raise ModelError(f"{LIBRARY} cannot be watched: an older version made it")
+
+        def called(_: Any, variant: int, step: int, after: int, frame: Any) -> None:
+            assert watcher is not None
+            watcher(step, bool(after), frame.contents)
+
+        self._watcher = _WATCHER() if watcher is None else _WATCHER(called)  # ctypes keeps no callback
+        self._call("modelc_watch", self._watcher, None)
 
     def _call(self, name: str, *arguments: Any) -> int:
         with self._lock:

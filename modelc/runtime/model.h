@@ -142,6 +142,24 @@ MODELC_API int32_t modelc_step_count(const modelc_handle *handle, int32_t varian
 MODELC_API modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step,
                                              modelc_step_profile *profile);
 
+/* Watching: what every step reads and writes, for tools that check it (modelc verify). The watcher is called on the thread
+ * that runs, before (`after` 0) and after each step that is run; what a step's arguments are is said by the manifest, as
+ * places in the frame. Memory may be read until the watcher returns. NULL ends it. */
+typedef struct modelc_frame {
+    uint8_t *arena;        /* 64-byte aligned, as are the parameters; users' buffers have any alignment */
+    const uint8_t *params;
+    const void *const *inputs;
+    void *const *outputs;
+    const uint64_t *random; /* the handle's seed and the number of the run, which random numbers are made of */
+    uint8_t **slots;        /* where control flow lets arguments point */
+    int64_t *sizes;         /* of outputs, where they depend on data */
+    int64_t iteration;      /* of the steady loop that a step is in: its arguments move with it */
+} modelc_frame;
+
+typedef void (*modelc_watcher)(void *context, int32_t variant, int32_t step, int32_t after, const modelc_frame *frame);
+
+MODELC_API modelc_status modelc_watch(modelc_handle *handle, modelc_watcher watcher, void *context);
+
 #ifdef __cplusplus
 }
 #endif

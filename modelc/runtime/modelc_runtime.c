@@ -32,6 +32,8 @@ struct modelc_handle {
     const void **inputs;  /* a run's, with such copies in their place */
     uint64_t random[2]; /* the seed, and the runs so far */
     step_counter **counters; /* [variant][step] */
+    modelc_watcher watcher;
+    void *context; /* the watcher's */
     struct kept {
         uint8_t *halves; /* of the variant's states, one after the other */
         int turn;        /* the half that the next run reads */
@@ -226,10 +228,18 @@ static modelc_status refuse_variant(const modelc_handle *handle, int32_t variant
                 (int)mc_the_model.variant_count);
 }
 
+static void watch_step(const modelc_handle *handle, const mc_variant *v, int32_t step, int32_t after,
+                       const mc_frame *frame) {
+    if (handle->watcher) handle->watcher(handle->context, (int32_t)(v - mc_the_model.variants), step, after, frame);
+}
+
 /* Data that leads outside is found on the calling thread, before any kernel has touched memory by it. */
-static modelc_status run_step(const modelc_handle *handle, const mc_step *step, const mc_frame *frame) {
+static modelc_status run_step(const modelc_handle *handle, const mc_variant *v, int32_t number, const mc_frame *frame) {
+    const mc_step *step = &v->steps[number];
     if (step->check && !step->check(frame, message, sizeof message)) return MODELC_BAD_DATA;
+    watch_step(handle, v, number, 0, frame);
     mc_pool_run(handle->pool, step, frame);
+    watch_step(handle, v, number, 1, frame);
     return MODELC_OK;
 }
 
@@ -239,7 +249,7 @@ static modelc_status run_steps(const modelc_handle *handle, const mc_variant *v,
     modelc_status status = MODELC_OK;
     for (int32_t i = first; i < end && !status; i++) {
         uint64_t start = counters ? mc_now() : 0;
-        status = run_step(handle, &v->steps[i], frame);
+        status = run_step(handle, v, i, frame);
         if (!counters) continue;
         counters[i].nanoseconds += mc_now() - start;
         counters[i].calls++;
@@ -455,5 +465,16 @@ modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_
     pthread_mutex_unlock(&handle->lock);
     const mc_step *s = &v->steps[step];
     *profile = (modelc_step_profile){s->name, counter.calls, counter.nanoseconds, s->flops, s->bytes};
+    return MODELC_OK;
+}
+
+/* ---- watching ---- */
+
+modelc_status modelc_watch(modelc_handle *handle, modelc_watcher watcher, void *context) {
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    pthread_mutex_lock(&handle->lock);
+    handle->watcher = watcher;
+    handle->context = context;
+    pthread_mutex_unlock(&handle->lock);
     return MODELC_OK;
 }

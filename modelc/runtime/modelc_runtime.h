@@ -4,17 +4,7 @@
 
 #include "model.h"
 
-/* Where the data of one run is. Arena and parameters are 64-byte aligned; users' buffers have any alignment. */
-typedef struct mc_frame {
-    uint8_t *arena;
-    const uint8_t *params;
-    const void *const *inputs;
-    void *const *outputs;
-    const uint64_t *random; /* the handle's seed and the number of the run, which random numbers are made of */
-    uint8_t **slots;   /* where control flow lets arguments point */
-    int64_t *sizes;    /* of outputs, where they depend on data */
-    int64_t iteration; /* of the steady loop that a step is in: its arguments move with it */
-} mc_frame;
+typedef modelc_frame mc_frame;
 
 /* Runs iterations [begin, end) of a step's outermost loop. The result does not depend on how the loop is cut. */
 typedef void (*mc_kernel)(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end);

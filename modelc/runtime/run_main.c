@@ -1,7 +1,7 @@
 /* Runs a package from files, through the very libmodel.so in it: what emulated verification executes.
  *
  *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
- *            [--extents N...]
+ *            [--watch ROWS FD] [--extents N...]
  *     runner PKG --describe
  *
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
@@ -10,6 +10,10 @@
  * fastest run), "resident BYTES" (the most memory that the process had), a line "shape INDEX EXTENT..." for every output, where
  * the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for every step. The exit status is the
  * modelc_status, or 100 for the driver's own errors.
+ * With --watch it writes what steps read and wrote to the open file FD (package/watch.py): the file ROWS has lines "STEP AFTER SPACE INDEX
+ * OFFSET STRIDE BYTES CALLS" (SPACE is a letter: arena, params, input, output, random, slot, size: aPiorsz), each a place of
+ * which so many bytes are written before (AFTER 0) or after the step, in its first CALLS calls and those whose number is a
+ * power of two; before them come the number of the row and that of the call, two int64. At the end both are -1.
  * With --describe it prints a line "VARIANT input|output DTYPE EXTENT..." for every tensor, and runs nothing.
  */
 #define _GNU_SOURCE
@@ -35,6 +39,7 @@ static modelc_status (*api_run)(modelc_handle *, int32_t, const void *const *, v
 /* NULL in older packages */
 static modelc_status (*api_run_shaped)(modelc_handle *, int32_t, const int64_t *const *, const void *const *, void *const *);
 static modelc_status (*api_output_shape)(modelc_handle *, int32_t, int32_t, int64_t *);
+static modelc_status (*api_watch)(modelc_handle *, modelc_watcher, void *);
 static modelc_status (*api_profile_start)(modelc_handle *);
 static int32_t (*api_step_count)(const modelc_handle *, int32_t);
 static modelc_status (*api_profile_read)(modelc_handle *, int32_t, int32_t, modelc_step_profile *);
@@ -65,6 +70,7 @@ static void bind_api(const char *package) {
                  {"modelc_run", &api_run},
                  {"modelc_run_shaped", &api_run_shaped},
                  {"modelc_output_shape", &api_output_shape},
+                 {"modelc_watch", &api_watch},
                  {"modelc_profile_start", &api_profile_start},
                  {"modelc_step_count", &api_step_count},
                  {"modelc_profile_read", &api_profile_read}};
@@ -74,7 +80,8 @@ static void bind_api(const char *package) {
     if (!library) die("cannot load the library", dlerror());
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         void *function = dlsym(library, table[i].name);
-        int later = table[i].pointer == (void *)&api_run_shaped || table[i].pointer == (void *)&api_output_shape;
+        int later = table[i].pointer == (void *)&api_run_shaped || table[i].pointer == (void *)&api_output_shape ||
+                    table[i].pointer == (void *)&api_watch;
         if (!function && !later) die("the library lacks", table[i].name);
         memcpy(table[i].pointer, &function, sizeof function);
     }
@@ -147,6 +154,71 @@ static size_t bytes_at(const modelc_tensor *tensor, const int64_t *shape) {
     return bytes;
 }
 
+/* ---- watching ---- */
+
+typedef struct watched {
+    int32_t step, after, index;
+    char space;
+    int64_t offset, stride, bytes, most;
+    int64_t calls; /* so far */
+} watched;
+
+static struct {
+    watched *rows;
+    int64_t count;
+    FILE *to;
+} watch;
+
+static const uint8_t *place_of(const watched *row, const modelc_frame *frame) {
+    const uint8_t *base = NULL;
+    switch (row->space) {
+    case 'a': base = frame->arena; break;
+    case 'P': base = frame->params; break;
+    case 'i': base = frame->inputs[row->index]; break;
+    case 'o': base = frame->outputs[row->index]; break;
+    case 'r': base = (const uint8_t *)frame->random; break;
+    case 's': base = frame->slots[row->index]; break;
+    case 'z': base = (const uint8_t *)&frame->sizes[row->index]; break;
+    default: die("a row of --watch has an unknown space", &row->space);
+    }
+    return base + row->offset + frame->iteration * row->stride;
+}
+
+static void write_watched(const void *data, size_t bytes) {
+    if (bytes && fwrite(data, 1, bytes, watch.to) != bytes) die("cannot write", "what is watched");
+}
+
+static void watcher(void *context, int32_t variant, int32_t step, int32_t after, const modelc_frame *frame) {
+    (void)context;
+    (void)variant;
+    for (int64_t i = 0; i < watch.count; i++) {
+        watched *row = &watch.rows[i];
+        if (row->step != step || row->after != after) continue;
+        int64_t call = row->calls++;
+        if (call >= row->most && (call & (call - 1))) continue;
+        int64_t head[2] = {i, call};
+        write_watched(head, sizeof head);
+        write_watched(place_of(row, frame), (size_t)row->bytes);
+    }
+}
+
+static void read_rows(const char *path) {
+    FILE *file = fopen(path, "r");
+    watched row = {0};
+    int64_t room = 0;
+    if (!file) die("cannot read", path);
+    while (fscanf(file, "%d %d %c %d %lld %lld %lld %lld", &row.step, &row.after, &row.space, &row.index, (long long *)&row.offset,
+                  (long long *)&row.stride, (long long *)&row.bytes, (long long *)&row.most) == 8) {
+        if (watch.count == room) {
+            room = room ? 2 * room : 64;
+            watch.rows = realloc(watch.rows, (size_t)room * sizeof *watch.rows);
+            if (!watch.rows) die("out of memory for", path);
+        }
+        watch.rows[watch.count++] = row;
+    }
+    fclose(file);
+}
+
 /* The most that was resident at a time; 0 where /proc does not say. */
 static unsigned long long most_resident(void) {
     char line[256];
@@ -161,6 +233,8 @@ int main(int argc, char **argv) {
     modelc_options options = {.threads = 1};
     int32_t variant = 0, repeat = 1, profile = 0, extent_count = 0;
     char **extents = NULL;
+    const char *rows = NULL;
+    int32_t watched_fd = -1;
     int describes = argc == 3 && !strcmp(argv[2], "--describe");
     if (argc < 4 && !describes)
         die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
@@ -170,6 +244,7 @@ int main(int argc, char **argv) {
                           : !strcmp(argv[i], "--repeat")  ? &repeat
                                                           : NULL;
         if (!strcmp(argv[i], "--profile")) profile = 1;
+        else if (!strcmp(argv[i], "--watch") && i + 2 < argc) rows = argv[++i], watched_fd = number_of(argv[++i]);
         else if (number && i + 1 < argc) *number = number_of(argv[++i]);
         else if (!strcmp(argv[i], "--extents")) extents = argv + i + 1, extent_count = argc - i - 1, i = argc;
         else die("unknown option", argv[i]);
@@ -204,6 +279,13 @@ int main(int argc, char **argv) {
     fclose(file);
     for (int32_t i = 0; i < output_count; i++) outputs[i] = buffer_for(api_output(model, variant, i));
 
+    if (rows) {
+        if (!api_watch) die("the library lacks", "modelc_watch");
+        read_rows(rows);
+        watch.to = fdopen(watched_fd, "wb");
+        if (!watch.to) die("cannot write to the file descriptor", "of --watch");
+        check(api_watch(model, watcher, NULL));
+    }
     double best = 1e300;
     if (profile) check(api_profile_start(model));
     for (int32_t i = 0; i < repeat; i++) {
@@ -211,6 +293,11 @@ int main(int argc, char **argv) {
         check(shapes ? api_run_shaped(model, variant, shapes, inputs, outputs) : api_run(model, variant, inputs, outputs));
         double spent = now() - start;
         if (spent < best) best = spent;
+    }
+    if (rows) {
+        int64_t end[2] = {-1, -1};
+        write_watched(end, sizeof end);
+        if (fclose(watch.to)) die("cannot write", "what is watched");
     }
     file = fopen(argv[3], "wb");
     if (!file) die("cannot write", argv[3]);

@@ -1,26 +1,23 @@
-"""Packages against ONNX Runtime: outputs, layers, speed."""
+"""Packages against what they mean: kernels, outputs, speed."""
 
 import sys
 from types import ModuleType
 from typing import Any
 
 from modelc.verify.bench import bench
-from modelc.verify.check import check_inputs, verify_outputs
-from modelc.verify.compare import Conditioning, Distance, distance
-from modelc.verify.layers import Probe, compare_layers
+from modelc.verify.check import check_inputs
+from modelc.verify.compare import Distance, distance
 from modelc.verify.profile import profile
 from modelc.verify.report import LayerReport, OutputReport, Report
+from modelc.verify.verdict import verify_outputs
 
 __all__ = [
-    "Conditioning",
     "Distance",
     "LayerReport",
     "OutputReport",
-    "Probe",
     "Report",
     "bench",
     "check_inputs",
-    "compare_layers",
     "distance",
     "profile",
     "verify_outputs",

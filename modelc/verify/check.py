@@ -1,130 +1,40 @@
-"""A package against ONNX Runtime: the same inputs, output by output."""
+"""Running a package on inputs that are given or drawn for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import InputError, ModelcError, ModelError, PackageError, VerificationError
+from modelc.errors import InputError, ModelError, PackageError, VerificationError
 from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
 from modelc.ir.expr import DTYPES, NARROW
-from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, read_package, run_emulated
+from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, run_emulated
 from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
-from modelc.verify.compare import BF16, Tolerance
+from modelc.package.watch import Watch
 from modelc.verify.draw import draw_inputs
 from modelc.verify.engine import Engine
-from modelc.verify.judge import Judge, Kernels
-from modelc.verify.lengths import padded_to, shorter
-from modelc.verify.reference import Reference, fixed_inputs
-from modelc.verify.report import LayerReport, OutputReport, Report
+from modelc.verify.lengths import shorter
+from modelc.verify.reference import fixed_inputs
 from modelc.verify.ways import MORE, deciding, least_samples, not_run
 
 Arrays = dict[str, NDArray[Any]]
-RTOL, ATOL = 1e-3, 1e-4
 LEAST_WITH_STATES = 4  # samples: runs in which a state goes from hand to hand
 LEAST_WITH_SIZES = 2  # samples: what depends on data in its size has two
 
 
-def verify_outputs(
-    package: str | Path,
-    model: str | Path,
-    inputs: Mapping[str, NDArray[Any]] | None = None,
-    seed: int = 0,
-    samples: int = 1,
-    rtol: float = RTOL,
-    atol: float = ATOL,
-    bf16: Tolerance = BF16,
-    every_variant: bool = False,
-    kernels: Kernels | None = None,
-) -> Report:
-    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
-    others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
-    the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
-    damaged raises PackageError, inputs that do not fit InputError. `kernels` compares every kernel by itself, which
-    what is quantized may be judged by."""
-    read = read_package(package, check=True)
-    if inputs is not None:
-        inputs = without_constants(fixed_inputs(read), inputs)
-        check_inputs(read, inputs)
-    given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
-    drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
-    compared = 0
-    collected: dict[str, OutputReport] = {}
-    failure: str | None = None
-    with ExitStack() as stack:
-        wanted = stack.enter_context(Reference(read, model))
-        judge = judge_of(read, wanted.path, rtol, atol, bf16, kernels)
-        reference = judge.reference(stack)
-        about = reference.about
-        feeds: Iterable[tuple[int, Arrays]] = ()
-        try:  # before inputs are drawn as the manifest says: it may say something else than the library
-            runner = Runner(read, stack)
-            feeds = given
-            if inputs is None or every_variant:
-                feeds = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
-        except VerificationError as error:
-            failure = f"did not run: {error}"
-        carried = Carried(read)
-        variants = dict[int, None]()
-        for number, feed in feeds:
-            variants[number] = None
-            whole = wanted.feed({**feed, **carried.before(number)}, compared)
-            compared += 1
-            try:  # first, as it says what is out of range
-                made = runner.run(feed)
-            except VerificationError as error:
-                failure = f"did not run: {error}"
-                break
-            expected = reference.run(whole)
-            carried.after(expected)
-            ours = numbers(read, made, expected)
-            for one in judge.compare(ours, expected, whole):
-                if not one.passed and (one.name not in collected or collected[one.name].passed):
-                    one = replace(one, padded=padded_to(read, number, feed))
-                collected[one.name] = collected[one.name].worse(one) if one.name in collected else one
-        unseen = [] if failure else [_unseen(number, runner.not_run(number), read) for number in variants]
-    layers, notes = judge.layers, tuple(dict.fromkeys([*judge.notes, *filter(None, unseen)]))
-    return Report(about, rtol, atol, bf16, seed, compared, tuple(collected.values()), layers, failure, notes)
-
-
-def _unseen(number: int, parts: Sequence[str], package: Package) -> str:
+def not_run_note(number: int, parts: Sequence[str], package: Package) -> str:
     """What to say of control flow that no input took; nothing where there is none."""
     if not parts:
         return ""
     where = f" of variant {number}" * (len(package.manifest.variants) > 1)
     return f"nothing was compared of {', '.join(parts)}{where}: no input took it; --inputs F.npz may"
-
-
-def judge_of(
-    package: Package, model: Path, rtol: float, atol: float, bf16: Tolerance, kernels: Kernels | None
-) -> Judge:
-    """Who compares the package's outputs with those of `model`."""
-    plans = package.manifest.variants
-    rounded = frozenset(name for plan in plans for name in plan.rounded)
-    filters = any(plan.filters for plan in plans)
-
-    def each(feed: Arrays) -> tuple[LayerReport, ...]:
-        return kernels(filled_up(package, {t.name: feed[t.name] for t in plans[0].inputs})) if kernels else ()
-
-    kept = (each if kernels else None, package.manifest.bounds)
-    return Judge(model, fixed_inputs(package), rtol, atol, bf16, rounded, filters, *kept)
-
-
-def numbers(package: Package, ours: Arrays, reference: Arrays) -> Arrays:
-    """A package's outputs as numbers. Raises ModelcError for one that the model does not have."""
-    if missing := ours.keys() - reference.keys():
-        raise ModelcError(f"the model has no output {min(missing)!r}: {package.path} was compiled from another model")
-    dtypes = {t.name: t.dtype for t in package.manifest.variants[0].outputs}
-    return {name: as_numbers(array, dtypes[name]) for name, array in ours.items()}
 
 
 class Runner:
@@ -143,13 +53,14 @@ class Runner:
             with _as_verification():
                 check_described(package)
 
-    def run(self, feed: Arrays) -> Arrays:
-        """The outputs. Raises VerificationError where it does not come to an end."""
+    def run(self, feed: Arrays, watch: Watch | None = None) -> Arrays:
+        """The outputs; what `watch` names is looked at on the way. Raises VerificationError where it does not come to
+        an end."""
         if self._engine is not None:
-            return self._engine.run(feed)
+            return self._engine.run(feed) if watch is None else self._engine.watch(feed, watch)
         variant = variant_of(self._package, feed)
         with _as_verification():
-            done = run_emulated(self._package.path, feed, variant, profile=self._counting)
+            done = run_emulated(self._package.path, feed, variant, profile=self._counting, watch=watch)
         for k, step in enumerate(done.steps):
             self._counted[variant][k] += step.calls
         return done.outputs

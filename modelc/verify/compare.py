@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TIMES_REFERENCE = 4.0  # how much farther from the float64 result than ONNX Runtime's own a package's may be
-TIMES_FLOAT32 = 100.0  # how much farther from it than float32 is, in whichever order, ONNX Runtime's may be: what is
-LEAST_FLOAT32 = 1e-5  # more, and more than this, is another meaning of some operator
 TINY = 1e-30
 
 
@@ -92,50 +89,3 @@ def filtered_distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, 
     """Passed: near in every element, as `distance` says, or near as a whole, as FILTERED says."""
     found = distance(ours, reference, rtol, atol)
     return found if found.passed else rounded_distance(ours, reference, FILTERED)
-
-
-@dataclass(frozen=True)
-class Conditioning:
-    """Both results against the same model computed in float64: root mean square and largest error of each; and those
-    of the same meaning computed in float32."""
-
-    ours_rms: float
-    ours_max: float
-    reference_rms: float
-    reference_max: float
-    float32_rms: float = 0.0
-
-    @property
-    def explained(self) -> bool:
-        """Whether rounding explains how far the reference is from the truth, which has our meaning of operators."""
-        return self.reference_rms <= max(TIMES_FLOAT32 * self.float32_rms, LEAST_FLOAT32)
-
-    @property
-    def passed(self) -> bool:
-        """A model whose own conditioning forbids closeness: ONNX Runtime is about as far from the truth as we are."""
-        pairs = ((self.ours_rms, self.reference_rms), (self.ours_max, self.reference_max))
-        return all(np.isfinite(ours) and ours <= TIMES_REFERENCE * reference for ours, reference in pairs)
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """Relative RMS distances of a quantized model's output: ours, ONNX Runtime's without fusions and as it is from the
-    float64 result (`truth` false: from the first of these), and of these two from each other. `values` of kernels were
-    compared alone, `steps` whole numbers are a step apart at ties. `passed`: the whole is as near as these allow."""
-
-    ours_rms: float
-    reference_rms: float
-    default_rms: float
-    modes_rms: float
-    truth: bool
-    values: int
-    steps: int
-    passed: bool
-
-
-def conditioning(
-    ours: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any], float32: NDArray[Any]
-) -> Conditioning:
-    one, other = distance(ours, truth, 0, 0), distance(reference, truth, 0, 0)
-    rounding = distance(float32, truth, 0, 0).rms_rel
-    return Conditioning(one.rms_rel, one.max_abs, other.rms_rel, other.max_abs, rounding)

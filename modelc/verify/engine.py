@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import ModelcError, VerificationError
+from modelc.errors import ModelcError, PackageError, VerificationError
+from modelc.package.watch import Watch, watched
 from modelc.scratch import TemporaryFolder
 from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
@@ -41,6 +42,8 @@ class Engine:
         self._start()
 
     def _start(self) -> None:
+        self._watched, writing = os.pipe()  # what a package's steps read and write
+        self._writing = writing
         root = str(Path(__file__).resolve().parents[2])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         with self._said.open("wb") as said:
@@ -50,8 +53,10 @@ class Engine:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 env=env,
+                pass_fds=(writing,),
                 start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
             )
+        os.close(writing)
         path = str(Path(self._path).resolve())
         try:
             self.about: str = self._ask("open", engine=self.engine, path=path, threads=self._threads)["about"]
@@ -83,6 +88,18 @@ class Engine:
         times: list[float] = self._ask("steps", seconds=seconds, variant=variant)["ms"]
         return times
 
+    def watch(self, inputs: Mapping[str, NDArray[Any]], watch: Watch) -> dict[str, NDArray[Any]]:
+        """Runs a package while it is watched, and gives the outputs. Raises as run() does."""
+        write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
+        files = {"inputs": str(self._given), "outputs": str(self._taken)}
+        self._tell("watch", **files, places=watch.places, fd=self._writing)
+        try:
+            watch.consume(watched(self._watched, watch.places, TIMEOUT))
+        except PackageError as error:
+            raise VerificationError(str(error)) from None
+        self._answer("watch")
+        return read_arrays(str(self._taken))
+
     def count(self) -> None:
         """From now on, `calls` says how often each step of a package was called."""
         self._ask("count")
@@ -92,11 +109,19 @@ class Engine:
         return found
 
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        self._tell(command, **arguments)
+        return self._answer(command)
+
+    def _tell(self, command: str, **arguments: Any) -> None:
+        assert self._worker.stdin is not None
+        with suppress(BrokenPipeError):  # then there is no answer either
+            self._worker.stdin.write(json.dumps({command: arguments}).encode() + b"\n")
+            self._worker.stdin.flush()
+
+    def _answer(self, command: str) -> dict[str, Any]:
         worker = self._worker
-        assert worker.stdin is not None and worker.stdout is not None
+        assert worker.stdout is not None
         try:
-            worker.stdin.write(json.dumps({command: arguments}).encode() + b"\n")
-            worker.stdin.flush()
             if not select.select([worker.stdout], [], [], TIMEOUT)[0]:
                 raise self._died(f"did not finish within {TIMEOUT:g} s when it was asked to {command}")
             line = worker.stdout.readline()
@@ -129,6 +154,7 @@ class Engine:
     def _end(self) -> None:
         self._worker.kill()
         self._worker.wait()
+        os.close(self._watched)
         for pipe in (self._worker.stdin, self._worker.stdout, self._worker.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):

@@ -3,59 +3,64 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from numpy.typing import NDArray
+from modelc.verify.compare import FILTERED, Distance, Tolerance
+from modelc.verify.kernels.report import KernelReport
 
-from modelc.verify.compare import FILTERED, Conditioning, Distance, Quantized, Tolerance
+NAMED = 3  # kernels or values that a note names
 
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One output, at its worst over all samples. `float64` is set where closeness to the reference did not decide, in
-    quantized models `quantized`; `rounded` says that it was computed through bfloat16, `filtered` that it may have been
-    by fewer multiplications. `traded` numbers were chosen otherwise before it, of scores that are nearly equal; then
-    the distance is that from what follows. `padded` says how inputs were filled up with which it failed first, where
-    they were."""
+    """One output, at its worst over all samples. `rounded` says that it was computed through bfloat16, `filtered` that
+    it may have been by fewer multiplications, `amplified` that it departs from the reference though every kernel is
+    right: the model amplifies what rounding leaves. `padded` says how inputs were filled up with which it failed first,
+    where they were."""
 
     name: str
     distance: Distance
     passed: bool
-    float64: Conditioning | None = None
     rounded: bool = False
     filtered: bool = False
-    quantized: Quantized | None = None
-    traded: int = 0
+    amplified: bool = False
     padded: str = ""
 
     def worse(self, other: OutputReport) -> OutputReport:
-        """Both samples' worst; the verdict of the one that failed, if one did."""
-        decisive = self if not self.passed or (other.float64 or other.quantized) is None else other
-        worst, passed = self.distance.worse(other.distance), self.passed and other.passed
-        found = replace(self, distance=worst, passed=passed, float64=decisive.float64, quantized=decisive.quantized)
-        return replace(found, traded=self.traded + other.traded, padded=self.padded or other.padded)
+        """Both samples' worst."""
+        return replace(
+            self,
+            distance=self.distance.worse(other.distance),
+            passed=self.passed and other.passed,
+            amplified=self.amplified or other.amplified,
+            padded=self.padded or other.padded,
+        )
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
-    whole numbers are a step apart, both right, for what was rounded is at a tie. `chosen` is the value itself where it
-    is a choice."""
+    whole numbers are a step apart, both right, for what was rounded is at a tie. Where it departs, `referee` is what
+    the reference evaluator of onnx says of the kernel: agrees, contradicts, or cannot say."""
 
     kernel: str
     value: str
     nodes: tuple[str, ...]
     distance: Distance
     steps: int = 0
-    chosen: NDArray[Any] | None = field(default=None, compare=False, repr=False)
+    referee: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.distance.passed or self.referee == "agrees"
 
 
 @dataclass(frozen=True)
 class Report:
-    """`failure` says why nothing could be compared, `notes` what to know beside the result; `layers` are in the order
-    of execution. `bf16` is the policy for outputs that were computed through bfloat16, in place of `rtol` and `atol`.
-    """
+    """`failure` says why nothing could be compared, `notes` what to know beside the result. `kernels` were judged by
+    themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16` is
+    the policy for outputs that were computed through bfloat16, in place of `rtol` and `atol`."""
 
     reference: str
     rtol: float
@@ -64,38 +69,69 @@ class Report:
     seed: int
     samples: int
     outputs: tuple[OutputReport, ...]
+    kernels: tuple[KernelReport, ...] = ()
     layers: tuple[LayerReport, ...] = ()
     failure: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return self.failure is None and all(output.passed for output in self.outputs)
+        right = all(output.passed for output in self.outputs) and all(kernel.passed for kernel in self.kernels)
+        return self.failure is None and right
 
     @property
     def first_departure(self) -> LayerReport | None:
         """The first kernel whose result is not near the ONNX value's."""
-        return next((layer for layer in self.layers if not layer.distance.passed), None)
+        return next((layer for layer in self.layers if not layer.passed), None)
+
+    @property
+    def first_wrong(self) -> KernelReport | None:
+        """The first kernel that does not compute what it means."""
+        return next((kernel for kernel in self.kernels if not kernel.passed), None)
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """The kernels of which some value could not be judged."""
+        return tuple(kernel.kernel for kernel in self.kernels if kernel.unjudged)
 
     def sentence(self) -> str:
         """What to say in one line."""
         if self.failure is not None:
             return self.failure
-        if self.passed:
-            near = [output for output in self.outputs if output.float64 is None and output.quantized is None]
-            found = [f"worst relative RMS error {max(o.distance.rms_rel for o in near):.1e}"] if near else []
-            found += [f"{o.name!r} {_against_float64(o.float64)}" for o in self.outputs if o.float64 is not None]
-            found += [f"{o.name!r} {_quantized(o.quantized)}" for o in self.outputs if o.quantized is not None]
-            found += [
-                f"{o.name!r} with {o.traded} choice(s) among nearly equal scores" for o in self.outputs if o.traded
-            ]
-            found += [f"through bfloat16, for which {self.bf16.rms:.1e} is allowed"] * any(
-                o.rounded for o in self.outputs
+        if (wrong := self.first_wrong) is not None:
+            (value, fault), *_ = wrong.faults.items()
+            more = sum(not kernel.passed for kernel in self.kernels) - 1
+            where = f"kernel {wrong.kernel} ({', '.join(wrong.nodes[:NAMED])}){f' and {more} more' * (more > 0)}"
+            return f"is wrong in {where}: value {value!r} {fault}"
+        return self._agreement() if self.passed else self._departure()
+
+    def _agreement(self) -> str:
+        near = [output.distance.rms_rel for output in self.outputs if not output.amplified]
+        parts = [f"worst relative RMS error {max(near):.1e}"] if near else []
+        parts += [self._amplification(output) for output in self.outputs if output.amplified]
+        if any(output.rounded for output in self.outputs):
+            parts.append(f"through bfloat16, for which {self.bf16.rms:.1e} is allowed")
+        if any(output.filtered for output in self.outputs):
+            parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
+        if judged := [kernel for kernel in self.kernels if kernel.samples]:
+            worst = max(kernel.worst for kernel in judged)
+            samples = sum(kernel.samples for kernel in judged)
+            parts.append(
+                f"{len(judged)} kernels right on {samples:,} samples, at most {worst:.2f} of the rounding bound off"
             )
-            found += [f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed"] * any(
-                o.filtered for o in self.outputs
-            )
-            return f"agrees with {self.reference} ({'; '.join(found)})" if found else f"agrees with {self.reference}"
+        return f"agrees with {self.reference}" + (f" ({'; '.join(parts)})" if parts else "")
+
+    def _amplification(self, output: OutputReport) -> str:
+        departs = f"{output.name!r} departs by {output.distance.rms_rel:.1e}"
+        return f"{departs}, and every kernel is right: {self._factor(output)}"
+
+    def _factor(self, output: OutputReport) -> str:
+        largest = max((layer.distance.rms_rel for layer in self.layers if layer.distance.passed), default=0.0)
+        if not largest:
+            return "the model amplifies a rounding at a tie"
+        return f"the model amplifies differences of {largest:.1e} by {output.distance.rms_rel / largest:.1g}"
+
+    def _departure(self) -> str:
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
         if bad.padded:
@@ -108,17 +144,16 @@ class Report:
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
-            f"({self._allowed(bad)}){self._by_kernel(bad)}"
+            f"({self._allowed(bad)}){self._by_kernel()}"
         )
 
-    def _by_kernel(self, output: OutputReport) -> str:
-        """What is said of the float64 result, or of the kernels where they decide."""
+    def _by_kernel(self) -> str:
+        """What is said of the kernels."""
         first = self.first_departure
-        if output.quantized is None:
-            return "" if output.float64 is None else f"; it {_unexplained(output.float64)}"
-        if first is not None:
-            return f"; the first kernel that departs on the same inputs is {first.kernel} ({first.value!r})"
-        return f"; it {_quantized(output.quantized)}"
+        if first is None:
+            return ""
+        third = f"; the reference evaluator of onnx {first.referee}" if first.referee else ""
+        return f"; the first kernel that departs on the same inputs is {first.kernel} ({first.value!r}{third})"
 
     def _allowed(self, output: OutputReport) -> str:
         if not output.rounded:
@@ -143,9 +178,13 @@ class Report:
             "bf16": asdict(self.bf16),
             "rounded": [o.name for o in self.outputs if o.rounded],
             "filtered": [o.name for o in self.outputs if o.filtered],
-            "by_kernel": [o.name for o in self.outputs if o.quantized is not None],
-            "by_choice": [o.name for o in self.outputs if o.traded],
-            "by_float64": [o.name for o in self.outputs if o.float64 is not None],
+            "amplified": [o.name for o in self.outputs if o.amplified],
+            "kernels": {
+                "judged": sum(kernel.samples > 0 for kernel in self.kernels),
+                "samples": sum(kernel.samples for kernel in self.kernels),
+                "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
+            },
+            "unjudged": list(self.unjudged),
             "sentence": self.sentence(),
             "notes": list(self.notes),
         }
@@ -154,44 +193,31 @@ class Report:
                 "name": o.name,
                 **asdict(o.distance),
                 "passed": o.passed,
-                "float64": o.float64 and asdict(o.float64),
                 "rounded": o.rounded,
                 "filtered": o.filtered,
-                "quantized": o.quantized and asdict(o.quantized),
-                "traded": o.traded,
+                "amplified": o.amplified,
                 "padded": o.padded,
             }
             for o in self.outputs
         ]
         layers = [
-            {"kernel": x.kernel, "value": x.value, "nodes": list(x.nodes), **asdict(x.distance), "steps": x.steps}
+            {
+                "kernel": x.kernel,
+                "value": x.value,
+                "nodes": list(x.nodes),
+                **asdict(x.distance),
+                "steps": x.steps,
+                "referee": x.referee,
+            }
             for x in self.layers
         ]
         first = self.first_departure
-        whole: dict[str, Any] = {"summary": summary, "outputs": outputs, "layers": layers}
+        kernels = [kernel.to_json() for kernel in self.kernels]
+        whole: dict[str, Any] = {"summary": summary, "outputs": outputs, "kernels": kernels, "layers": layers}
         if self.layers:
             whole["first_departure"] = first and {"kernel": first.kernel, "value": first.value}
         plain: dict[str, Any] = finite(whole)
         return plain
-
-
-def _against_float64(c: Conditioning) -> str:
-    return f"is {c.ours_rms:.1e} from the float64 result, the reference {c.reference_rms:.1e}"
-
-
-def _unexplained(c: Conditioning) -> str:
-    return _against_float64(c) + ", which rounding does not explain" * (not c.explained)
-
-
-def _quantized(q: Quantized) -> str:
-    far = "from the float64 result" if q.truth else "from the reference"
-    kernels = "kernels were not compared one by one"
-    if q.values:
-        kernels = f"{q.values} values of kernels are right on the same inputs, {q.steps} numbers a step apart at ties"
-    return (
-        f"is {q.ours_rms:.1e} {far}, the reference {q.reference_rms:.1e}, ONNX Runtime's fused mode "
-        f"{q.default_rms:.1e}, which are {q.modes_rms:.1e} apart; {kernels}"
-    )
 
 
 def finite(data: Any) -> Any:

@@ -4,6 +4,8 @@
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
     {"count": {}}                         from now on steps of a package are counted; {}
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
+    {"watch": {"inputs": "in.npz", "outputs": "out.npz", "places": [...], "fd": 7}}   runs, and writes to the pipe what
+                                          places hold (modelc/package/watch.py); {}
     {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
     {"steps": {"seconds": 0.5, "variant": 0}}   runs; medians of what each step of a package took; {"ms": [0.3, ...]}
 
@@ -14,13 +16,15 @@ It ends with the process that started it, whatever it is doing.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,6 +157,42 @@ def steps_timed(package: runtime.Model, inputs: Arrays, seconds: float, variant:
     return [1e3 * one for one in found]
 
 
+def watched(package: runtime.Model, inputs: Arrays, places: Sequence[Sequence[Any]], fd: int) -> Arrays:
+    """Runs, and writes to `fd` what `places` (package/watch.py) hold, as run_main.c does with --watch: the number of
+    the place and that of the call as int64, and the bytes; at last -1 and -1."""
+    by_step: dict[tuple[int, bool], list[int]] = {}
+    for number, (step, after, *_) in enumerate(places):
+        by_step.setdefault((step, bool(after)), []).append(number)
+    calls = [0] * len(places)
+
+    def write(data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def look(step: int, after: bool, frame: runtime.Frame) -> None:
+        for number in by_step.get((step, after), ()):
+            _, _, space, index, offset, stride, size, most = places[number]
+            call = calls[number]
+            calls[number] += 1
+            if call >= most and call & (call - 1):
+                continue
+            base = getattr(frame, space if space in ("arena", "params", "random") else f"{space}s")
+            if space in ("input", "output", "slot"):
+                base = base[index]
+            address = (base or 0) + offset + frame.iteration * stride + (8 * index if space == "size" else 0)
+            write(struct.pack("<qq", number, call))
+            if size:
+                write(memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B"))
+
+    package.watch(look)
+    try:
+        return package.run(inputs)
+    finally:
+        package.watch(None)
+        write(struct.pack("<qq", -1, -1))
+
+
 def end_with_parent() -> None:
     """A thread that waits until the parent has ended or closed its end of the pipe, and then ends this process without
     asking the engines' threads, which may be in the middle of a run that never ends."""
@@ -185,6 +225,11 @@ def serve() -> None:
             if command == "run":
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 write_arrays(given["outputs"], opened.run(inputs))
+            elif command == "watch":
+                assert opened.package is not None
+                inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
+                outputs = watched(opened.package, inputs, given["places"], given["fd"])
+                write_arrays(given["outputs"], outputs)
             elif command == "time":
                 answer["ms"] = timed(opened.run, inputs, given["seconds"])
             elif command == "steps":

@@ -61,7 +61,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt
+from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt, phase_regions
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
 from modelc.target.intrinsics import Operand
@@ -125,8 +125,7 @@ class _Lowering(Expressions):
         self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
 
     def phase(self) -> Phase:
-        used = {x.buffer for s in statements(self.body) if isinstance(s, Leaf) for x in accesses(s)}
-        regions = [r for r in (*self.nest.params, *self.nest.temporaries) if r.name in used]
+        regions = phase_regions(self.nest, self.body)
         params, storage = [], {}
         for region in regions:
             dtype = stored_dtype(region.dtype)

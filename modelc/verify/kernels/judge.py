@@ -1,0 +1,324 @@
+"""Every kernel of a package by itself: the numbers that it wrote against the meaning of what it read, in float64.
+
+A package is run while it is watched; of each call of a kernel some elements of what it wrote are evaluated by
+meaning.py and demand.py from what it really read, and have to lie within the bound that follows from the computation
+(rounding.py). What a kernel reads has to be, bit for bit, what was written there before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Task
+from modelc.ir.expr import DTYPES
+from modelc.ir.program import BoundTask, Placed, Program
+from modelc.package.watch import Watched
+from modelc.partition.precision import rounded_values
+from modelc.space.rules.derivation import constant_data, rounding_error
+from modelc.verify.kernels.blueprint import Blueprint, Scheduled
+from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
+from modelc.verify.kernels.demand import CannotSay, Evaluator
+from modelc.verify.kernels.meaning import Imported, channel_of, every_graph, of_task
+from modelc.verify.kernels.report import KernelReport, Silence
+from modelc.verify.kernels.rounding import Rounded, is_float
+from modelc.verify.kernels.samples import Effort, chosen
+from modelc.verify.kernels.stored import in_model, index_in, logical
+
+Array = NDArray[Any]
+REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
+FEW = Effort(positions=4, samples=1 << 11, points=1 << 24, calls=1, seconds=0)  # where transforms have to be evaluated
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """What one call of a Task's kernel read and wrote, by the Task's buffers: the bytes of their places, and arrays in
+    logical shape."""
+
+    use: Use
+    number: int
+    read_bytes: Mapping[str, bytes]
+    wrote_bytes: Mapping[str, bytes]
+
+    def placed(self, buffer: str) -> Placed:
+        return self.use.program.values[self.use.bound.values[buffer]]
+
+    @cached_property
+    def read(self) -> Mapping[str, Array]:
+        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.read_bytes.items()}
+
+    @cached_property
+    def wrote(self) -> Mapping[str, Array]:
+        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.wrote_bytes.items()}
+
+
+def calls_of(
+    records: Iterable[Watched], rows: Sequence[Row], of_steps: Sequence[Sequence[Use]], phases: Phases
+) -> Iterator[KernelCall]:
+    """What is watched, put together by calls of Tasks. A call of which a part was not looked at is left out."""
+    pending: dict[tuple[int, int], tuple[dict[str, bytes], dict[str, bytes]]] = {}
+    for record in records:
+        row = rows[record.place]
+        uses = of_steps[row.step]
+        number, iteration = divmod(record.call, len(uses))
+        use = uses[iteration]
+        key = (id(use.bound), number)
+        read, wrote = pending.setdefault(key, ({}, {}))
+        (wrote if row.after else read)[row.buffer] = record.data
+        if len(read) + len(wrote) == len(looked_at(use.bound, phases)):
+            del pending[key]
+            yield KernelCall(use, number, read, wrote)
+
+
+@dataclass
+class Judge:
+    """Judges calls of kernels of one variant, in as many runs as it is told of."""
+
+    blueprint: Blueprint
+    effort: Effort
+    seed: int = 0
+    reports: dict[tuple[str, str], KernelReport] = field(default_factory=dict)  # by the names of Program and Task
+    spent: float = 0.0
+    again: bool = False
+    _graphs: list[Imported] = field(default_factory=list)
+    _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
+    _writers: dict[str, BoundTask] = field(default_factory=dict)  # of those that kernels wrote
+    _bytes: int = 0
+    _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
+    _channels: dict[tuple[str, str], int | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
+
+    @cached_property
+    def rounded(self) -> frozenset[str]:
+        """The values that are computed through bfloat16."""
+        return rounded_values(self.blueprint.program)
+
+    def begin(self, feed: Mapping[str, Array], again: bool = False) -> None:
+        """A run on these inputs begins. `again`: kernels that have been judged before need not be."""
+        self._given, self._writers, self._bytes, self._memory = dict(feed), {}, 0, {}
+        self.again = again
+
+    def look(self, call: KernelCall) -> None:
+        """Judges one call, and remembers what it wrote."""
+        start = time.perf_counter()
+        bound, program = call.use.bound, call.use.program
+        report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
+        shadow = self._memory.setdefault(id(program), _Shadow())
+        shadow.at_call(call.number)
+        for buffer, array in call.read.items():
+            if not shadow.holds(bound.values[buffer], array):
+                sentence = "is read as something else than what was written there before"
+                report = report.with_fault(bound.values[buffer], sentence)
+        key = (program.name, bound.task.name)
+        previous = self.reports.get(key)
+        if not self.again or previous is None:
+            with np.errstate(all="ignore"):
+                for buffer in bound.task.outputs:
+                    report = self._output(call, buffer, report)
+        for buffer, array in call.wrote.items():
+            shadow.write(bound.values[buffer], array)
+            if program is self.blueprint.program:
+                self._remember(bound, bound.values[buffer], array)
+        self.reports[key] = report if previous is None else previous.joined(report)
+        self.spent += time.perf_counter() - start
+
+    def _remember(self, bound: BoundTask, name: str, array: Array) -> None:
+        if name in self.blueprint.graph.values:
+            self._given[name], self._writers[name] = array, bound
+            self._bytes += array.nbytes
+            while self._bytes > REMEMBERED_BYTES:
+                oldest = next(iter(self._writers))
+                del self._writers[oldest]
+                self._bytes -= self._given.pop(oldest).nbytes
+
+    def written(self) -> dict[str, tuple[BoundTask, Array]]:
+        """The model's values that kernels wrote in the last run, as the model has them."""
+        values: dict[str, tuple[BoundTask, Array]] = {}
+        for name, bound in self._writers.items():
+            array = in_model(self._given[name], self.blueprint.graph.values[name])
+            if array is not None:
+                values[name] = (bound, array)
+        return values
+
+    # --- one output -----------------------------------------------------------------------------------------------
+
+    def _output(self, call: KernelCall, buffer: str, report: KernelReport) -> KernelReport:
+        bound, ours = call.use.bound, call.wrote[buffer]
+        task, name = bound.task, bound.values[buffer]
+        key = (task.hash, buffer)
+        if key not in self._channels:
+            self._channels[key] = channel_of(task, buffer)
+        channel = self._channels[key]
+        report = report.with_silence(name, Silence.of(ours, channel))
+        if not ours.size:
+            return report
+        compiled = self.blueprint.scheduled[task.hash]
+        rounding = rounding_error(compiled.task, compiled.candidate.stages) > 0
+        rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
+        late = self.spent > self.effort.seconds
+        effort = FEW if rounding or late else self.effort
+        index = chosen(ours.shape, channel, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
+        extra = np.zeros(())
+        if rounding:
+            try:
+                extra = self._more_rounding(call, buffer, index, compiled)
+            except CannotSay as reason:
+                return report.without(name, str(reason))
+        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
+        verdicts = []
+        by_model = self._by_model(call, name, ours, index, extra, narrow)
+        if by_model is not None:
+            verdicts.append(by_model)
+        if by_model is None or narrow:
+            try:
+                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
+            except CannotSay as reason:
+                if by_model is None:
+                    return report.without(name, str(reason))
+        for verdict in verdicts:
+            report = report.with_verdict(name, verdict)
+        return report
+
+    def _by_model(
+        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
+    ) -> Verdict | None:
+        """By the imported nodes; None where they do not say what the value is."""
+        imported = next((g for g in self._graphs if name in g.computed), None)
+        if imported is None:
+            return None
+        value = imported.graph.values[name]
+        mine = in_model(ours, value)
+        if mine is None:
+            return None
+        known = dict(self._given) if imported is self._graphs[0] else {}
+        known |= {call.use.bound.values[b]: array for b, array in call.read.items()}
+        known.pop(name, None)
+        usable = {}
+        for one, array in known.items():
+            if one in imported.graph.values and imported.graph.values[one].data is None:
+                there = in_model(array, imported.graph.values[one])
+                if there is not None:
+                    usable[one] = there
+        inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
+        index = tuple(i[inside] for i in index) if index else ()
+        extra = extra[inside] if extra.ndim and inside is not None else extra
+        evaluator = Evaluator(imported.definitions(usable, narrow), self.effort.points)
+        try:
+            meaning = evaluator.elements(name, index)
+        except CannotSay:
+            return None
+        if ours.dtype == DTYPES["bfloat16"] and is_float(meaning.dtype):
+            extra = extra + 2.0**-8 * np.abs(meaning.value)
+        return Verdict.of(mine[index], meaning, extra, index, "model")
+
+    def _by_task(
+        self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
+    ) -> Verdict:
+        task = call.use.bound.task
+        known = {**call.read, **self._constants(call)}
+        meaning = Evaluator(of_task(task, known, narrow), self.effort.points).elements(buffer, index)
+        return Verdict.of(ours[index], meaning, extra, index, "task")
+
+    def _constants(self, call: KernelCall) -> dict[str, Array]:
+        """What the Task's constants hold, in logical shape."""
+        program, bound = call.use.program, call.use.bound
+        return {b: constant_of(program, call.placed(b)) for b in bound.task.constants}
+
+    def _more_rounding(self, call: KernelCall, buffer: str, index: tuple[Array, ...], compiled: Scheduled) -> Array:
+        """How far a right kernel by minimal filtering or Strassen's products may be off: by the derived Blocks."""
+        task = call.use.bound.task
+        names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
+        derived = compiled.derived
+        known = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
+        for b, data in self._constants(call).items():
+            anew = constant_data(compiled.task, compiled.candidate.stages, names[b], data)
+            known[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
+        elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
+        at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
+        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
+        return np.asarray(Evaluator(of_task(derived, known, narrow), 1 << 28).elements(names[buffer], at).bound)
+
+
+def constant_of(program: Program, placed: Placed) -> Array:
+    """The data of a constant, or of a view of one."""
+    data = program.constants[placed.root]
+    if not placed.is_view and placed.strides is None:
+        return data.reshape(placed.shape)
+    flat = np.asarray(data, order="C").reshape(-1)
+    return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
+
+
+def _tiles(task: Task, compiled: Scheduled, buffer: str, rank: int) -> list[list[int]]:
+    """Sizes of tiles along each dimension of an output: those of the iterators that its Blocks write it by."""
+    names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
+    tiles: list[list[int]] = [[] for _ in range(rank)]
+    for block in compiled.derived.blocks:
+        schedule = compiled.candidate.blocks.get(block.name)
+        for write in getattr(block, "writes", ()):
+            if write.buffer == names[buffer] and schedule is not None and len(write.indices) == rank:
+                for d, index in enumerate(write.indices):
+                    tiles[d] += schedule.tiles.get(str(index), ())
+    return tiles
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
+    is; `open`: of how many nothing can be told."""
+
+    samples: int
+    worst: float
+    open: int
+    by: str
+    sentence: str
+
+    @classmethod
+    def of(cls, ours: Array, meaning: Rounded, extra: Array, index: tuple[Array, ...], by: str) -> Verdict:
+        numbers = np.asarray(ours, np.float64) if ours.dtype.kind not in "biu" else ours
+        limit = np.broadcast_to(meaning.bound + extra, meaning.value.shape)
+        wanted = meaning.value
+        if numbers.dtype.kind in "biu":
+            apart = np.abs(numbers.astype(np.float64) - wanted.astype(np.float64))
+            apart = np.where(numbers == wanted, 0.0, np.maximum(apart, 1.0))
+        else:
+            same = (numbers == wanted) | (np.isnan(numbers) & np.isnan(wanted))
+            apart = np.where(same, 0.0, np.abs(numbers - wanted))
+        open_ = ~np.isfinite(limit)
+        ratio = np.where(open_ | (apart == 0), 0.0, apart / np.maximum(limit, 0.0))
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        if not ratio.size:
+            return cls(0, 0.0, 0, by, "")
+        k = int(np.argmax(ratio))
+        place = [int(i[k]) for i in index]
+        bound = float(limit[k])
+        sentence = f"at {place}: {numbers.reshape(-1)[k]:.9g}, expected {wanted.reshape(-1)[k]:.9g} within {bound:.2g}"
+        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence)
+
+
+class _Shadow:
+    """What was written to the values of a Program so far."""
+
+    def __init__(self) -> None:
+        self._call = 0
+        self._written: dict[str, Array] = {}
+
+    def at_call(self, number: int) -> None:
+        """Of another iteration nothing is known."""
+        if number != self._call:
+            self._call, self._written = number, {}
+
+    def write(self, name: str, array: Array) -> None:
+        self._written[name] = array
+
+    def holds(self, name: str, array: Array) -> bool:
+        """Whether `array` is what was written to the value, as far as that is known."""
+        before = self._written.get(name)
+        return before is None or before.shape != array.shape or before.tobytes() == array.tobytes()

@@ -1,0 +1,126 @@
+"""What was found of each kernel: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from modelc.verify.kernels.judge import Verdict
+
+Array = NDArray[Any]
+SMALL = 64  # elements of a result of which each is looked at for whether it varies
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Of the channels of a result the least and greatest numbers that were seen: where they are the same, nothing was
+    compared that a wrong weight would show in."""
+
+    least: Array
+    greatest: Array
+
+    @classmethod
+    def of(cls, array: Array, channel: int | None) -> Silence | None:
+        """None where there are no channels, and too many elements to look at each."""
+        if not array.size or (array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16"):
+            return None
+        if channel is None:
+            return cls(array.reshape(-1), array.reshape(-1)) if array.size <= SMALL else None
+        axes = tuple(d for d in range(array.ndim) if d != channel)
+        return cls(np.asarray(array.min(axis=axes)), np.asarray(array.max(axis=axes)))
+
+    def joined(self, other: Silence | None) -> Silence:
+        if other is None or other.least.shape != self.least.shape:
+            return self
+        return Silence(np.minimum(self.least, other.least), np.maximum(self.greatest, other.greatest))
+
+    @property
+    def silent(self) -> int:
+        return int((self.least == self.greatest).sum())
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel: the values that it writes, how many `samples` of them were judged in how many `calls`, by what
+    (`model`: the imported nodes; `task`: the Task's Blocks). `worst` is the largest distance from the meaning, in units
+    of its bound: above 1 the kernel is wrong. Of `open` samples nothing can be told, of `unjudged` values the reason
+    why nothing could. `faults` say what is wrong, by value."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    samples: int = 0
+    open: int = 0
+    worst: float = 0.0
+    calls: int = 0
+    by: tuple[str, ...] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    silences: Mapping[str, Silence] = field(default_factory=dict, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+    def with_fault(self, value: str, sentence: str) -> KernelReport:
+        return replace(self, faults={**self.faults, value: sentence}, worst=np.inf)
+
+    def with_silence(self, value: str, silence: Silence | None) -> KernelReport:
+        return self if silence is None else replace(self, silences={**self.silences, value: silence})
+
+    def without(self, value: str, reason: str) -> KernelReport:
+        return replace(self, unjudged={**self.unjudged, value: reason})
+
+    def with_verdict(self, value: str, verdict: Verdict) -> KernelReport:
+        report = replace(
+            self,
+            samples=self.samples + verdict.samples,
+            open=self.open + verdict.open,
+            worst=max(self.worst, verdict.worst),
+            by=tuple(dict.fromkeys((*self.by, verdict.by))),
+        )
+        if verdict.worst <= 1:
+            return report
+        return replace(report, faults={**self.faults, value: f"{verdict.sentence} (by the {verdict.by})"})
+
+    @property
+    def silent(self) -> dict[str, tuple[int, int]]:
+        """By value, how many of its channels never varied, of how many; those alone where some did not."""
+        counts = {name: (silence.silent, silence.least.size) for name, silence in self.silences.items()}
+        return {name: count for name, count in counts.items() if count[0]}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel,
+            "nodes": list(self.nodes),
+            "passed": self.passed,
+            "samples": self.samples,
+            "open": self.open,
+            "worst": self.worst,
+            "calls": self.calls,
+            "by": list(self.by),
+            "faults": dict(self.faults),
+            "unjudged": dict(self.unjudged),
+            "silent": {name: list(count) for name, count in self.silent.items()},
+        }
+
+    def joined(self, other: KernelReport) -> KernelReport:
+        """Both calls' findings."""
+        silences = dict(self.silences)
+        for name, silence in other.silences.items():
+            silences[name] = silence.joined(silences.get(name))
+        return replace(
+            self,
+            samples=self.samples + other.samples,
+            open=self.open + other.open,
+            worst=max(self.worst, other.worst),
+            calls=self.calls + other.calls,
+            by=tuple(dict.fromkeys((*self.by, *other.by))),
+            faults={**other.faults, **self.faults},
+            unjudged={**other.unjudged, **self.unjudged},
+            silences=silences,
+        )

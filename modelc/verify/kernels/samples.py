@@ -1,0 +1,117 @@
+"""Which elements of a result are looked at.
+
+Corners and edges; both sides of every boundary of a tile, of a vector and of an unrolled loop, which is where loops are
+cut otherwise than inside; every index along each dimension that is not much longer than channels are, at several
+positions (constants are indexed along one, so that each of their elements weighs on some sample); and random ones.
+Samples are positions x channels, as far as there is room: a contraction reads a row for each position and a column for
+each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+LANES = (4, 8, 16, 32, 64)  # of vectors and unrolled loops, whatever the kernel's are
+NEAR_ENDS = 3  # elements at both ends of a dimension
+MOST_EDGES = 96  # places along a dimension that are looked at on purpose
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is looked at: `positions` beside the corners, `samples` of a result at most, `points` that one kernel's
+    evaluation may take, `calls` of one kernel, and `seconds` of all kernels of a package."""
+
+    positions: int
+    samples: int
+    points: int
+    calls: int
+    seconds: float
+
+
+EFFORTS = {
+    "quick": Effort(positions=6, samples=1 << 11, points=1 << 24, calls=2, seconds=2.0),
+    "default": Effort(positions=16, samples=1 << 13, points=1 << 26, calls=3, seconds=8.0),
+    "thorough": Effort(positions=128, samples=1 << 17, points=1 << 32, calls=64, seconds=600.0),
+}
+
+
+def edges(extent: int, tiles: Iterable[int]) -> Array:
+    """Places along a dimension next to which loops over it may be cut, in order."""
+    last = extent - 1
+    places = {*range(min(NEAR_ENDS, extent)), *range(max(extent - NEAR_ENDS, 0), extent), extent // 2}
+    for lanes in LANES:
+        start = last // lanes * lanes
+        places |= {lanes - 1, lanes, start - 1, start}
+    for tile in tiles:
+        places |= {place for start in range(tile, extent, tile) for place in (start - 1, start)} if tile > 1 else set()
+    inside = sorted(place for place in places if 0 <= place < extent)
+    if len(inside) <= MOST_EDGES:
+        return np.array(inside)
+    step = len(inside) / MOST_EDGES
+    return np.array(sorted({inside[int(k * step)] for k in range(MOST_EDGES)} | {0, last}))
+
+
+def chosen(
+    shape: Sequence[int], channel: int | None, tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator
+) -> tuple[Array, ...]:
+    """Indices of the samples of a result of `shape`, an array for each dimension. `tiles` are the sizes of tiles along
+    each; along dimension `channel` constants are indexed."""
+    count = prod(shape)
+    if count <= effort.samples:
+        return np.unravel_index(np.arange(count), shape) if shape else ()
+    others = [d for d in range(len(shape)) if d != channel]
+    positions = _positions([shape[d] for d in others], [tiles[d] for d in others], effort, rng)
+    if channel is None:
+        return tuple(positions[:, k] for k in range(len(others)))
+    channels = np.arange(shape[channel])
+    each = max(1, min(len(positions), effort.samples // max(len(channels), 1)))
+    if len(channels) <= effort.samples:
+        picked = positions[rng.permutation(len(positions))[:each]]
+        rows, columns = np.repeat(np.arange(len(picked)), len(channels)), np.tile(channels, len(picked))
+        spread = np.arange(len(positions))  # the positions that are left, with some channel each
+        more = rng.choice(edges(shape[channel], tiles[channel]), len(positions))
+        places = np.concatenate([picked[rows], positions[spread]])
+        columns = np.concatenate([columns, more])
+    else:
+        columns = rng.integers(0, shape[channel], effort.samples)
+        columns[: len(positions)] = rng.choice(edges(shape[channel], tiles[channel]), len(positions))[: len(columns)]
+        places = positions[rng.integers(0, len(positions), len(columns))]
+    index = [np.zeros(0, np.int64)] * len(shape)
+    index[channel] = columns
+    for k, d in enumerate(others):
+        index[d] = places[:, k]
+    return tuple(index)
+
+
+def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator) -> Array:
+    """Rows of indices: corners, each edge with the other dimensions anywhere, and random ones."""
+    along = [edges(extent, sizes) for extent, sizes in zip(shape, tiles, strict=True)]
+
+    def anywhere(count: int) -> Array:
+        if not shape:
+            return np.zeros((count, 0), np.int64)
+        at_edge = rng.random((count, len(shape))) < 0.5
+        edge = np.stack([rng.choice(places, count) for places in along], axis=1)
+        plain = np.stack([rng.integers(0, extent, count) for extent in shape], axis=1)
+        return np.where(at_edge, edge, plain)
+
+    corners = anywhere(2 ** min(len(shape), 4))
+    for d, extent in enumerate(shape):
+        corners[:, d] = np.where((np.arange(len(corners)) >> d) & 1, extent - 1, 0)
+    rows = [corners]
+    for d, places in enumerate(along):
+        some = (
+            places if len(places) <= 4 * effort.positions else rng.choice(places, 4 * effort.positions, replace=False)
+        )
+        at = anywhere(len(some))
+        at[:, d] = some
+        rows.append(at)
+    rows.append(anywhere(effort.positions))
+    return np.unique(np.concatenate(rows), axis=0)

@@ -1,0 +1,77 @@
+"""Values as kernels store them, and as the model has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.ir.block import Buffer
+from modelc.ir.expr import DTYPES
+from modelc.ir.graph import Value
+from modelc.ir.layout import Layout
+from modelc.ir.program import Placed
+from modelc.passes.quantized import BYTES, shifted
+
+Array = NDArray[Any]
+
+
+def logical(place: Placed | Buffer, data: bytes) -> Array:
+    """The value by its logical shape, from the bytes of its place: from its first element to its last."""
+    return _viewed(place, np.frombuffer(data, DTYPES[place.dtype]))
+
+
+def _viewed(place: Placed | Buffer, flat: Array) -> Array:
+    if not flat.size:
+        return np.zeros(place.shape, flat.dtype)
+    strides = [step * flat.itemsize for step in place.physical_strides]
+    view = np.lib.stride_tricks.as_strided(flat, place.physical_shape, strides, writeable=False)
+    return unpacked(view, place.layout, place.shape)
+
+
+def index_in(place: Placed | Buffer, other: Buffer, elements: int, index: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The logical index in `other`, which lies in the same memory of so many elements, of each index in `place`: a
+    derivation rule may see two dimensions as one."""
+    if place.shape == other.shape and place.layout == other.layout:
+        return index
+    numbers = np.arange(elements)
+    where = np.zeros(elements, np.int64)
+    theirs = _viewed(other, numbers).reshape(-1)
+    where[theirs] = np.arange(theirs.size)
+    return np.unravel_index(where[_viewed(place, numbers)[index]], other.shape) if other.shape else ()
+
+
+def unpacked(stored: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
+    """The inverse of storing by `layout`."""
+    shapes = [shape]
+    for primitive in layout.primitives:
+        shapes.append(primitive.shape(shapes[-1]))
+    for primitive, before in zip(reversed(layout.primitives), reversed(shapes[:-1]), strict=True):
+        if primitive.name == "reorder":
+            stored = stored.transpose(np.argsort(primitive.args))
+        elif primitive.name in ("split", "fuse"):
+            stored = stored.reshape(before)
+        elif primitive.name == "unfold":
+            dim, tile, stride = primitive.args
+            at = np.arange(before[dim])
+            t = np.clip((at - tile + stride) // stride, 0, stored.shape[dim] - 1)
+            stored = np.moveaxis(np.moveaxis(stored, (dim, dim + 1), (0, 1))[t, at - t * stride], 0, dim)
+        else:
+            dim, start = primitive.args[0], primitive.args[1] if primitive.name == "pad" else 0
+            stored = stored.take(range(start, start + before[dim]), dim)
+    return stored
+
+
+def in_model(stored: Array, value: Value) -> Array | None:
+    """What is stored as an instruction multiplies it, as the model has it: without the channels that were added, bytes
+    as the kind that they stand for; None where it is another value than the model's."""
+    if stored.ndim != len(value.shape) or any(a < b for a, b in zip(stored.shape, value.shape, strict=True)):
+        return None
+    array = stored[tuple(slice(n) for n in value.shape)] if stored.shape != value.shape else stored
+    kinds = {array.dtype.name, value.dtype}
+    if kinds == set(BYTES):
+        return shifted(array, value.dtype)
+    if array.dtype.name == "bfloat16" and value.dtype == "float32":
+        return array.astype(np.float32)
+    return array if array.dtype == DTYPES[value.dtype] else None

@@ -1,0 +1,248 @@
+"""Whether a package is right (README, What verified means).
+
+kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
+whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16, or by fewer
+            multiplications, as a whole
+witness     where an output is not near and all kernels are right, each is compared with ONNX Runtime's piece of the
+            model on the same inputs (witness.py): if all agree, the model amplifies what rounding leaves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.errors import ModelcError, VerificationError
+from modelc.frontend.surgery import dequantizes, quantizes
+from modelc.frontend.unsigned import multiplies_bytes
+from modelc.package import Package, read_package
+from modelc.package.watch import Watch, Watched
+from modelc.verify.check import (
+    Arrays,
+    Carried,
+    Runner,
+    as_numbers,
+    check_inputs,
+    drawn_for_variants,
+    filled_up,
+    not_run_note,
+    variant_of,
+    without_constants,
+)
+from modelc.verify.compare import BF16, QUANTIZED, Distance, Tolerance, distance, filtered_distance, rounded_distance
+from modelc.verify.engine import Engine, EngineError
+from modelc.verify.kernels.blueprint import Blueprint
+from modelc.verify.kernels.calls import rows_of, uses_by_step
+from modelc.verify.kernels.judge import Judge, calls_of
+from modelc.verify.kernels.samples import EFFORTS, Effort
+from modelc.verify.lengths import padded_to
+from modelc.verify.reference import Reference, fixed_inputs
+from modelc.verify.report import NAMED, LayerReport, OutputReport, Report
+from modelc.verify.witness import Written, compare_pieces
+
+RTOL, ATOL, SAMPLES = 1e-3, 1e-4, 2
+JUDGED_RUNS = 2  # of a variant, in which every kernel is judged; in more of them those that did not run before
+
+
+def verify_outputs(
+    package: str | Path,
+    model: str | Path,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    samples: int = SAMPLES,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    bf16: Tolerance = BF16,
+    every_variant: bool = False,
+    blueprints: Sequence[Blueprint] = (),
+    check: str = "default",
+    per_layer: bool = False,
+) -> Report:
+    """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
+    others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
+    the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
+    damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the `blueprints` of all
+    variants, none where these are not known, with an effort of EFFORTS; `per_layer` compares them with ONNX Runtime's
+    pieces too, whether or not an output departs."""
+    read = read_package(package, check=True)
+    if inputs is not None:
+        inputs = without_constants(fixed_inputs(read), inputs)
+        check_inputs(read, inputs)
+    given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
+    drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
+    effort = replace(EFFORTS[check], seconds=EFFORTS[check].seconds / len(read.manifest.variants))
+    with ExitStack() as stack:
+        wanted = stack.enter_context(Reference(read, model))
+        whole = _Whole(read, wanted.path, rtol, atol, bf16)
+        reference = whole.reference(stack)
+        inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
+        failure: str | None = None
+        compared = 0
+        layers: tuple[LayerReport, ...] = ()
+        feeds: Iterable[tuple[int, Arrays]] = ()
+        try:  # before inputs are drawn as the manifest says: it may say something else than the library
+            runner = Runner(read, stack)
+            feeds = given
+            if inputs is None or every_variant:
+                feeds = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
+        except VerificationError as error:
+            failure = f"did not run: {error}"
+        carried = Carried(read)
+        variants = dict[int, None]()
+        for number, feed in feeds:
+            variants[number] = None
+            fed = wanted.feed({**feed, **carried.before(number)}, compared)
+            compared += 1
+            within = inside[number] if inside else None
+            try:  # first, as it says what is out of range
+                made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}) if within else None)
+            except VerificationError as error:
+                failure = f"did not run: {error}"
+                break
+            expected = reference.run(fed)
+            carried.after(expected)
+            shorter = padded_to(read, number, feed)
+            reports = [replace(one, padded=shorter * (not one.passed)) for one in whole.compare(made, expected)]
+            departs = not all(one.passed for one in reports)
+            if within is not None and not shorter and (departs or per_layer) and number not in whole.witnessed:
+                whole.witnessed[number] = within.witnessed(wanted.path, fed, whole)
+                layers += whole.witnessed[number]
+            whole.collect(reports, number, within)
+    kernels = tuple(report for one in inside for report in one.judge.reports.values())
+    notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
+    notes += whole.notes + _notes(kernels, bool(blueprints))
+    outputs = tuple(whole.outputs.values())
+    about = reference.about
+    told = tuple(dict.fromkeys(filter(None, notes)))
+    return Report(about, rtol, atol, bf16, seed, compared, outputs, kernels, layers, failure, told)
+
+
+def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
+    """What could not be judged, and what no input made vary."""
+    if not judged:
+        return []
+    notes = []
+    if missing := [kernel for kernel in kernels if kernel.unjudged]:
+        first = next(iter(missing[0].unjudged.values()))
+        names = ", ".join(kernel.kernel for kernel in missing[:NAMED])
+        notes.append(f"{len(missing)} kernels could not be judged by themselves ({names}: {first})")
+    silent = [(name, *count) for kernel in kernels for name, count in kernel.silent.items()]
+    if silent:
+        name, count, channels = max(silent, key=lambda one: one[1] / one[2])
+        more = f", and of {len(silent) - 1} more values" if len(silent) > 1 else ""
+        notes.append(
+            f"not compared: {count} of {channels} channels of {name!r}{more} had the same number everywhere in every "
+            "sample; --inputs F.npz gives data"
+        )
+    return notes
+
+
+@dataclass
+class _Inside:
+    """The kernels of one variant, which are judged while it runs."""
+
+    judge: Judge
+    blueprint: Blueprint
+    package: Package
+    number: int
+    effort: Effort
+    runs: int = 0
+
+    @classmethod
+    def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
+        return cls(Judge(blueprint, effort, seed), blueprint, package, number, effort)
+
+    def watch(self, feed: Arrays) -> Watch:
+        """What to look at in a run on `feed`."""
+        plan, phases = self.package.manifest.variants[self.number], self.blueprint.phases
+        of_steps = uses_by_step(self.blueprint.program, plan, phases)
+        rows = rows_of(of_steps, plan, phases, self.effort.calls)
+        self.judge.begin(feed, again=self.runs >= JUDGED_RUNS)
+        self.runs += 1
+
+        def consume(records: Iterator[Watched]) -> None:
+            for call in calls_of(records, rows, of_steps, phases):
+                self.judge.look(call)
+
+        return Watch([row.place for row in rows], consume)
+
+    def witnessed(self, model: Path, feed: Arrays, whole: _Whole) -> tuple[LayerReport, ...]:
+        """Every kernel of the last run against ONNX Runtime's piece."""
+        values = {
+            name: Written(bound.task.name, bound.task.nodes, array, name in self.judge.rounded)
+            for name, (bound, array) in self.judge.written().items()
+        }
+        try:
+            tolerance = (whole.rtol, whole.atol)
+            return compare_pieces(model, feed, values, tolerance, whole.bf16, whole.filters)
+        except EngineError as error:
+            whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
+            return ()
+
+
+@dataclass
+class _Whole:
+    """The outputs of a package and those of `model` in ONNX Runtime."""
+
+    package: Package
+    model: Path
+    rtol: float
+    atol: float
+    bf16: Tolerance
+    outputs: dict[str, OutputReport] = field(default_factory=dict)
+    witnessed: dict[int, tuple[LayerReport, ...]] = field(default_factory=dict)  # by variant
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plans = self.package.manifest.variants
+        self.rounded = frozenset(name for plan in plans for name in plan.rounded)
+        self.filters = any(plan.filters for plan in plans)
+        self.quantized = quantizes(self.model)
+        self.plain = self.quantized or dequantizes(self.model) or multiplies_bytes(self.model)
+
+    def reference(self, stack: ExitStack) -> Engine:
+        """ONNX Runtime; where numbers are quantized without its fusions, which change them, and with products of bytes
+        that are exact on every CPU."""
+        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model))
+
+    def compare(self, made: Arrays, reference: Arrays) -> list[OutputReport]:
+        """One report for each output. Raises ModelcError for one that the model does not have."""
+        if missing := made.keys() - reference.keys():
+            raise ModelcError(
+                f"the model has no output {min(missing)!r}: {self.package.path} was compiled from another model"
+            )
+        dtypes = {t.name: t.dtype for t in self.package.manifest.variants[0].outputs}
+        reports = []
+        for name, array in made.items():
+            apart = self._distance(name, as_numbers(array, dtypes[name]), reference[name])
+            flags = (name in self.rounded, self.filters and name not in self.rounded)
+            reports.append(OutputReport(name, apart, apart.passed, *flags))
+        return reports
+
+    def _distance(self, name: str, ours: NDArray[Any], reference: NDArray[Any]) -> Distance:
+        if name in self.rounded:
+            return rounded_distance(ours, reference, self.bf16)
+        plainly = filtered_distance if self.filters else distance
+        return plainly(ours, reference, self.rtol, self.atol)
+
+    def collect(self, reports: Sequence[OutputReport], variant: int, inside: _Inside | None) -> None:
+        """The reports of one sample, with the verdict of the witness on those that depart."""
+        for report in reports:
+            if not report.passed and self._amplified(report, variant, inside):
+                report = replace(report, passed=True, amplified=True, padded="")
+            before = self.outputs.get(report.name)
+            self.outputs[report.name] = report if before is None else before.worse(report)
+
+    def _amplified(self, report: OutputReport, variant: int, inside: _Inside | None) -> bool:
+        if report.rounded or inside is None or not all(one.passed for one in inside.judge.reports.values()):
+            return False
+        if report.padded:  # its kernels ran on what was filled up, which may be what makes the difference
+            return self.quantized and report.distance.rms_rel <= QUANTIZED.rms
+        layers = self.witnessed.get(variant, ())
+        return bool(layers) and all(layer.passed for layer in layers)

@@ -1,0 +1,104 @@
+"""ONNX Runtime as a witness of single kernels: where an output departs, each kernel against its piece of the model.
+
+The model is cut at every value that a kernel wrote; each piece gets what the kernel got. Values are matched by name, so
+those that fusion made are not compared. A kernel that is right by its meaning and departs from its piece is put before
+a third reader, the reference evaluator of onnx: two of the three decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.frontend.referee import refereed
+from modelc.frontend.surgery import Span, cut, expose
+from modelc.scratch import TemporaryFolder
+from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
+from modelc.verify.engine import Engine
+from modelc.verify.report import LayerReport
+from modelc.verify.steps import judged
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value as a kernel wrote it, as the model has it; `rounded`: it was computed through bfloat16."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    array: Array
+    rounded: bool = False
+
+
+def compare_pieces(
+    model: Path,
+    feed: Mapping[str, Array],
+    values: Mapping[str, Written],
+    tolerance: tuple[float, float],
+    bf16: Tolerance,
+    filters: bool,
+) -> tuple[LayerReport, ...]:
+    """One report for each of `values`, which kernels wrote when the model's inputs were `feed`. `filters`: some kernel
+    makes fewer multiplications."""
+    rtol, atol = tolerance
+    with TemporaryFolder("pieces") as folder, ExitStack() as stack:
+        bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
+        expose(model, values, bare)
+        plain = stack.enter_context(Engine("ort-plain", bare)).run(feed)
+        values = {name: value for name, value in values.items() if _alike(value.array, plain.get(name))}
+        made = cut(model, {name: value.array for name, value in values.items()}, pieces)
+        given = {made.given[name]: np.asarray(values[name].array, order="C") for name in made.given}
+        reference = stack.enter_context(Engine("ort-plain", pieces)).run({**feed, **given})
+        known = {**{name: reference[place] for name, place in made.read.items()}, **feed}
+        known |= {name: value.array for name, value in values.items()}
+        reports = []
+        for name, value in values.items():
+            ours, wanted, steps = value.array, reference[name], 0
+            if value.rounded:
+                apart = rounded_distance(ours, wanted, bf16)
+            elif filters and ours.dtype.kind == "f":
+                apart = filtered_distance(ours, wanted, rtol, atol)
+            else:
+                apart, steps = judged(ours, wanted, made.spans.get(name, Span(None, 0)), known.__getitem__, rtol, atol)
+            report = LayerReport(value.kernel, name, value.nodes, apart, steps)
+            if not apart.passed:
+                report = _refereed(report, pieces, {**feed, **given}, ours, wanted, rtol, atol)
+            reports.append(report)
+    return tuple(reports)
+
+
+def _alike(array: Array, theirs: Array | None) -> bool:
+    return theirs is not None and (array.dtype, array.shape) == (theirs.dtype, theirs.shape)
+
+
+def _refereed(
+    report: LayerReport,
+    pieces: Path,
+    given: Mapping[str, Array],
+    ours: Array,
+    wanted: Array,
+    rtol: float,
+    atol: float,
+) -> LayerReport:
+    """The report with what the third reader says of it."""
+    third = refereed(pieces, report.value, given)
+    if third is None or third.shape != ours.shape:
+        return replace(report, referee="cannot say")
+    return replace(report, referee="agrees" if _nearer(ours, wanted, third, rtol, atol) else "contradicts")
+
+
+def _nearer(ours: Array, wanted: Array, third: Array, rtol: float, atol: float) -> bool:
+    """Whether wherever we are away from ONNX Runtime the third reading is as near to us as it allows."""
+    a, b, c = (np.asarray(x, np.float64) for x in (ours, wanted, third))
+    with np.errstate(all="ignore"):
+        allowed = atol + rtol * np.abs(c) + (ours.dtype.kind in "iu")  # a step, at ties
+        near = (np.abs(a - c) <= allowed) | (a == c) | (np.isnan(a) & np.isnan(c))
+        same = (np.abs(a - b) <= atol + rtol * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return bool((near | same).all())
