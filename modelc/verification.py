@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.choices import check_choices, digest_of, parse_choices
-from modelc.errors import InputError, blaming
+from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, blaming
 from modelc.package import Package, read_choices, read_package
 from modelc.pipeline import Run
 from modelc.verify import Report
@@ -48,10 +48,14 @@ def verify(
         read = read_package(package)
         notes = list(other_model(read, model))
         blueprints: tuple[Blueprint, ...] = ()
-        if notes:
-            notes.append("its kernels are not judged by themselves, which takes the model that it was compiled from")
-        else:
-            blueprints = blueprints_of(read, Path(model))
+        try:
+            blueprints = blueprints_of(read, Path(model)) if read_choices(read) else ()
+        except (ModelcError, InvalidIR) as error:
+            if not notes:
+                raise
+            notes.append(f"its kernels cannot be judged by that file, whose Tasks are others: {error}")
+        if not read_choices(read):
+            notes.append("its kernels cannot be judged by themselves, for choices.json does not say how they were made")
         limits = (rtol, atol, bf16)
         report = verify_outputs(
             Path(package),
@@ -68,15 +72,15 @@ def verify(
 
 
 def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:
-    """How each variant of a package was made, from its choices and its model."""
+    """How each variant of a package was made, from its choices and its model, or another with the same Tasks. Raises
+    ConfigError where the choices do not name all of them."""
     source = str(read.path / "choices.json")
     chosen = parse_choices(read_choices(read), source)
-    digest = digest_of(model)
-    check_choices(chosen, __version__, digest, None, source)
+    check_choices(chosen, __version__, None, None, source)
     constants = {one.name: one.array() for one in chosen.constants}
     run = Run(
         model,
-        digest,
+        digest_of(model),
         chosen.target,
         chosen.config,
         chosen.shapes,
@@ -84,4 +88,9 @@ def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:
         tasks=chosen.tasks,
         constants=constants,
     )
-    return run.blueprints(run.programs())
+    programs = run.programs()
+    tasks = {bound.task.hash: bound.task for program in programs.rounded for bound in program.kernels}
+    if missing := [task.name for key, task in tasks.items() if key not in chosen.tasks]:
+        counts = f"{len(missing)} of {len(tasks)} Tasks"
+        raise ConfigError(f"{source} has no schedule of {counts} of {model}, the first of which is {missing[0]}")
+    return run.blueprints(programs)

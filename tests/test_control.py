@@ -28,7 +28,6 @@ from modelc.package.spec import Argument, Branch, Plan, Repeat, Step
 from modelc.passes import run_passes
 from modelc.runtime import ModelError as LoadedError
 from modelc.verify.profile import profile
-from modelc.verify.truth import evaluated
 from modelc.verify.ways import deciding, least_samples, not_run
 
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -137,7 +136,6 @@ def test_the_interpreter_takes_it_before_and_after_passes_and_as_a_program(branc
         agree(evaluate_graph(graph, feeds), wanted)
         agree(evaluate_graph(simplified, feeds), wanted)
         agree(run_program(program, feeds, MEANINGS), wanted)
-        agree(evaluated(branches[0], feeds), wanted)
 
 
 def test_what_a_branch_addresses_by_is_checked_only_where_it_is_taken(branches) -> None:

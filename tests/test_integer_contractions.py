@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meaning_in_float64 import in_float64
 from onnx import TensorProto, helper, numpy_helper, save
 from quantized_models import Written, changed, conv_net
 from test_package_model import skip_without_tools
@@ -15,7 +16,7 @@ from test_package_model import skip_without_tools
 import modelc
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import Graph
-from modelc.ops import evaluate_graph, in_float64
+from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
 from modelc.passes import checked_pass, run_passes
 from modelc.passes.integer_contractions import IntegerContractions
@@ -44,8 +45,7 @@ def drawn(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
 def same_numbers(path: Path, graph: Graph) -> None:
     """What the rewritten graph computes is what the model does in float64, whole numbers and all."""
     feed = drawn(path)
-    wide = {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in feed.items()}
-    truth, found = evaluate_graph(in_float64(import_model(path)), wide), evaluate_graph(graph, feed)
+    truth, found = in_float64(path, feed), evaluate_graph(graph, feed)
     for name, wanted in truth.items():
         assert np.ptp(wanted.astype(np.float64)) > 0
         np.testing.assert_allclose(found[name].astype(np.float64), wanted, rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from modelc.verify.judge import Judge
 from onnx import TensorProto, helper, numpy_helper
 from test_kernels_cross import emulator_of
 
@@ -29,7 +30,6 @@ from modelc.runtime import load
 from modelc.target import load_target
 from modelc.verification import _layers as layers_of
 from modelc.verify.compare import BF16
-from modelc.verify.judge import Judge
 
 Feeds = dict[str, np.ndarray]
 F, I = TensorProto.FLOAT, TensorProto.INT64

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from modelc.verify.truth import evaluated
 from quantized_models import changed, clipped, conv_net
 
 from modelc.choices import digest_of
@@ -22,7 +23,6 @@ from modelc.verify.engine import Engine
 from modelc.verify.precision import Arrays
 from modelc.verify.report import LayerReport, Report
 from modelc.verify.steps import judged
-from modelc.verify.truth import evaluated
 
 X = np.random.default_rng(1).uniform(-4, 4, (1, 8, 8, 8)).astype(np.float32)
 

@@ -53,31 +53,6 @@ class Cut:
     read: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A value of places among `scores` along `axis`; with `keeps`, that dimension is there."""
-
-    chosen: str
-    scores: str
-    axis: int
-    keeps: bool
-
-
-def choices_of(path: str | Path) -> tuple[Choice, ...]:
-    """What the model's own graph chooses by scores, in its order."""
-    found = []
-    for node in onnx.load(path, load_external_data=False).graph.node:
-        attrs = {a.name: a.i for a in node.attribute}
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        if node.op_type == "TopK" and len(node.output) > 1 and node.output[1]:
-            found.append(Choice(node.output[1], node.input[0], attrs.get("axis", -1), True))
-        elif node.op_type in ("ArgMax", "ArgMin"):
-            keeps = bool(attrs.get("keepdims", 1))
-            found.append(Choice(node.output[0], node.input[0], attrs.get("axis", 0), keeps))
-    return tuple(found)
-
-
 def rounds(node: onnx.NodeProto) -> bool:
     """Whether an operator rounds real numbers to whole ones that stand for them."""
     return (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import reduce
 from itertools import product
 from math import prod
@@ -39,19 +37,7 @@ Buffers = MutableMapping[str, Array]
 Meaning = Callable[..., tuple[Array, ...]]
 Env = Mapping[str, Array]
 GRID = 1 << 22  # points evaluated at once
-_in_turn: ContextVar[bool] = ContextVar("in_turn", default=False)
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-@contextmanager
-def summed_in_turn() -> Iterator[None]:
-    """Within it sums of float32 that are no matrix products are rounded to float32 after each addition, as the plainest
-    loop does, and not at their end."""
-    before = _in_turn.set(True)
-    try:
-        yield
-    finally:
-        _in_turn.reset(before)
 
 
 @np.errstate(all="ignore")
@@ -254,7 +240,7 @@ def _reduced(
     buffers: Buffers,
 ) -> list[Array]:
     """The body's values, over a grid of `extents`, combined over all axes but the first `kept`; sums and products of
-    floats in float64, unless they are summed_in_turn()."""
+    floats in float64."""
     dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
     identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
     values = [np.broadcast_to(value, extents) for value in evaluate_all(body, env, buffers)]
@@ -265,9 +251,6 @@ def _reduced(
     if name not in UFUNCS:
         return _fold(name, values, kept, identities)
     (value,), (identity,) = values, identities
-    if name == "add" and dtypes[0] == "float32" and value.size and _in_turn.get():
-        flat = value.astype(np.float32).reshape(*value.shape[:kept], -1)
-        return [np.add.accumulate(flat, axis=-1, dtype=np.float32)[..., -1]]
     if name in ("add", "mul") and dtypes[0] in FLOATS:
         value, identity = value.astype(np.float64), identity.astype(np.float64)
     return [np.asarray(UFUNCS[name].reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]

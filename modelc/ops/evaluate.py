@@ -91,30 +91,3 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array
             known[name] = replace(known[name], data=None)
     found = {name: known[name].data for name in graph.outputs}
     return {name: data for name, data in found.items() if data is not None}
-
-
-def in_float64(graph: Graph) -> Graph:
-    """`graph` with every float32 made float64, and what follows from that: what it computes is the truth for both."""
-    values, nodes = dict[str, Value](), []
-    for name, value in graph.values.items():
-        if value.dtype == "float32" and (value.data is not None or name in graph.inputs):
-            value = replace(value, dtype="float64", data=None if value.data is None else value.data.astype(np.float64))
-        values[name] = value
-    from modelc.ops import operator_of
-
-    for node in graph.nodes:
-        attrs = {key: _wide(one) for key, one in node.attrs.items()}
-        wide = replace(node, attrs=attrs, bodies=tuple(map(in_float64, node.bodies)))
-        types = operator_of(wide).infer(wide, tuple(values[x] if x else None for x in wide.inputs))
-        for name, (dtype, shape) in zip(wide.outputs, types, strict=False):
-            if name:
-                values[name] = Value(name, dtype, shape)
-        nodes.append(wide)
-    return replace(graph, values=values, nodes=tuple(nodes))
-
-
-def _wide(attribute: Any) -> Any:
-    """An attribute that says float32, or is of it, for a node of float64."""
-    if isinstance(attribute, np.ndarray) and attribute.dtype == np.float32:
-        return attribute.astype(np.float64)
-    return "float64" if isinstance(attribute, str) and attribute == "float32" else attribute

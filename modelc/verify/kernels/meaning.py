@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from modelc.errors import ModelError
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
 from modelc.ir.control import CONTROL
 from modelc.ir.expr import Var
@@ -93,7 +94,10 @@ class Imported:
             raise CannotSay(f"{node.name!r} is control flow, whose kernels are judged by themselves")
         inputs = tuple(self.graph.value(x) if x else None for x in node.inputs)
         outputs = tuple(self.graph.value(x) if x else None for x in node.outputs)
-        definition = operator_of(node).define(node, inputs, outputs)
+        try:
+            definition = operator_of(node).define(node, inputs, outputs)
+        except ModelError as error:
+            raise CannotSay(str(error)) from None
         names = {f"x{k}": x for k, x in enumerate(node.inputs) if x}
         names |= {f"y{k}": x for k, x in enumerate(node.outputs) if x}
         for buffer in (*definition.locals, *(b for b, _ in definition.constants)):

@@ -382,7 +382,7 @@ def accumulated(
     """A sum of `count` terms: `squares` of these added up, `largest` of its partial sums. Sums of half-width floats are
     in float32 in every kernel, or rounded to their dtype where the model says so by its casts."""
     places = PLACES["float32" if dtype in ("float16", "bfloat16") else dtype]
-    own = 2.0 ** (-2 * places) * count * (largest**2 + squares)
+    own = 2.0 ** (-2 * places) / 3 * count * (largest**2 + squares)  # a rounding is uniform within a unit of roundoff
     return rounded_once(value, dtype, variance + own, bias + count * TINY[dtype])
 
 
