@@ -34,7 +34,7 @@ def verify(
     model: str | Path,
     inputs: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
-    samples: int = 1,
+    samples: int = 2,
     rtol: float = RTOL,
     atol: float = ATOL,
     per_layer: bool = False,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--against", "model", metavar="MODEL.onnx", required=True, type=click.Path(path_type=Path))
 @click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
-@click.option("--samples", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Inputs to draw.")
+@click.option("--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Inputs to draw.")
 @click.option("--rtol", metavar="X", type=Finite(0), default=1e-3, show_default=True)
 @click.option("--atol", metavar="X", type=Finite(0), default=1e-4, show_default=True)
 @click.option("--per-layer", is_flag=True, help="Compare every kernel's result, and name the first that departs.")
