@@ -27,8 +27,17 @@ from three_ways import host_target, tensor_target
 
 import modelc
 from modelc.errors import ConfigError
-from modelc.package import read_package
-from modelc.package.spec import Plan, Step
+from modelc.package import (
+    Argument,
+    PackageSpec,
+    PackageTarget,
+    Plan,
+    Step,
+    TensorInfo,
+    find_toolchain,
+    read_package,
+    write_package,
+)
 from modelc.partition.precision import require_bfloat16
 from modelc.plan import program
 from modelc.runtime import load
@@ -304,6 +313,30 @@ def plain() -> Target:
 def full() -> Target:
     """Every instruction that this machine has; cut for eight threads."""
     return replace(tensor_target(), cores=CORES)
+
+
+SOURCE = """#include <stdint.h>
+void k(float *x, float *y, uint8_t *s, int32_t begin, int32_t end) {
+    for (int32_t i = begin; i < end; i++) y[i] = x[i] + %s;
+}
+"""
+
+
+@pytest.mark.parametrize(("added", "same"), [("i", True), ("begin", False)])
+def test_bits_that_depend_on_how_a_loop_is_cut_are_noticed(tmp_path: Path, added: str, same: bool) -> None:
+    triple = plain().triple
+    (tmp_path / "k.c").write_text(SOURCE % added)
+    find_toolchain(triple).compile(["-fPIC", "-O1", "-c", "k.c"], tmp_path)
+    x, y = TensorInfo("x", "float32", (64,)), TensorInfo("y", "float32", (64,))
+    plan = Plan((x,), (y,), (Step("k", "k", (Argument("input"), Argument("output")), extent=64),))
+    objects = {"k": (tmp_path / "k.o").read_bytes()}
+    write_package(PackageSpec("m", PackageTarget("any", triple), (plan,), objects), tmp_path / "p.modelc")
+    feeds = [{"x": np.zeros(64, np.float32)}]
+    if same:
+        assert compared(tmp_path / "p.modelc", feeds).elements == 64 * 2 * len(THREADS[1:])
+    else:
+        with pytest.raises(AssertionError, match="y on 2 threads, run 0"):
+            compared(tmp_path / "p.modelc", feeds)
 
 
 @pytest.mark.parametrize("kind", KINDS)
