@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quantized_models import changed, clipped, conv_net
+from quantized_models import TARGETS, changed, clipped, conv_net, run_here
 
 from modelc.choices import digest_of
 from modelc.config import load_config
 from modelc.frontend.surgery import Rounding, Span, cut, quantizes
 from modelc.package import write_package
 from modelc.pipeline import Run
-from modelc.target import load_target
 from modelc.verify.check import verify_outputs
 from modelc.verify.engine import Engine
 from modelc.verify.precision import Arrays
@@ -45,10 +44,10 @@ class Package:
         return self.kernels({"x": X})
 
 
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Package:
+@pytest.fixture(scope="module", params=TARGETS)
+def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Package:
     model = conv_net(tmp_path_factory.mktemp("quantized") / "right.onnx")
-    run = Run(model, digest_of(model), load_target("native"), load_config(), ({},))
+    run = Run(model, digest_of(model), run_here(request.param), load_config(), ({},))
     programs = run.programs()
     compiled = run.kernels(programs.rounded)
     path = write_package(run.spec(programs, compiled), model.with_name("p.modelc")).path
