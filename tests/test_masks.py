@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 import pytest
 import test_pipeline_model as small
+from microsoft_models import ms
+from node_models import model_of
 from onnx import TensorProto, helper
 
 import modelc
 from modelc.errors import ModelcError
 from modelc.frontend.masks import ADDED_MASK, BINARY_MASK, INVERTED_MASK, Dimension, Mask, lengths, masks
-from modelc.frontend.uses import Span, read_uses
+from modelc.frontend.uses import Span, Uses, read_uses
 from modelc.package import TensorInfo
 from modelc.verify.draw import ANYWHERE, ENDS, NOTHING, Roles, draw_inputs
 
@@ -122,6 +124,30 @@ def test_what_stands_in_the_place_of_scores_hides_them(tmp_path: Path) -> None:
         branches = (m.scores(), m.const(-np.inf))
         path = m.write(tmp_path / f"{k}.onnx", m.node("Where", "shown", *(branches[i] for i in order)))
         assert masks(read_uses(path)) == {"shown": mask}
+
+
+def test_operators_of_attention_say_what_hides(tmp_path: Path) -> None:
+    def model(op: str, inputs: str, shape: tuple[int, ...], dtype: str) -> Uses:
+        feeds = {"x": np.zeros((2, 6, 8), np.float32), "mask": np.zeros(shape, dtype)}
+        path = tmp_path / "m.onnx"
+        onnx.save(model_of([ms(op, inputs, "y", num_heads=2)], feeds, {"": 17, "com.microsoft": 1}), path)
+        return read_uses(path)
+
+    assert masks(model("MultiHeadAttention", "x x x . mask", (2, 6), "int32")) == {"mask": BINARY_MASK}
+    assert masks(model("MultiHeadAttention", "x x x . . mask", (2, 2, 6, 6), "float32")) == {"mask": ADDED_MASK}
+    ends = model("Attention", "x w . mask", (2,), "int32")
+    assert lengths(ends) == {"mask": (Dimension("x", 1), Dimension("x", 2))}
+    assert lengths(model("Attention", "x w . mask", (2, 6), "int32")) == {}
+
+
+def test_masks_that_say_nothing_are_looked_through(tmp_path: Path) -> None:
+    """One that is added to itself, one that chooses between constants."""
+    m = Attention("mask", WIDE, FLOAT)
+    doubled = m.node("Add", m.node("Cast", m.node("Greater", "mask", m.const(0)), to=FLOAT), m.const(0))
+    chosen_ones = m.node("Where", m.node("Cast", m.node("Add", doubled, doubled), to=BOOL), m.const(0), m.const(1))
+    wide = m.node("Unsqueeze", m.node("Mul", chosen_ones, m.const(-1e9)), m.const([1, 2], np.int64))
+    path = m.write(tmp_path / "m.onnx", m.node("Add", m.scores(), wide))
+    assert masks(read_uses(path)) == {"mask": BINARY_MASK}
 
 
 def test_a_bias_is_no_mask_and_other_masks_hide_no_scores(tmp_path: Path) -> None:

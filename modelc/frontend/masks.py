@@ -17,11 +17,10 @@ from modelc.frontend.uses import SAME, Uses, held
 HIDING = -1e3  # added to a score, or put in its place: at most so much leaves nothing of its weight
 DEEPEST = 16  # nodes between a sum and the softmax that takes it for scores
 PROBES = np.array([0.0, 1.0, 7.0])  # what a mask may hold, and a number that only what moves numbers leaves as it is
-MASK_INPUTS: Mapping[str, tuple[int, ...]] = {  # of operators that compute attention as a whole
+MASK_INPUTS: Mapping[str, tuple[int, ...]] = {  # of operators that compute attention as a whole; then what is added
     "Attention": (3, 5),
     "MultiHeadAttention": (4, 5),
-    "DecoderMaskedMultiHeadAttention": (3, 4),
-    "PackedMultiHeadAttention": (6,),
+    "QAttention": (5,),
 }
 TO_SOFTMAX = {*SAME, "Add", "Sub", "Mul", "Div"}
 LENGTHS = re.compile(r"(^|[^a-z]|seq|sequence|input)len(gth)?s?($|[^a-z])")
@@ -109,15 +108,16 @@ def _hiding(uses: Uses, node: onnx.NodeProto, name: str, images: Mapping[str, ND
         chosen, otherwise = (_numbers(uses, x, images) for x in node.input[1:3])
         if chosen is not None or otherwise is not None:
             branches = [np.zeros(PROBES.size) if numbers is None else numbers for numbers in (chosen, otherwise)]
-            return _lower_one(np.where(images[node.input[0]] != 0, *branches))
-    if node.op_type in ("Add", "Sub") and len({*node.input} & {*images}) == 1:
-        (position,) = [k for k, x in enumerate(node.input) if x in images]
+            return _hiding_number(np.where(images[node.input[0]] != 0, *branches))
+    positions = [k for k, x in enumerate(node.input) if x in images]
+    if node.op_type in ("Add", "Sub") and len(positions) == 1:
+        position = positions[0]
         if not _is_data(uses, node.input[1 - position], name):
             return None
         image = images[node.input[position]]
         if node.op_type == "Add" and _is_unchanged(image) and _is_real(uses, name):
             return ADDED_MASK if is_called_mask(name) and _is_score(uses, node.output[0]) else None
-        return _lower_one(-image if node.op_type == "Sub" and position == 1 else image)
+        return _hiding_number(-image if node.op_type == "Sub" and position == 1 else image)
     return None
 
 
@@ -125,10 +125,10 @@ def _of_attention(uses: Uses, name: str, image: NDArray[Any]) -> Mask | None:
     """A mask of real numbers is added to the scores; any other one shows where it is not 0."""
     if _is_unchanged(image) and _is_real(uses, name):
         return ADDED_MASK if is_called_mask(name) else None
-    return _lower_one(image) or _lower_one(np.where(image != 0, 0, HIDING))
+    return _hiding_number(image) or _hiding_number(np.where(image != 0, 0, HIDING))
 
 
-def _lower_one(image: NDArray[Any]) -> Mask | None:
+def _hiding_number(image: NDArray[Any]) -> Mask | None:
     """Which of 0 and 1 hides a score that the image is added to, or stands for."""
     if image[0] - image[1] <= HIDING:
         return BINARY_MASK
@@ -153,8 +153,11 @@ def _image(uses: Uses, node: onnx.NodeProto, name: str, images: Mapping[str, NDA
     depend on no data, are taken to leave them as they are."""
     op, inputs = node.op_type, node.input
     if op == "Where":
-        chosen = [x for x in inputs[1:3] if x in images]
-        return images[chosen[0]] if len(chosen) == 1 and inputs[0] not in images else None
+        condition, chosen, otherwise = (_numbers(uses, x, images) for x in inputs)
+        if condition is not None and chosen is not None and otherwise is not None:
+            return np.where(condition != 0, chosen, otherwise)
+        moved = [x for x in inputs[1:3] if x in images]
+        return images[moved[0]] if len(moved) == 1 and inputs[0] not in images else None
     if op in BINARY and len(inputs) == 2:
         a, b = (_numbers(uses, x, images) for x in inputs)
         if a is not None and b is not None:
@@ -210,9 +213,12 @@ def lengths(uses: Uses) -> dict[str, tuple[Dimension, ...]]:
     attention. And the dimensions that they may be lengths of: those that the model leaves free, if there are any."""
     counting = [name for name in uses.inputs if LENGTHS.search(name.lower()) and _counts(uses, name)]
     counting += [
-        node.input[3]
+        x
         for _, node in uses.nodes
-        if node.op_type == "Attention" and node.domain and len(node.input) > 3 and _counts(uses, node.input[3])
+        for k in MASK_INPUTS.get(node.op_type, ())[:1]
+        if node.domain == "com.microsoft"
+        for x in node.input[k : k + 1]
+        if _counts(uses, x)
     ]
     return {name: tuple(_measured(uses, name)) for name in counting}
 

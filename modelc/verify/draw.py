@@ -211,7 +211,8 @@ def _indices(tensor: TensorInfo, spans: Sequence[Span], hides: int, rng: np.rand
 def _limits(spans: Sequence[Span], column: int) -> tuple[int, int]:
     """The least and the greatest number that lies in every span of a column, from 0 on where there are such."""
     within = [span for span in spans if span.column in (None, column)]
-    least, most = max((s.low for s in within), default=0), min((s.high for s in within), default=0)
+    least = max((span.low for span in within), default=0)
+    most = min((span.high for span in within), default=0)
     low = max(least, min(0, most))
     return low, max(low, most)
 
