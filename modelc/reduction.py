@@ -25,13 +25,13 @@ from modelc.arrays import write_npz
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.surgery import expose
-from modelc.frontend.uses import Span, Uses, check_named, index_spans, not_negative, read_uses
+from modelc.frontend.uses import Span, Uses, check_named, read_uses
 from modelc.inputs import Flags
 from modelc.minimise import minimised
 from modelc.package import TensorInfo
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import check_feed, zeros
-from modelc.verify.draw import draw_inputs
+from modelc.verify.draw import draw_inputs, roles_of
 from modelc.verify.engine import Engine, EngineError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -181,8 +181,8 @@ def reduce(
     tensors = [tensor for tensor in every if tensor.name not in flags.states]
     started = {tensor.name: zeros(tensor) for tensor in every if tensor.name in flags.states}
     if data is None:
-        spans = index_spans(uses, [(name, Span(None, 0, most)) for name, most in flags.bounds.items()])
-        feed = draw_inputs(tensors, spans, seed, positive=not_negative(uses))
+        roles = roles_of(uses, [(name, Span(None, 0, most)) for name, most in flags.bounds.items()])
+        feed = draw_inputs(tensors, roles, seed)
     else:
         feed = {name: array for name, array in data.items() if name not in steering.constants}
         check_feed([tensors], feed, f"the model {model}")

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import test_pipeline_model as small
 from onnx import NodeProto, helper, numpy_helper
 
+from modelc.target import Target, load_target
+
 Arrays = dict[str, np.ndarray]
+TARGETS = ("native", "x86-64-v3")  # the second has no instructions for bytes, whatever this machine has
+
+
+def run_here(name: str) -> Target:
+    """The target, one of TARGETS. Skips the test where this machine does not run its packages."""
+    if name != "native" and platform.machine() != "x86_64":
+        pytest.skip(f"this machine does not run packages for {name}")
+    return load_target(name)
 
 
 class Written:

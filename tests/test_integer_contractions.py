@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from meaning_in_float64 import in_float64
 from onnx import TensorProto, helper, numpy_helper, save
-from quantized_models import Written, changed, conv_net
+from quantized_models import TARGETS, Written, changed, conv_net, run_here
 from test_package_model import skip_without_tools
 
 import modelc
@@ -191,11 +191,13 @@ def test_what_stays_in_float_is_said(tmp_path: Path, what: str) -> None:
 # --- packages -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str) -> None:
+def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str, target: str) -> None:
     path = conv_net(tmp_path / "m.onnx", dtype)
-    units = multiplied(load_target("native"))
-    result = modelc.compile(path, output=tmp_path / "p.modelc", database=False)
+    machine = run_here(target)
+    units = multiplied(machine)
+    result = modelc.compile(path, machine, tmp_path / "p.modelc", database=False)
     steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
     assert result.report is not None and result.report.passed
     assert bool(units) == any(s.dtype == "int8" and s.intrinsic for s in steps)

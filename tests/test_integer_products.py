@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quantized_models import Written, changed
+from quantized_models import TARGETS, Written, changed, run_here
 from test_integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
 from test_package_model import skip_without_tools
 from test_tensorized import NO_TILES, SERVER
@@ -131,10 +131,12 @@ def test_computed_columns_are_packed_before_they_are_multiplied(tmp_path: Path) 
     assert seen >= {"amx-u8s8", "avx512-vnni"}
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str) -> None:
-    path, units = product_net(tmp_path / "m.onnx", dtype), multiplied(load_target("native"))
-    result = modelc.compile(path, output=tmp_path / "p.modelc", database=False)
+def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str, target: str) -> None:
+    path, machine = product_net(tmp_path / "m.onnx", dtype), run_here(target)
+    units = multiplied(machine)
+    result = modelc.compile(path, machine, tmp_path / "p.modelc", database=False)
     steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
     assert result.report is not None and result.report.passed
     assert bool(units) == any(s.dtype == "int8" and s.intrinsic for s in steps)
@@ -146,10 +148,11 @@ def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str) -> None:
 MUTANTS = {"bd_z": lambda z: z + 1, "ad_s": lambda s: s * 1.01}
 
 
-def test_zero_points_and_scales_of_another_model_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_zero_points_and_scales_of_another_model_are_found(tmp_path: Path, target: str) -> None:
     """Kernel by kernel, on the very inputs that the other model's pieces got."""
     model = product_net(tmp_path / "m.onnx")
-    run = Run(model, digest_of(model), load_target("native"), load_config(), ({},))
+    run = Run(model, digest_of(model), run_here(target), load_config(), ({},))
     programs = run.programs()
     compiled = run.kernels(programs.rounded)
     for name, change in {"": None, **MUTANTS}.items():

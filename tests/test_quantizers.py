@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from microsoft_models import by_onnxruntime, two_ways
+from quantized_models import TARGETS, run_here
 from quantizers import (
     conv_net,
     dynamically,
@@ -27,7 +28,6 @@ from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.package import read_package
 from modelc.passes.quantized import multiplied
-from modelc.target import load_target
 
 # Seven bits where ONNX Runtime may multiply without instructions for bytes: two products of eight saturate in 16.
 SEVEN = {"per_channel": True, "reduce_range": True}
@@ -91,16 +91,17 @@ PACKED = {
 }
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("what", PACKED)
-def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, what: str) -> None:
+def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, what: str, target: str) -> None:
     """What runs in float, or without an instruction for bytes, is said, and nothing else."""
-    path = PACKED[what](tmp_path / "m.onnx", tmp_path / "q.onnx")
-    result = modelc.compile(path, output=tmp_path / "p.modelc", database=False)
+    path, machine = PACKED[what](tmp_path / "m.onnx", tmp_path / "q.onnx"), run_here(target)
+    result = modelc.compile(path, machine, tmp_path / "p.modelc", database=False)
     assert result.report is not None and result.report.passed
     steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
     kinds = {step.dtype for step in steps if step.flops}
     notes = [note for note in result.notes if "quantized contraction(s) run in" in note]
-    if multiplied(load_target("native")):
+    if multiplied(machine):
         assert not notes
         assert what == "weights of four bits" or kinds & {"int8", "int32"}
     with modelc.load(tmp_path / "p.modelc") as model:

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import test_pipeline_model as small
 from onnx import TensorProto, helper, numpy_helper
+from quantized_models import TARGETS, run_here
 
 import modelc
 from modelc.frontend.unsigned import PRODUCTS, multiplies_bytes, with_unsigned_weights
@@ -67,13 +68,14 @@ def model(folder: Path, name: str) -> Path:
     return folder / f"{name}.onnx"
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NODES)
-def test_weights_of_all_signed_bytes_verify(tmp_path: Path, name: str) -> None:
+def test_weights_of_all_signed_bytes_verify(tmp_path: Path, name: str, target: str) -> None:
     """Two products of 255 and 127 are more than 16 bits hold."""
     path = model(tmp_path, name)
     assert multiplies_bytes(path) and name in PRODUCTS
-    found = modelc.compile(path, output=tmp_path / "m.modelc", database=False)
-    assert found.report is not None and found.report.passed
+    report = modelc.compile(path, run_here(target), tmp_path / "m.modelc", database=False).report
+    assert report is not None and report.passed
 
 
 @pytest.mark.parametrize(("name", "zero"), [("QLinearMatMul", 0), ("MatMulInteger", 3)])

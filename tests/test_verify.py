@@ -31,7 +31,7 @@ from modelc.target import load_target
 from modelc.verify import distance
 from modelc.verify.bench import alternating, bench, beside, median
 from modelc.verify.compare import filtered_distance
-from modelc.verify.draw import draw_inputs
+from modelc.verify.draw import Roles, draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.stored import unpacked
 from modelc.verify.worker import at_line
@@ -92,20 +92,19 @@ def test_minimal_filtering_is_near_as_a_whole() -> None:
 def test_drawn_inputs_are_of_their_kind_and_depend_on_seed_and_sample_alone() -> None:
     tensors = [
         TensorInfo("ids", "int64", (2, 50)),
-        TensorInfo("attention_mask", "int64", (2, 50)),
         TensorInfo("image", "float32", (1, 3, 32, 40)),
         TensorInfo("x", "float16", (5, 7)),
         TensorInfo("q", "int8", (100,)),
         TensorInfo("flag", "bool", ()),
         TensorInfo("b", "bfloat16", (3,)),
     ]
-    drawn = draw_inputs(tensors, {"ids": [Span(None, -9, 8)]}, seed=1)
-    assert set(np.unique(drawn["ids"])) == set(range(9)) and (drawn["attention_mask"] == 1).all()
+    roles = Roles({"ids": [Span(None, -9, 8)]})
+    drawn = draw_inputs(tensors, roles, seed=1)
+    assert set(np.unique(drawn["ids"])) == set(range(9))
     assert drawn["q"].min() < -50 and drawn["b"].dtype == np.uint16
     for tensor in tensors:
         assert drawn[tensor.name].shape == tensor.shape
-    spans = {"ids": [Span(None, -9, 8)]}
-    again, other = draw_inputs(tensors, spans, seed=1), draw_inputs(tensors, spans, seed=1, sample=1)
+    again, other = draw_inputs(tensors, roles, seed=1), draw_inputs(tensors, roles, seed=1, sample=1)
     assert all((again[name] == array).all() for name, array in drawn.items())
     assert (other["image"] != drawn["image"]).any()
     steps = np.abs(np.diff(drawn["image"])).mean()
@@ -114,7 +113,7 @@ def test_drawn_inputs_are_of_their_kind_and_depend_on_seed_and_sample_alone() ->
 
 @pytest.mark.parametrize("name", ["float32", "float64", "int32", "uint8", "int16"])
 def test_dtypes_are_kept(name: str) -> None:
-    assert draw_inputs([TensorInfo("x", name, (4,))], {}, 0)["x"].dtype == name
+    assert draw_inputs([TensorInfo("x", name, (4,))], Roles(), 0)["x"].dtype == name
 
 
 def test_rows_of_the_tables_that_inputs_index(tmp_path) -> None:
@@ -145,7 +144,7 @@ def test_magnitudes_are_drawn_without_a_sign(tmp_path) -> None:
     path = small.save(tmp_path / "m.onnx", nodes, inputs, {"y": [4, 4]}, held)
     found = not_negative(read_uses(path))
     assert found == {"magnitude", "power"}
-    drawn = draw_inputs([TensorInfo(name, "float32", (4, 4)) for name in inputs], {}, 0, positive=found)
+    drawn = draw_inputs([TensorInfo(name, "float32", (4, 4)) for name in inputs], Roles(positive=found), 0)
     assert {name for name, x in drawn.items() if (x >= 0).all()} == found
 
 
@@ -161,7 +160,7 @@ def test_indices_are_drawn_where_kernels_may_address() -> None:
         "n": [Span(None, 3, 100), Span(None, 0, 7)],
     }
     for sample in range(20):
-        drawn = draw_inputs(tensors, spans, 0, sample)
+        drawn = draw_inputs(tensors, Roles(spans), 0, sample)
         targets, rows = drawn["targets"], drawn["rows"]
         assert len({*map(tuple, targets.tolist())}) == 6 and set(drawn["n"]) <= set(range(3, 8))
         assert targets.min() >= 0 and (targets.max(0) <= (4, 1)).all() and rows.min() >= 0 and rows.max() <= 4

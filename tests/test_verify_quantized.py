@@ -4,69 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from modelc.verify.truth import evaluated
-from quantized_models import changed, clipped, conv_net
+from meaning_in_float64 import in_float64
+from quantized_models import TARGETS, changed, clipped, conv_net, run_here
 
-from modelc.choices import digest_of
-from modelc.config import load_config
+import modelc
 from modelc.frontend.surgery import Rounding, Span, cut, quantizes
-from modelc.package import write_package
-from modelc.pipeline import Run
-from modelc.target import load_target
-from modelc.verify.check import verify_outputs
+from modelc.package import read_package
+from modelc.verification import blueprints_of
+from modelc.verify import Report, verify_outputs
 from modelc.verify.engine import Engine
-from modelc.verify.precision import Arrays
-from modelc.verify.report import LayerReport, Report
+from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.steps import judged
 
 X = np.random.default_rng(1).uniform(-4, 4, (1, 8, 8, 8)).astype(np.float32)
 
 
-@dataclass
-class Package:
-    """A package of `model` that can be compared with other models, its kernels too."""
+@dataclass(frozen=True)
+class Compiled:
+    """A package of `model`, and how it was made."""
 
     model: Path
-    run: Run
     path: Path
-    kernels: Callable[[Arrays], tuple[LayerReport, ...]]
+    blueprints: tuple[Blueprint, ...]
 
-    def verified(self, other: Path) -> Report:
-        self.run.model = other
-        return verify_outputs(self.path, other, {"x": X}, kernels=self.kernels)
-
-    def layers(self, other: Path) -> tuple[LayerReport, ...]:
-        self.run.model = other
-        return self.kernels({"x": X})
+    def verified(self, other: Path, per_layer: bool = False) -> Report:
+        """What it is found to be beside another model, where its kernels are known."""
+        return verify_outputs(self.path, other, {"x": X}, blueprints=self.blueprints, per_layer=per_layer)
 
 
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Package:
+@pytest.fixture(scope="module", params=TARGETS)
+def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     model = conv_net(tmp_path_factory.mktemp("quantized") / "right.onnx")
-    run = Run(model, digest_of(model), load_target("native"), load_config(), ({},))
-    programs = run.programs()
-    compiled = run.kernels(programs.rounded)
-    path = write_package(run.spec(programs, compiled), model.with_name("p.modelc")).path
-    return Package(model, run, path, partial(run.layers, programs, compiled))
+    path = model.with_name("p.modelc")
+    modelc.compile(model, run_here(request.param), path, database=False)
+    return Compiled(model, path, blueprints_of(read_package(path), model))
 
 
-def test_a_right_package_is_right_kernel_by_kernel(right: Package) -> None:
-    report = right.verified(right.model)
+def test_a_right_package_is_right_kernel_by_kernel(right: Compiled) -> None:
+    report = right.verified(right.model, per_layer=True)
     assert report.passed and "without optimisations" in report.reference
-    layers = right.layers(right.model)
-    assert len(layers) >= 4 and all(layer.distance.passed for layer in layers)
-    truth = evaluated(right.model, {"x": X})["y"]
+    assert len(report.layers) >= 4 and all(layer.passed for layer in report.layers)
+    assert len(report.kernels) >= 4 and all(kernel.samples and kernel.worst < 0.7 for kernel in report.kernels)
+    truth = in_float64(right.model, {"x": X})["y"]
     assert truth.dtype == np.float64 and len(np.unique(truth)) > 8
 
 
-def test_a_package_of_another_model_names_the_first_kernel_that_departs(tmp_path: Path, right: Package) -> None:
+def test_a_package_of_another_model_names_the_first_kernel_that_departs(tmp_path: Path, right: Compiled) -> None:
     report = right.verified(changed(right.model, tmp_path / "other.onnx", "b1_q", lambda b: b + 100))
-    assert not report.passed and report.outputs[0].quantized is not None
+    assert not report.passed and report.first_wrong is None
     assert "the first kernel that departs on the same inputs is " in report.sentence()
 
 
@@ -80,10 +69,10 @@ MUTANTS: dict[str, Callable[[Path, Path], Path]] = {
 
 
 @pytest.mark.parametrize("what", MUTANTS)
-def test_what_is_quantized_otherwise_is_found(tmp_path: Path, right: Package, what: str) -> None:
+def test_what_is_quantized_otherwise_is_found(tmp_path: Path, right: Compiled, what: str) -> None:
     """One of the two is wrong: a kernel departs on the very inputs that the other's piece got."""
-    layers = right.layers(MUTANTS[what](right.model, tmp_path / "other.onnx"))
-    assert layers and not all(layer.distance.passed for layer in layers)
+    layers = right.verified(MUTANTS[what](right.model, tmp_path / "other.onnx"), per_layer=True).layers
+    assert layers and not all(layer.passed for layer in layers)
 
 
 # --- the rule -----------------------------------------------------------------------------------------------------
@@ -124,7 +113,7 @@ def test_few_numbers_may_follow_from_a_tie_that_no_kernel_writes() -> None:
     assert not passes(list(ours), list(real), Span(ROUNDED.rounding, 1))[0]
 
 
-def test_pieces_of_a_model_get_what_they_are_given(tmp_path: Path, right: Package) -> None:
+def test_pieces_of_a_model_get_what_they_are_given(tmp_path: Path, right: Compiled) -> None:
     assert quantizes(right.model)
     given = {"xd_q": np.full((1, 8, 8, 8), 9, np.uint8), "c": np.full((1, 8, 8, 8), 1.0, np.float32)}
     given["rd_q"] = given["xd_q"]

@@ -23,7 +23,7 @@ CHECKS = ("quick", "default", "thorough")  # EFFORTS of samples.py, whose import
 @click.option("--against", "model", metavar="MODEL.onnx", required=True, type=click.Path(path_type=Path))
 @click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
-@click.option("--samples", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Inputs to draw.")
+@click.option("--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Inputs to draw.")
 @click.option("--rtol", metavar="X", type=Finite(0), default=1e-3, show_default=True)
 @click.option("--atol", metavar="X", type=Finite(0), default=1e-4, show_default=True)
 @click.option("--per-layer", is_flag=True, help="Show every kernel, and compare each with ONNX Runtime's piece too.")

@@ -372,8 +372,8 @@ def not_negative(uses: Uses) -> frozenset[str]:
             continue
         which = SAME.get(node.op_type, ())
         before = [x for k, x in enumerate(node.input) if which is None or k in which]
-        if node.op_type in ("Add", "Mul", "Div") and any(_held(uses, x) is not None for x in node.input):
-            before = [x for x in node.input if _held(uses, x) is None]
+        if node.op_type in ("Add", "Mul", "Div") and any(held(uses, x) is not None for x in node.input):
+            before = [x for x in node.input if held(uses, x) is None]
         new = [x for x in dict.fromkeys(before) if x and x not in seen]
         seen.update(new)
         waiting += new
@@ -384,17 +384,17 @@ def _refuses_negative(uses: Uses, node: onnx.NodeProto) -> bool:
     """Whether the node gives numbers for what is not negative alone."""
     if node.op_type != "Pow":
         return node.op_type in ("Log", "Sqrt")
-    power = _held(uses, node.input[1])
+    power = held(uses, node.input[1])
     return power is not None and bool((power != np.floor(power)).any())
 
 
 def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
     """Whole numbers that the model holds; None for what it computes."""
-    array = _held(uses, name)
+    array = held(uses, name)
     return array if array is not None and array.dtype.kind in "iu" else None
 
 
-def _held(uses: Uses, name: str) -> NDArray[Any] | None:
+def held(uses: Uses, name: str) -> NDArray[Any] | None:
     """Numbers that the model holds; None for what it computes, and for what is large."""
     tensors = [t for t in uses.graph.initializer if t.name == name]
     node = uses.producers.get(name)

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelError, PackageError, VerificationError
-from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
+from modelc.frontend.uses import Span, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, run_emulated
 from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
 from modelc.package.watch import Watch
-from modelc.verify.draw import draw_inputs
+from modelc.verify.draw import draw_inputs, roles_of
 from modelc.verify.engine import Engine
 from modelc.verify.lengths import shorter
 from modelc.verify.reference import fixed_inputs
@@ -206,24 +206,21 @@ def drawn_for_variants(
     variants: Container[int],
     left: Callable[[int], Collection[str]],
 ) -> Iterator[tuple[int, Arrays]]:
-    """What `drawn` gives for some of the variants, with their numbers; and some more for one of whose control flow
-    something is `left` that was never run."""
+    """This draws what `drawn` says for some of the variants, with their numbers; and more inputs for one of whose
+    control flow something is `left` that was never run."""
     uses = None if model is None else read_uses(model)
-    positive = frozenset[str]() if uses is None else not_negative(uses)
     for number, plan in enumerate(package.manifest.variants):
         if number not in variants:
             continue
-        spans = _claimed(plan)
-        known = {} if uses is None else index_spans(uses, spans)
-        every = {t.name: (*known.get(t.name, ()), *(s for name, s in spans if name == t.name)) for t in plan.inputs}
-        least = ((plan.states, LEAST_WITH_STATES), (plan.sizes, LEAST_WITH_SIZES))
-        count = max(samples, least_samples(plan), *(n for some, n in least if some))
+        roles = roles_of(uses, _claimed(plan))
+        least = LEAST_WITH_STATES if plan.states else LEAST_WITH_SIZES if plan.sizes else 1
+        count = max(samples, least_samples(plan), least)
         for k in range(count + MORE):
             if k >= count and not left(number):
                 break
-            yield number, {**draw_inputs(plan.inputs, every, seed, k, positive), **deciding(plan, k)}
+            yield number, {**draw_inputs(plan.inputs, roles, seed, k), **deciding(plan, k)}
         for k, tensors in enumerate(shorter(package.manifest, number, seed), count + MORE):
-            yield number, {**draw_inputs(tensors, every, seed, k, positive), **deciding(plan, k)}
+            yield number, {**draw_inputs(tensors, roles, seed, k), **deciding(plan, k)}
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

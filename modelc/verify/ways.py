@@ -3,7 +3,7 @@ out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,50 +18,52 @@ MORE = 6  # inputs beside those that were asked for, in the hope that they take 
 
 
 def least_samples(plan: Plan) -> int:
-    """How many inputs it takes for every flag that decides to be set both ways, with each of the others."""
+    """This says how many inputs it takes for every flag that decides to be set both ways, with each of the others."""
     if not plan.control:
         return 1
-    counted = len(TRIPS) if any(_inputs(one.count for one in plan.control if not isinstance(one, Branch))) else 2
-    return max(counted, 1 << min(len(_flags(plan)), MOST_FLAGS))
+    counts = (control.count for control in plan.control if not isinstance(control, Branch))
+    least = len(TRIPS) if any(True for _ in _input_indices(counts)) else 2
+    return max(least, 1 << min(len(_flags(plan)), MOST_FLAGS))
 
 
 def deciding(plan: Plan, sample: int) -> Arrays:
     """The inputs by which control flow is decided: flags, in every combination from sample to sample, but for those
     without which a run ends with an error; and trip counts."""
-    found = {k: np.asarray(sample >> (bit % MOST_FLAGS) & 1 == 0) for bit, k in enumerate(_flags(plan))}
-    for one in plan.control:
-        if not isinstance(one, Branch):
-            found |= {k: np.asarray(TRIPS[sample % len(TRIPS)]) for k in _inputs([one.count])}
-        elif one.refusal:
-            found |= {k: np.asarray(one.middle == one.end) for k in _inputs([one.condition])}
-    tensors = {k: plan.inputs[k] for k in found}
-    return {t.name: np.full(t.shape, found[k]).astype(t.dtype) for k, t in tensors.items()}
+    numbers = {k: np.asarray(sample >> (bit % MOST_FLAGS) & 1 == 0) for bit, k in enumerate(_flags(plan))}
+    for control in plan.control:
+        if not isinstance(control, Branch):
+            numbers |= {k: np.asarray(TRIPS[sample % len(TRIPS)]) for k in _input_indices([control.count])}
+        elif control.refusal:
+            numbers |= {k: np.asarray(control.middle == control.end) for k in _input_indices([control.condition])}
+    tensors = {k: plan.inputs[k] for k in numbers}
+    return {tensor.name: np.full(tensor.shape, numbers[k]).astype(tensor.dtype) for k, tensor in tensors.items()}
 
 
 def _flags(plan: Plan) -> list[int]:
-    return [*dict.fromkeys(_inputs(one.condition for one in plan.control))]
+    return [*dict.fromkeys(_input_indices(control.condition for control in plan.control))]
 
 
-def _inputs(places: Any) -> Iterator[int]:
-    """Which inputs lie at these places."""
-    at: Argument | None
-    for at in places:
-        if at is not None and at.space == "input":
-            yield at.index
+def _input_indices(arguments: Iterable[Argument | None]) -> Iterator[int]:
+    """This says which inputs the arguments are."""
+    for argument in arguments:
+        if argument is not None and argument.space == "input":
+            yield argument.index
 
 
 def not_run(plan: Plan, calls: Sequence[int]) -> list[str]:
-    """What never ran, where each step was called so often: by the nodes' names, without what is within it."""
-    found: list[str] = []
-    known: list[tuple[int, int]] = []
-    for one in plan.control:
-        parts = [("the body of Loop", one.first, one.end)]
-        if isinstance(one, Branch):
-            ways = ("then_branch", one.first, one.middle), ("else_branch", one.middle, one.end)
-            parts = [(f"the {which} of If", first, end) for which, first, end in ways]
+    """This says what never ran, where each step was called so often: by the nodes' names, without what is within it."""
+    sentences: list[str] = []
+    spans: list[tuple[int, int]] = []
+    for control in plan.control:
+        parts = [("the body of Loop", control.first, control.end)]
+        if isinstance(control, Branch):
+            branches = (control.first, control.middle), (control.middle, control.end)
+            parts = [
+                (f"the {which}_branch of If", *steps) for which, steps in zip(("then", "else"), branches, strict=True)
+            ]
         for what, first, end in parts:
-            within = any(a <= first and end <= b for a, b in known)
+            within = any(begin <= first and end <= last for begin, last in spans)
             if first < end and not within and not any(calls[first:end]):
-                found.append(f"{what} {one.name!r}")
-                known.append((first, end))
-    return found
+                sentences.append(f"{what} {control.name!r}")
+                spans.append((first, end))
+    return sentences
