@@ -43,7 +43,8 @@ ROWS = 1 << 22  # elements of a factor that are read at once
 REMEMBERED = 1 << 22  # elements of a buffer whose values are kept, at most
 ENUMERATED = 1 << 22  # points of a Block of which it is looked up what each writes
 PARTS = 4  # of a contraction's depth, whose partial sums are looked at
-DENSE = 6  # of so many numbers that a matrix product makes, one at least is asked for
+FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
+SPARSE = 4  # a row that meets less than one of so many columns is multiplied pair by pair
 
 
 class CannotSay(Exception):
@@ -376,7 +377,7 @@ class Evaluator:
             ]
             return _taken(_joined(parts, parts[0].dtype), np.argsort(np.concatenate(halves)))
         groups = _rows(points, factors.shared)
-        if len(groups.rows) * 4 > count and len(groups.rows) > 1:
+        if len(groups.rows) * FEW_MEMBERS > count and len(groups.rows) > 1:
             return None
         sides = []
         factors_of_rows = zip((first, second), (factors.first, factors.second), factors.guards, strict=True)
@@ -464,38 +465,83 @@ def _all(e: Expr) -> list[Expr]:
 
 
 def _matrix_products(a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int) -> Rounded | None:
-    value, squares, largest = np.zeros(count), np.zeros(count), np.zeros(count)
-    variance, bias = np.zeros(count), np.zeros(count)
+    """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
+    matrix products, the others pair by pair."""
+    sums = _Sums.of(count)
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        columns = len(np.unique(of_b[members]))
+        meets = np.bincount(of_a[members], minlength=len(a.value))
+        is_dense = meets[of_a[members]] * SPARSE >= columns
+        dense, scattered = members[is_dense], members[~is_dense]
+        if dense.size:
+            sums.multiply(a, b, of_a, of_b, dense)
+        most = max(1, GRID // max(a.value.shape[1], 1))
+        for k in range(0, len(scattered), most):
+            sums.pair(a, b, of_a, of_b, scattered[k : k + most])
+    if is_float(a.dtype):
+        depth = a.value.shape[1]
+        return accumulated(sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias)
+    if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
+        return None
+    whole = sums.value.astype(np.int64).astype(DTYPES[a.dtype])
+    return Rounded(whole, a.dtype, None, sums.bias if sums.bias.any() else None)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Of every sample the sum of products, that of their squares, the largest of its partial sums, and what the errors
+    of the factors add."""
+
+    value: Array
+    squares: Array
+    largest: Array
+    variance: Array
+    bias: Array
+
+    @classmethod
+    def of(cls, count: int) -> _Sums:
+        return cls(*(np.zeros(count) for _ in range(5)))
+
+    def multiply(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
+        """Samples `members` by matrix products of the rows that they name."""
         rows, at_row = np.unique(of_a[members], return_inverse=True)
         columns, at_column = np.unique(of_b[members], return_inverse=True)
-        if len(rows) * len(columns) > DENSE * len(members) + GRID:
-            return None
         place = (at_row.reshape(-1), at_column.reshape(-1))
         x, y = _Side.of(a, rows), _Side.of(b, columns)
         total, most = np.zeros((len(rows), len(columns))), np.zeros((len(rows), len(columns)))
-        depth = x.value.shape[1]
-        if not is_float(a.dtype):
-            total = x.value @ y.value.T
-        for k in range(0, depth if is_float(a.dtype) else 0, max(1, -(-depth // PARTS))):
-            part = slice(k, k + max(1, -(-depth // PARTS)))
+        for part in _parts_of(x.value.shape[1], is_float(a.dtype)):
             total += x.value[:, part] @ y.value[:, part].T
             most = np.maximum(most, np.abs(total))
-        value[members], largest[members] = total[place], most[place]
+        self.value[members], self.largest[members] = total[place], most[place]
         if is_float(a.dtype):
-            squares[members] = (x.square @ y.square.T)[place]
+            self.squares[members] = (x.square @ y.square.T)[place]
+        self._add(x, y, members, lambda one, two: (one @ two.T)[place])
+
+    def pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
+        """Samples `members` one by one."""
+        x, y = _Side.of(a, of_a[members]), _Side.of(b, of_b[members])
+        terms = x.value * y.value
+        parts = [terms[:, part].sum(axis=1) for part in _parts_of(terms.shape[1], is_float(a.dtype))]
+        partial = np.cumsum(parts, axis=0)
+        self.value[members], self.largest[members] = partial[-1], np.abs(partial).max(axis=0)
+        self.squares[members] = np.einsum("sk,sk->s", terms, terms)
+        self._add(x, y, members, lambda one, two: np.einsum("sk,sk->s", one, two))
+
+    def _add(self, x: _Side, y: _Side, members: Array, product: Callable[[Array, Array], Array]) -> None:
+        """What the factors' errors come to."""
         for one, two in ((x.variance, y.square), (x.square, y.variance), (x.variance, y.variance)):
             if one is not None and two is not None:
-                variance[members] += (one @ two.T)[place]
+                self.variance[members] += product(one, two)
         for one, two in ((x.bias, y.size), (x.size, y.bias), (x.bias, y.bias)):
             if one is not None and two is not None:
-                bias[members] += (one @ two.T)[place]
-    if is_float(a.dtype):
-        return accumulated(value, a.dtype, a.value.shape[1], squares, largest, variance, bias)
-    if np.abs(value).max(initial=0.0) >= 2.0**53:
-        return None
-    return Rounded(value.astype(np.int64).astype(DTYPES[a.dtype]), a.dtype, None, bias if bias.any() else None)
+                self.bias[members] += product(one, two)
+
+
+def _parts_of(depth: int, several: bool) -> list[slice]:
+    """A contraction's depth in parts, after each of which a partial sum is looked at."""
+    step = max(1, -(-depth // PARTS)) if several else max(1, depth)
+    return [slice(k, k + step) for k in range(0, depth, step)]
 
 
 @dataclass(frozen=True)

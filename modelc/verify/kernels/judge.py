@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package.watch import Watched
@@ -33,7 +34,9 @@ from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
-FEW = Effort(positions=4, samples=1 << 11, points=1 << 24, calls=1, seconds=0)  # where transforms have to be evaluated
+FEW = Effort(
+    positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
+)  # where transforms have to be evaluated
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Judge:
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
         effort = FEW if rounding or late else self.effort
-        index = chosen(ours.shape, channel, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
+        index = chosen(ours.shape, channel, _tiles(task, compiled, buffer, ours.ndim), effort, rng, _depth(task))
         extra = np.zeros(())
         if rounding:
             try:
@@ -254,6 +257,12 @@ def constant_of(program: Program, placed: Placed) -> Array:
         return data.reshape(placed.shape)
     flat = np.asarray(data, order="C").reshape(-1)
     return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
+
+
+def _depth(task: Task) -> int:
+    """How many terms the longest sum of a Task has."""
+    blocks = (block for block in task.blocks if isinstance(block, Block))
+    return max((prod(it.extent for it in block.reduction) for block in blocks), default=1)
 
 
 def _tiles(task: Task, compiled: Scheduled, buffer: str, rank: int) -> list[list[int]]:

@@ -20,25 +20,28 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 LANES = (4, 8, 16, 32, 64)  # of vectors and unrolled loops, whatever the kernel's are
 NEAR_ENDS = 3  # elements at both ends of a dimension
+LEAST_POSITIONS = 12  # at which channels are looked at, however much each reads
 MOST_EDGES = 96  # places along a dimension that are looked at on purpose
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is looked at: `positions` beside the corners, `samples` of a result at most, `points` that one kernel's
-    evaluation may take, `calls` of one kernel, and `seconds` of all kernels of a package."""
+    """How much is looked at: `positions` beside the corners, `samples` of a result at most, `operands` that positions
+    may read, `points` that one kernel's evaluation may take, `calls` of one kernel, and `seconds` of all kernels of a
+    package."""
 
     positions: int
     samples: int
+    operands: int
     points: int
     calls: int
     seconds: float
 
 
 EFFORTS = {
-    "quick": Effort(positions=6, samples=1 << 11, points=1 << 24, calls=2, seconds=2.0),
-    "default": Effort(positions=16, samples=1 << 13, points=1 << 26, calls=3, seconds=8.0),
-    "thorough": Effort(positions=128, samples=1 << 17, points=1 << 32, calls=64, seconds=600.0),
+    "quick": Effort(positions=6, samples=1 << 11, operands=1 << 15, points=1 << 24, calls=2, seconds=2.0),
+    "default": Effort(positions=16, samples=1 << 13, operands=1 << 18, points=1 << 26, calls=3, seconds=8.0),
+    "thorough": Effort(positions=128, samples=1 << 17, operands=1 << 24, points=1 << 32, calls=64, seconds=600.0),
 }
 
 
@@ -59,15 +62,25 @@ def edges(extent: int, tiles: Iterable[int]) -> Array:
 
 
 def chosen(
-    shape: Sequence[int], channel: int | None, tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator
+    shape: Sequence[int],
+    channel: int | None,
+    tiles: Sequence[Sequence[int]],
+    effort: Effort,
+    rng: np.random.Generator,
+    depth: int = 1,
 ) -> tuple[Array, ...]:
     """Indices of the samples of a result of `shape`, an array for each dimension. `tiles` are the sizes of tiles along
-    each; along dimension `channel` constants are indexed."""
+    each; along dimension `channel` constants are indexed; each position reads `depth` operands."""
     count = prod(shape)
     if count <= effort.samples:
         return np.unravel_index(np.arange(count), shape) if shape else ()
     others = [d for d in range(len(shape)) if d != channel]
     positions = _positions([shape[d] for d in others], [tiles[d] for d in others], effort, rng)
+    most = max(LEAST_POSITIONS, effort.operands // max(depth, 1))
+    if len(positions) > most:  # corners come first
+        corners = min(2 ** len(others), most // 2)
+        others_of = corners + rng.choice(len(positions) - corners, most - corners, replace=False)
+        positions = positions[np.concatenate([np.arange(corners), others_of])]
     if channel is None:
         return tuple(positions[:, k] for k in range(len(others)))
     channels = np.arange(shape[channel])
@@ -114,4 +127,5 @@ def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Eff
         at[:, d] = some
         rows.append(at)
     rows.append(anywhere(effort.positions))
-    return np.unique(np.concatenate(rows), axis=0)
+    _, first = np.unique(np.concatenate(rows), axis=0, return_index=True)
+    return np.concatenate(rows)[np.sort(first)]
