@@ -27,8 +27,8 @@ def _leave_working_folder() -> None:
         folder = os.getcwd()
     except OSError:  # it is gone, and Python has not put it there
         return
-    put = sys.path[:1] == [folder] and not getattr(sys.flags, "safe_path", False)
-    if put and folder != os.path.dirname(os.path.dirname(os.path.abspath(__file__))):
+    is_first = sys.path[:1] == [folder] and not getattr(sys.flags, "safe_path", False)
+    if is_first and folder != os.path.dirname(os.path.dirname(os.path.abspath(__file__))):
         del sys.path[0]
 
 

@@ -74,14 +74,9 @@ def as_module() -> list[str]:
     return [sys.executable, "-m", "modelc"]
 
 
-@pytest.mark.parametrize("way", ["installed", "as a module"])
-def test_no_verb_executes_it(marker: Path, tmp_path: Path, way: str) -> None:
-    if way == "as a module":
-        for name in ("modelc.py", "runpy.py"):  # Python itself asks for these before anything of ours is there
-            Path(name).unlink()
-    program = installed(tmp_path) if way == "installed" else as_module()
+def test_no_verb_executes_it(marker: Path, tmp_path: Path) -> None:
+    program = installed(tmp_path)
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    env |= {} if way == "installed" else {"PYTHONPATH": str(ROOT)}
     verbs = set()
 
     def modelc(*arguments: object) -> None:
@@ -107,6 +102,27 @@ def test_no_verb_executes_it(marker: Path, tmp_path: Path, way: str) -> None:
     modelc("targets", "check", "here.yaml")
     modelc("database", "show", "--tasks")
     assert verbs - {"--version"} == VERBS_RUN == {verb.name for verb in VERBS}
+
+
+def test_a_module_that_is_run_leaves_it(marker: Path, tmp_path: Path) -> None:
+    for name in ("modelc.py", "runpy.py"):  # Python itself asks for these before anything of ours is there
+        Path(name).unlink()
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    Path("aim.py").write_text("def slowest(times):\n    return max(times.values())\n")
+    compiling = ("compile", small.model(), *SHAPE, "-o", "p")
+    tuning = (
+        "tune",
+        small.model(),
+        "--objective",
+        "aim:slowest",
+        "-o",
+        "p",
+        "--target",
+        "none",
+    )  # after loading the aim
+    for arguments, code in (("--version",), 0), (compiling, 0), (("inspect", "p"), 0), (tuning, 2):
+        done = subprocess.run([*as_module(), *map(str, arguments)], capture_output=True, text=True, env=env)
+        assert done.returncode == code and "objective" not in done.stderr, done.stderr  # it is looked at first
 
 
 def test_the_working_folder_is_looked_in_where_modelc_is_from(tmp_path: Path) -> None:
