@@ -59,14 +59,14 @@ static int find_own_path(struct dl_phdr_info *object, size_t size, void *path) {
 
 /* The path of the loaded library where it is another file than the package's, as it is where a program is linked with the
  * libraries of two packages: they have one name, and the second is not loaded. */
-static const char *other_library(const char *folder) {
+static const char *foreign_library(const char *folder) {
     const char *loaded = "";
     char path[PATH_MAX];
-    struct stat own, other;
+    struct stat packaged, running;
     dl_iterate_phdr(find_own_path, &loaded);
     if (snprintf(path, sizeof path, "%s/libmodel.so", folder) >= (int)sizeof path) return NULL;
-    if (!*loaded || stat(loaded, &other) || stat(path, &own)) return NULL;
-    return own.st_dev == other.st_dev && own.st_ino == other.st_ino ? NULL : loaded;
+    if (!*loaded || stat(loaded, &running) || stat(path, &packaged)) return NULL;
+    return packaged.st_dev == running.st_dev && packaged.st_ino == running.st_ino ? NULL : loaded;
 }
 
 static modelc_status compare_manifest(const char *folder, const char *text) {
@@ -80,7 +80,7 @@ static modelc_status compare_manifest(const char *folder, const char *text) {
         return mc_fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
                     (int)mc_the_model.schema_version);
     if (*build == '"' && !strncmp(build + 1, mc_the_model.build_id, n) && build[n + 1] == '"') return MODELC_OK;
-    const char *loaded = other_library(folder);
+    const char *loaded = foreign_library(folder);
     if (loaded)
         return mc_fail(MODELC_MISMATCH,
                     "%s was to be opened by %s, the library of another package: a program that is linked with several has "
