@@ -16,7 +16,7 @@ from modelc.database import Database
 from modelc.database.record import NO_CONSTANTS, constants_in
 from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
-from modelc.errors import VerificationError
+from modelc.errors import DatabaseError, VerificationError
 from modelc.finals import (
     FINAL,
     HEATS,
@@ -109,7 +109,10 @@ def made(
             cold, policy = network.programs.parameter_bytes, network.run.config.policy
             name = base.recorded.network(network.base.occurrences, policy, cold)
             seconds = 1e-3 * times.untuned_ms, 1e-3 * (loops_ms or times.untuned_ms)
-            base.recorded.settle(name, base.changed, *seconds)
+            try:
+                base.recorded.settle(name, base.changed, *seconds)
+            except DatabaseError as error:
+                notes.append(f"what the network took is not written down: {error}")
         if other is not None and loops_ms and loops_ms <= times.tuned_ms:
             notes.append(
                 f"other layouts and cuts are not taken ({alternative.says}): with them it took {times.tuned_ms:.3f} "

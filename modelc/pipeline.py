@@ -248,7 +248,7 @@ class Run:
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             agreement=self.agreement,
-            notes=(*spec.notes, *self.notes, *([self.recorded.note] if self.recorded and self.recorded.note else [])),
+            notes=(*spec.notes, *self.notes, *(self.recorded.notes if self.recorded else ())),
             report=built.report,
         )
 

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from modelc.frontend.uses import Span, Uses, check_named, read_uses
 from modelc.inputs import Flags
 from modelc.minimise import minimised
 from modelc.package import TensorInfo
+from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import check_feed, zeros
 from modelc.verify.draw import draw_inputs, roles_of
@@ -201,12 +201,10 @@ def reduce(
 
 def judged(model: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
     """What becomes of `modelc compile MODEL --inputs FILE` in a process of its own; None where nothing is wrong."""
-    command = [sys.executable, "-m", "modelc", "compile", str(model), "--inputs", str(inputs), "--json", *options]
+    command = worker_command("modelc", "compile", str(model), "--inputs", str(inputs), "--json", *options)
     command += ["--no-database", "-o", str(model.with_suffix(".modelc"))]
-    root = str(Path(__file__).resolve().parents[1])
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
         try:
             said, _ = process.communicate(timeout=seconds)

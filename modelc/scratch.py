@@ -1,7 +1,9 @@
 """Folders and files that are there while something is made: locked by who makes it, removed by whoever comes next.
 
 The lock is flock's, which ends with the process that holds it, however that ends. So what a killed process has left is
-what has one of our names and a lock that nobody holds.
+what has one of our names and a lock that nobody holds. But anybody can give a folder such a name, in a repository for
+instance. So who comes next looks in the folder for temporary files, and beside the place that is written for what was
+made or set aside there, and nowhere else; and cleaning up makes nothing, but for put_back().
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
@@ -20,8 +21,7 @@ from functools import cache
 from pathlib import Path
 
 TEMPORARY = re.compile(r"modelc-tmp-\w+-[a-z0-9_]{8}")
-PARTIAL = re.compile(r"\..*\.[a-z0-9_]{8}\.modelc\.partial", re.DOTALL)
-ASIDE = re.compile(r"\.(.*)\.[a-z0-9_]{8}\.modelc\.old", re.DOTALL)
+PARTIAL, ASIDE = ".modelc.partial", ".modelc.old"  # how names end of what lies beside a place
 NAME_BYTES = 200  # of a place's name that go into the name of what lies beside it; a file system takes 255 in all
 
 _held: set[str] = set()  # what this process would leave behind
@@ -31,7 +31,7 @@ class TemporaryFolder:
     """A folder in $TMPDIR, which is gone when it is closed, forgotten, or the process ends."""
 
     def __init__(self, what: str) -> None:
-        _clean(tempfile.gettempdir())
+        _tidy_temporary(tempfile.gettempdir())
         self.name, lock = _made(lambda: tempfile.mkdtemp(prefix=f"modelc-tmp-{what}-"))
         self.cleanup = weakref.finalize(self, _remove, self.name, lock, os.getpid())
 
@@ -51,10 +51,12 @@ def user_cache() -> Path:
 def beside(place: Path, folder: bool) -> Iterator[Path]:
     """An empty folder or file on the file system of `place`, with the permissions that a new one there would have. Gone
     afterwards, unless it has been renamed. Raises OSError."""
-    remove_orphans(place.parent)
+    for orphan in _beside(place, PARTIAL):
+        with suppress(OSError), _orphan(orphan):
+            _delete(orphan)
     mask = os.umask(0)
     os.umask(mask)
-    made, lock = _made(lambda: _make_beside(place, ".modelc.partial", folder))
+    made, lock = _made(lambda: _make_beside(place, folder))
     try:
         os.chmod(made, (0o777 if folder else 0o666) & ~mask)
         yield Path(made)
@@ -64,8 +66,8 @@ def beside(place: Path, folder: bool) -> Iterator[Path]:
 
 def replace(made: Path, place: Path) -> None:
     """Puts the folder `made` where the folder `place` is, in two steps with the way back; what was there is removed."""
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.modelc.old")
     lock = _opened(str(place))
+    aside = place.with_name(f".{_cut(place.name)}.{_number(os.fstat(lock))}{ASIDE}")
     try:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,18 +80,37 @@ def replace(made: Path, place: Path) -> None:
         os.close(lock)
 
 
-def remove_orphans(folder: str | os.PathLike[str]) -> None:
-    """Removes from `folder` what killed processes of this user have left in it; does nothing where it may not."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for name in [entry.name for entry in entries]:
-            if any(pattern.fullmatch(name) for pattern in (TEMPORARY, PARTIAL, ASIDE)):
-                with suppress(OSError):
-                    _remove_orphan(os.path.join(folder, name))
+def put_back(place: Path) -> None:
+    """Where a process of this user was killed between the two steps of replace(), the folder that it had set aside
+    takes its `place` again; where it was killed after them, the folder goes. One that came here otherwise is left
+    alone, for its name has not the number of its inode; and so is one for a name that begins with a dot, which says
+    something to other programs (.git)."""
+    if place.name.startswith(".") or place.name != _cut(place.name):
+        return
+    for aside in _beside(place, ASIDE):
+        with suppress(OSError), _orphan(aside) as kind:
+            if aside.name != f".{place.name}.{_number(kind)}{ASIDE}":
+                continue
+            if os.path.lexists(place):
+                _delete(aside)
+            elif stat.S_ISDIR(kind.st_mode) and any(aside.iterdir()):
+                os.rename(aside, place)
+
+
+def remove_temporary(folder: str | os.PathLike[str]) -> None:
+    """Removes from a `folder` for temporary files what killed processes of this user have left in it; does nothing
+    where it may not."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if TEMPORARY.fullmatch(name):
+                orphan = Path(folder, name)
+                with suppress(OSError), _orphan(orphan):
+                    _delete(orphan)
 
 
 @cache
-def _clean(folder: str) -> None:
-    remove_orphans(folder)
+def _tidy_temporary(folder: str) -> None:
+    remove_temporary(folder)
 
 
 def held() -> bool:
@@ -97,23 +118,35 @@ def held() -> bool:
     return bool(_held)
 
 
-def _remove_orphan(path: str) -> None:
-    descriptor = _opened(path)
+def _beside(place: Path, suffix: str) -> list[Path]:
+    """What lies beside `place` and is called as what modelc makes or sets aside for it."""
+    names = re.compile(re.escape(f".{_cut(place.name)}.") + "[a-z0-9_]{8,16}" + re.escape(suffix))
+    try:
+        return [place.with_name(name) for name in os.listdir(place.parent) if names.fullmatch(name)]
+    except OSError:
+        return []
+
+
+@contextmanager
+def _orphan(path: Path) -> Iterator[os.stat_result]:
+    """The kind of what a killed process of this user has left, locked. Raises OSError where it is something else."""
+    descriptor = _opened(str(path))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kind = os.fstat(descriptor)
         if kind.st_uid != os.geteuid() or not os.path.samestat(kind, os.lstat(path)):
-            return
-        folder, name = os.path.split(path)
-        old = ASIDE.fullmatch(name)
-        if old and not os.path.lexists(os.path.join(folder, old[1])) and any(os.scandir(path)):
-            os.rename(path, os.path.join(folder, old[1]))  # it was killed between the two steps
-        elif stat.S_ISDIR(kind.st_mode):
-            shutil.rmtree(path, ignore_errors=True)
-        elif stat.S_ISREG(kind.st_mode):
-            os.unlink(path)
+            raise PermissionError(f"{path} is somebody else's")
+        yield kind
     finally:
         os.close(descriptor)
+
+
+def _delete(path: Path) -> None:
+    """A folder with all that is in it, or a file; nothing else."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    elif path.is_file():
+        path.unlink()
 
 
 def _made(make: Callable[[], str]) -> tuple[str, int]:
@@ -130,14 +163,22 @@ def _made(make: Callable[[], str]) -> tuple[str, int]:
             os.close(lock)
 
 
-def _make_beside(place: Path, suffix: str, folder: bool) -> str:
-    cut = len(os.fsencode(place.name)) > NAME_BYTES
-    name = os.fsdecode(os.fsencode(place.name)[:NAME_BYTES]) if cut else place.name
+def _make_beside(place: Path, folder: bool) -> str:
+    prefix = f".{_cut(place.name)}."
     if folder:
-        return tempfile.mkdtemp(suffix, f".{name}.", place.parent)
-    descriptor, path = tempfile.mkstemp(suffix, f".{name}.", place.parent)
+        return tempfile.mkdtemp(PARTIAL, prefix, place.parent)
+    descriptor, path = tempfile.mkstemp(PARTIAL, prefix, place.parent)
     os.close(descriptor)
     return path
+
+
+def _number(kind: os.stat_result) -> str:
+    """The inode's number, as it stands in the name of what is set aside."""
+    return f"{kind.st_ino:08x}"
+
+
+def _cut(name: str) -> str:
+    return os.fsdecode(os.fsencode(name)[:NAME_BYTES])
 
 
 def _opened(path: str) -> int:

@@ -95,7 +95,7 @@ class Session:
         search = self.search
         if isinstance(self.scheduler, Cross):
             search = self._stage("joint", measure, self.budget.part(self.share), CROSSED, search)
-            if search.ended == "interrupted":
+            if search.stopped:
                 return search, self._leading()
             begin = time.monotonic()
             try:

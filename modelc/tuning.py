@@ -238,7 +238,8 @@ def _tune(
             with blaming(f"model {path}"):
                 networks.append(Network.of(path.stem, run, place))
         results = _tuned(networks, spend, objective, where, known, say, asked)
-    return tuple(replace(one, notes=(note, *one.notes)) if note else one for one in results)
+    noteworthy = tuple(filter(None, (note, known.note if known else "")))
+    return tuple(replace(one, notes=(*noteworthy, *one.notes)) for one in results)
 
 
 def _naming(say: Progress, name: str) -> Progress:
@@ -296,8 +297,10 @@ def _tuned(
     one.prepare()
     with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
         search, leading = one.run(Measuring(measurer))
-    notes = (one.learned.says,) if explorer_class(asked.explorer).learns else ()
-    known_to_compile = None if where.command else database
+    notes = [one.learned.says] if explorer_class(asked.explorer).learns else []
+    if search.trouble:
+        notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
+    known_to_compile = None if where.command or search.trouble else database
     found = []
     for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
         with blaming(f"model {network.run.model}"):

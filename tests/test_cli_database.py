@@ -6,16 +6,18 @@ import io
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_database import CONDITIONS, HOSTILE, TASK, WHOLE, filled, made
+from test_database import CONDITIONS, HOSTILE, ROWS, TASK, WHOLE, filled, made, run
 
 from modelc.cli import main
 from modelc.database import Database, code_version
 from modelc.database.exchange import exported
+from modelc.ir.candidate import key_of
 from modelc.measure import Measurement
 
 
@@ -50,7 +52,7 @@ def test_export_import_and_merge_are_a_round_trip(tmp_path: Path, monkeypatch, c
     )
     assert (tmp_path / "x").read_text() == text
     again = modelc(capsys, "export", "--database", database, "-o", tmp_path / "x", "--json")
-    assert json.loads(again) == {"records": 9} and (tmp_path / "x").read_text() == text
+    assert json.loads(again) == {"records": 9, "notes": []} and (tmp_path / "x").read_text() == text
     assert len(modelc(capsys, "export", "--database", database, "--version", "0.0.1").splitlines()) == 3
 
     def taken(*arguments: object) -> tuple[int, int]:
@@ -80,6 +82,8 @@ def lines(**changes: object) -> str:
         inner |= {last: value}
         if value is None:
             del inner[last]
+    if any(name.startswith("candidate") for name in changes):
+        record["key"] = key_of(record["candidate"])
     head = [{"modelc_records": 3}, {"task": TASK.hash, "text": str(TASK)}, {"record": made()[1].to_json()}]
     return "\n".join(json.dumps(line) for line in (*head, {"record": record}))
 
@@ -146,7 +150,43 @@ def test_what_is_right_is_taken(tmp_path: Path, capsys) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["text", "trigger", "damaged", "nested", "another's key"])
+@pytest.mark.parametrize("name", ["nested", "another's key", "a whole", "a task"])
+def test_damaged_rows_are_said_and_removed(tmp_path: Path, capsys, name: str) -> None:
+    statement, sentence = ROWS[name]
+    damaged = filled(tmp_path / "damaged")
+    run(damaged, statement)
+    left = {"a whole": 8, "a task": 0}.get(name, 7)
+
+    def found(*arguments: object) -> dict:
+        main_said = modelc(capsys, *arguments, "--json")
+        answer = json.loads(main_said)
+        (note,) = answer["notes"]
+        assert sentence in note and "are left out: 1 (" in note and f"prune --damaged --database {damaged}" in note
+        return answer
+
+    if name not in ("a whole", "a task"):  # of which this says nothing
+        assert found("show", "--database", damaged)["groups"][0]["records"] == left
+    if name != "a whole":
+        assert len(found("show", "--tasks", "--database", damaged)["tasks"]) == bool(left)
+    assert found("export", "--database", damaged, "-o", tmp_path / "x")["records"] == left
+    assert found("merge", damaged, "--database", tmp_path / "merged")["new"] == left
+    assert "goes with no other flag" in modelc(capsys, "prune", "--damaged", "--failed", "--database", damaged, code=2)
+    removed = json.loads(modelc(capsys, "prune", "--damaged", "--database", damaged, "--json"))["removed"]
+    assert removed == 8 - left and contents(damaged) == contents(tmp_path / "merged")
+    assert json.loads(modelc(capsys, "show", "--tasks", "--database", damaged, "--json"))["notes"] == []
+
+
+def test_what_is_damaged_is_said_beside_text(tmp_path: Path, capsys) -> None:
+    run(filled(tmp_path / "d"), ROWS["nested"][0])
+    for verb in ("show", "export", f"merge {tmp_path / 'd'}"):
+        with suppress(SystemExit):
+            main(["database", *verb.split(), "--database", str(tmp_path / ("e" if "merge" in verb else "d"))])
+        said = capsys.readouterr()
+        assert said.err.startswith("modelc: damaged rows of the database") and said.err.count("\n") == 1, verb
+        assert "damaged rows" not in said.out and said.out
+
+
+@pytest.mark.parametrize("name", ["text", "trigger", "damaged"])
 def test_merging_what_is_none_changes_nothing(tmp_path: Path, capsys, name: str) -> None:
     HOSTILE[name][0](tmp_path / "other")
     database = filled(tmp_path / "d")

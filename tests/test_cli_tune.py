@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import test_pipeline_model as small
 from onnx import helper
+from test_database import run
 from test_signals import modelc as modelc_in
 
 import modelc
@@ -25,7 +27,7 @@ from modelc import tuning
 from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
 from modelc.config import load_config
-from modelc.database import Conditions, Database, Record, code_version, whole
+from modelc.database import Conditions, Database, Record, code_version, store, whole
 from modelc.database.compare import apart
 from modelc.database.recorded import Recorded
 from modelc.errors import TargetError, ToolchainError
@@ -286,6 +288,63 @@ def test_what_brings_nothing_for_the_whole_is_not_taken(
         assert times == pytest.approx((found["tuned_ms"], found["untuned_ms"]))
         for name in ("t.modelc", "c.modelc"):
             shutil.rmtree(tmp_path / name)
+
+
+def test_compile_goes_on_beside_a_damaged_record(tmp_path: Path, capsys) -> None:
+    key, untuned, other = known_to_be_faster(tmp_path)
+    common = [str(tmp_path / "m.onnx"), "--no-verify", "--json", "--database", str(tmp_path / "d")]
+    for number, taken in ((3, other), (2, untuned)):
+        statement = f"candidate = substr(candidate, 1, 40), version = '{code_version()}' WHERE number = {number}"
+        run(tmp_path / "d", f"UPDATE records SET {statement}")
+        with pytest.raises(SystemExit) as stop:
+            main(["compile", *common, "-o", str(tmp_path / f"{number}.modelc")])
+        found = json.loads(capsys.readouterr().out)
+        assert not stop.value.code and read_choices_file(tmp_path / f"{number}.modelc").tasks[key].key == taken.key
+        assert any("damaged rows of the database" in note and "prune --damaged" in note for note in found["notes"])
+
+
+def full_after(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases that are opened have room for so many pages more, as on a disk that is nearly full."""
+    real = store.opened
+
+    def opened(path: Path, write: bool) -> sqlite3.Connection:
+        connection = real(path, write)
+        count = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={count + pages}")
+        return connection
+
+    monkeypatch.setattr(store, "opened", opened)
+
+
+def test_where_the_disk_is_full_the_package_is_made_of_what_was_measured(
+    tmp_path: Path, monkeypatch, capsys, first_finalist_wins
+) -> None:
+    monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
+    full_after(3, monkeypatch)
+    said = ["--explorer", "random", "--database", str(tmp_path / "d"), "--json", "-o", str(tmp_path / "t.modelc")]
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", str(network(tmp_path)), "--budget", "60", *said])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not stop.value.code and found["ended"] == "database" and 1 < found["measurements"] < 60
+    (note,) = [note for note in found["notes"] if "measuring has ended early" in note]
+    assert f"the database {tmp_path / 'd'} cannot be written: database or disk is full; make room" in note
+    assert found["verification"]["passed"] and contents(tmp_path / "t.modelc")
+    assert len(stored(tmp_path)) == found["measurements"] - 1
+
+
+def test_where_the_disk_is_full_at_the_end_the_package_is_made_too(
+    tmp_path: Path, monkeypatch, capsys, first_finalist_wins
+) -> None:
+    def put_wholes(self: Database, found: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Database, "put_wholes", put_wholes)
+    said = ["--explorer", "random", "--database", str(tmp_path / "d"), "-o", str(tmp_path / "t.modelc")]
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", str(network(tmp_path)), "--budget", "2", *said])
+    out = capsys.readouterr().out
+    assert not stop.value.code and contents(tmp_path / "t.modelc") and len(stored(tmp_path)) == 2
+    assert "note          what the network took is not written down: the database" in out
 
 
 @pytest.mark.parametrize(

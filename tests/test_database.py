@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import sqlite3
 import time
@@ -20,10 +21,13 @@ from three_ways import host_target
 import modelc
 from modelc.database import Conditions, Database, Record, code_version, database_for, default_place, file, records
 from modelc.database.compare import apart, comparable, fastest
+from modelc.database.exchange import exported
 from modelc.database.recorded import Recorded
+from modelc.database.summary import lines
 from modelc.database.version import DECIDING, HERE, _version, deciding_files
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
+from modelc.ir.candidate import key_of
 from modelc.measure import Measurement
 from modelc.policy import Policy
 from modelc.search.objectives import Weights, total
@@ -233,7 +237,7 @@ def test_the_version_covers_what_decides_code() -> None:
     files = [path for path in deciding_files() if path.suffix == ".py"]
     modules = {".".join(("modelc", *path.relative_to(HERE).with_suffix("").parts)) for path in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
-    around = ("errors", "scratch", "policy", "frontend.limits", "package", "plan.program")
+    around = ("errors", "python_worker", "scratch", "policy", "frontend.limits", "package", "plan.program")
     modules |= {f"modelc.{name}" for name in around}
     modules |= {"modelc.ops", "modelc.ops.opaque", "modelc.space.choose"}  # what outputs should be; what proposes
     for path in files:
@@ -280,7 +284,6 @@ def huge(path: Path) -> None:
         stream.truncate(file.LARGEST + 1)
 
 
-NESTED = "'" + "[" * 200_000 + "'"
 HOSTILE = {
     "text": (lambda path: path.write_text("no database\n" * 500), "it is no file of SQLite"),
     "empty": (lambda path: path.write_text(""), "it is no file of SQLite"),
@@ -293,17 +296,6 @@ HOSTILE = {
     "damaged": (damaged, "damaged"),
     "cut": (cut, "damaged"),
     "huge": (huge, "expected at most"),
-    "nested": (altered(f"UPDATE records SET candidate = {NESTED}"), "nested too deeply"),
-    "long": (altered("UPDATE records SET candidate = hex(zeroblob(1000000))"), "no text of at most"),
-    "no candidate": (altered("UPDATE records SET candidate = '{}'"), "candidate.schema.json"),
-    "another's key": (altered(f"UPDATE records SET key = '{'0' * 32}' WHERE number = 8"), "is said"),
-    "a blob": (altered("UPDATE records SET message = x'ff00'"), "message"),
-    "no time": (altered("UPDATE records SET seconds = -1.0"), "seconds of a measurement is -1"),
-    "endless": (altered("UPDATE records SET seconds = 9e999"), "seconds of a measurement is inf"),
-    "words": (altered("UPDATE records SET threads = 'two'", "UPDATE records SET threads = 1, noise = 'x'"), "noise"),
-    "a whole": (altered("UPDATE wholes SET tuned_seconds = 'x'"), "a whole of the database"),
-    "a whole of nothing": (altered("UPDATE wholes SET taken = '[]'"), "taken is no mapping"),
-    "no outcome": (altered("UPDATE records SET outcome = 'fine'"), "outcomes"),
 }
 
 
@@ -313,13 +305,89 @@ def test_a_hostile_file_is_a_sentence_and_stays_as_it_is(tmp_path: Path, name: s
     make(path := tmp_path / "d")
     before = path.stat() if name in ("folder", "fifo", "huge") else path.read_bytes()
     with pytest.raises(DatabaseError) as error:
-        database, _ = database_for(path, write=True)
-        with database:
-            Recorded(database, host_target(), 1).candidate(TASK, Policy(), 1 << 16)
-            list(database.wholes())
+        database_for(path, write=True)
     assert sentence in str(error.value) and str(path) in str(error.value) and "--database" in str(error.value)
     after = path.stat() if name in ("folder", "fifo", "huge") else path.read_bytes()
     assert after == before and os.listdir(tmp_path)[0] == "d"
+
+
+# --- rows that are something else -----------------------------------------------------------------------------------
+
+BEST = "WHERE number = 8"  # of the eight that there are
+NESTED = "'" + "[" * 200_000 + "'"
+MADE_UP = '{"blocks":{}}'  # with the key that it would have: no Candidate
+ROWS = {
+    "nested": (f"UPDATE records SET candidate = {NESTED} {BEST}", "nested too deeply"),
+    "long": (f"UPDATE records SET candidate = hex(zeroblob(1000000)) {BEST}", "no text of at most"),
+    "truncated": (f"UPDATE records SET candidate = substr(candidate, 1, 40) {BEST}", "line 1 column"),
+    "no candidate": (f"UPDATE records SET candidate = '{{}}' {BEST}", "the candidate's key is"),
+    "another's key": (f"UPDATE records SET key = '{'0' * 32}' {BEST}", "is said"),
+    "made up": (
+        f"UPDATE records SET candidate = '{MADE_UP}', key = '{key_of(json.loads(MADE_UP))}' {BEST}",
+        "does not fit candidate.schema.json",
+    ),
+    "a blob": (f"UPDATE records SET message = x'ff00' {BEST}", "message"),
+    "no unicode": (f"UPDATE records SET message = CAST(x'ff00' AS TEXT) {BEST}", "message"),
+    "no time": (f"UPDATE records SET seconds = -1.0 {BEST}", "seconds of a measurement is -1"),
+    "endless": (f"UPDATE records SET seconds = 9e999 {BEST}", "seconds of a measurement is inf"),
+    "always": (f"UPDATE records SET measured_at = 9e999 {BEST}", "measured_at is inf"),
+    "words": (f"UPDATE records SET noise = 'x' {BEST}", "noise of a measurement is of another type"),
+    "threads": (f"UPDATE records SET threads = 'two' {BEST}", "threads is 'two'"),
+    "knobs": (f"UPDATE records SET knobs = '[]' {BEST}", "knobs is no mapping"),
+    "no outcome": (f"UPDATE records SET outcome = 'fine' {BEST}", "outcomes"),
+    "a whole": ("UPDATE wholes SET tuned_seconds = 'x'", "tuned_seconds is x"),
+    "a whole of nothing": ("UPDATE wholes SET taken = '[]'", "taken is no mapping"),
+    "a task": ("UPDATE tasks SET text = substr(text, 1, 50)", "cannot be read"),
+    "another task": (f"UPDATE tasks SET text = '{MATMULS[1]}'", "what is called the task"),
+    "no task": ("DELETE FROM tasks", "expected a text"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_damaged_row_is_left_out_and_said(tmp_path: Path, name: str) -> None:
+    """All that reads a database goes on with what is right in it; and what is wrong can be removed."""
+    statement, sentence = ROWS[name]
+    run(filled(path := tmp_path / "d"), statement)
+    before = path.read_bytes()
+    left = 0 if "task" in name else 8 if "whole" in name else 7
+    with Database(path, write=False) as database:
+        assert database.note == ""
+        recorded = Recorded(database, host_target(), 1)
+        best = recorded.candidate(TASK, Policy(), 1 << 16)
+        assert best is not None and best.key == made()[(left or 8) - 1].key
+        assert len(recorded.measured(TASK, made()[0].candidate, Policy(), 1 << 16)) == (left or 8)
+        recorded.take({TASK.hash: TASK}, {TASK.hash: 1}, Policy(), 1 << 16)
+        assert len(list(database.wholes())) == (0 if "whole" in name else 1)
+        assert sum(count.records for count in database.counts()) == (left if name != "made up" and left else 8)
+        assert sum(line.records for line in lines(database)) in (left, left + (name == "made up"))
+        exported_records = [line for line in exported(database) if line.startswith('{"record"')]
+        assert len(exported_records) in (left, left + (name == "made up"))
+        assert sentence in database.note and database.note.startswith(
+            f"damaged rows of the database {path} are left out: 1 ("
+        )
+        assert f"modelc database prune --damaged --database {path}" in database.note
+    assert path.read_bytes() == before
+    with Database(path) as database:
+        assert database.remove_damaged() == 8 - left
+    with Database(path, write=False) as database:
+        assert len(list(database.records())) == left and len(list(database.wholes())) == (0 if "whole" in name else 1)
+        assert database.note == "" and len(list(database.tasks())) == bool(left)
+
+
+@pytest.mark.parametrize("name", ["nested", "made up", "threads"])
+def test_tuning_goes_on_beside_a_damaged_row(tmp_path: Path, name: str) -> None:
+    run(filled(tmp_path / "d"), ROWS[name][0])
+    subjects = subjects_of(MATMULS[:1])
+    machine = Machine([subjects[0].untuned])
+    scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
+    with Database(tmp_path / "d") as database:
+        memory, read = Memory(database, lambda task, cold: CONDITIONS), database.records
+        assert memory.recall(subjects, scheduler) == 7
+        database.records = lambda *given: pytest.fail("nobody else has added anything")
+        found = tune_tasks(subjects, scheduler, machine, Budget(trials=40), memory, batch=8)
+        database.records = read
+        assert found.ended == "budget" and len(list(database.records())) == 7 + 40 + (name == "made up")
+        assert "are left out: 1 (" in database.note
 
 
 def test_the_users_own_is_renamed_where_it_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,18 +407,19 @@ def test_the_users_own_is_renamed_where_it_is_damaged(tmp_path: Path, monkeypatc
 # --- no room, no right, no patience ---------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_ends_measuring_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
     subjects = subjects_of(MATMULS[:1])
     machine = Machine([subjects[0].untuned])
     with Database(filled(tmp_path / "d")) as database:
         pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
-        database._connection.execute(f"PRAGMA max_page_count={pages + 3}")
+        database._connection.execute(f"PRAGMA max_page_count={pages + 12}")
         scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
-        with pytest.raises(DatabaseError, match="is full; make room"):
-            tune_tasks(
-                subjects, scheduler, machine, Budget(trials=500), Memory(database, lambda task, cold: CONDITIONS)
-            )
-        assert machine.calls > 1 and len(list(database.records())) == 8 + machine.calls - 1
+        memory = Memory(database, lambda task, cold: CONDITIONS)
+        found = tune_tasks(subjects, scheduler, machine, Budget(trials=500), memory, batch=4)
+        assert found.ended == "database" and found.stopped and "is full; make room" in found.trouble
+        assert found.trials == machine.calls > 1 and len(list(database.records())) == 8 + machine.calls - 1
+    fastest_seconds = min(machine.seconds(c) for c, m in subjects[0].measured if m.ok)
+    assert machine.seconds(subjects[0].best) == fastest_seconds < 1e-3
     with Database(tmp_path / "d") as database:
         assert list(database.records())[:8] == list(made())
 

@@ -33,7 +33,7 @@ from modelc.measure.pool import Builder
 from modelc.measure.runner import Runner
 from modelc.package import compile_kernel, emulator, find_toolchain, link_kernel
 from modelc.policy import Policy
-from modelc.scratch import remove_orphans
+from modelc.scratch import remove_temporary
 from modelc.space.choose import candidates, chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
@@ -293,7 +293,7 @@ def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path:
         time.sleep(0.05)
     assert processes_of(folder) == [] and not Path(folder).exists()
     while any(tmp_path.iterdir()) and time.monotonic() < until:  # the last of a killed process are its locks
-        remove_orphans(tmp_path)
+        remove_temporary(tmp_path)
         time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
 

@@ -16,6 +16,7 @@ HOUSE = ROOT / "modelc"
 
 ROOMS = (  # from the top
     "errors",
+    "python_worker",
     "minimise",
     "scratch",
     "signals",

@@ -271,7 +271,7 @@ def test_a_damaged_library_is_not_executed(copy: Path) -> None:
 def test_manifest_and_library_are_a_pair(copy: Path, tmp_path: Path) -> None:
     other = write_package(spec_of(name="other"), tmp_path / "other.modelc").path
     status, text = open_in_c(other / "libmodel.so", copy)
-    assert status == 4 and "come from different builds" in text
+    assert status == 4 and f"was to be opened by {other}/libmodel.so, the library of another package" in text
     build_id = read_package(copy).manifest.build_id
     edit(copy / "manifest.json", build_id, build_id[::-1])
     with pytest.raises(ModelError, match="come from different builds"):
@@ -406,6 +406,48 @@ def build_driver(folder: Path, package: Path, *flags: str) -> Path:
     return folder / "driver"
 
 
+# Every other call is interrupted by a signal, and files are read in parts; with FAILS, they cannot be read at all.
+INTERRUPTED = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PART = 100 };
+static _Thread_local unsigned opened, parts;
+
+static int interrupted(unsigned *calls) {
+    errno = EINTR;
+    return (*calls)++ % 2 == 0;
+}
+
+int open(const char *path, int flags, ...) {
+    return interrupted(&opened) ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);
+}
+
+ssize_t read(int fd, void *data, size_t bytes) {
+    if (interrupted(&parts)) return -1;
+#ifdef FAILS
+    errno = EIO;
+    return -1;
+#endif
+    return syscall(SYS_read, fd, data, bytes < PART ? bytes : (size_t)PART);
+}
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_signals_interrupt_no_opening(package: Path, tmp_path: Path, fails: bool) -> None:
+    (tmp_path / "interrupted.c").write_text(INTERRUPTED)
+    driver = build_driver(tmp_path, package, "interrupted.c", *["-DFAILS"] * fails)
+    done = subprocess.run([driver, package], capture_output=True, text=True, timeout=600)
+    if fails:
+        assert done.returncode == 1 and f"cannot read {package}/manifest.json: Input/output error" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 @pytest.mark.parametrize("flag", ["-fsanitize=address,undefined", "-fsanitize=thread", "-DCOUNT_ALLOCATIONS"])
 def test_the_runtime_under_sanitizers(package: Path, tmp_path: Path, flag: str) -> None:
     (tmp_path / "probe.c").write_text("int main(void) { return 0; }\n")
@@ -458,6 +500,49 @@ def test_workers_end_with_their_handle_and_sleep_when_idle(package: Path) -> Non
     while tasks() & workers and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not tasks() & workers
+
+
+TWO_PACKAGES = r"""
+#include <stdio.h>
+#include "model.h"
+
+int main(int argc, char **argv) {
+    for (int k = 1; k < argc; k++) {
+        modelc_handle *handle;
+        modelc_status status = modelc_open(argv[k], NULL, &handle);
+        printf("%d %s\n", (int)status, status ? modelc_last_error() : "");
+        modelc_close(handle);
+    }
+    return 0;
+}
+"""
+
+
+def test_two_packages_in_one_program_are_told_from_a_damaged_one(package: Path, tmp_path: Path) -> None:
+    """A program that is linked with two libraries has the first alone, for both have one name."""
+    other = write_package(spec_of(name="other"), tmp_path / "other.modelc").path
+    (tmp_path / "app.c").write_text(TWO_PACKAGES)
+    libraries = [str(folder / "libmodel.so") for folder in (package, other)]
+    rpath = f"-Wl,-rpath,{package}:{other}"
+    options = ["-I", str(package), "app.c", *libraries, "-Wl,--no-as-needed", rpath, "-o", "app"]
+    find_toolchain(NATIVE_TRIPLE).compile(options, tmp_path)
+    done = subprocess.run([tmp_path / "app", package, other], capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert first == "0 " and second.startswith(f"4 {other} was to be opened by {package}/libmodel.so, the library of")
+    assert "load each by its path" in second and "copy" not in second
+    with load(package) as one, load(other) as two:  # each by its path
+        check_outputs(one.run(inputs_of()), inputs_of())
+        check_outputs(two.run(inputs_of()), inputs_of())
+    code = "import sys, modelc.runtime; modelc.runtime.load(sys.argv[1])"
+    preloaded = {**os.environ, "LD_PRELOAD": libraries[0]}
+    subprocess.run([sys.executable, "-c", code, other], check=True, env=preloaded)
+    mixed = Path(shutil.copytree(package, tmp_path / "mixed.modelc"))
+    shutil.copy(other / "manifest.json", mixed)
+    rebuilt = ["-I", str(mixed), "app.c", str(mixed / "libmodel.so"), f"-Wl,-rpath,{mixed}", "-o", "app"]
+    find_toolchain(NATIVE_TRIPLE).compile(rebuilt, tmp_path)
+    done = subprocess.run([tmp_path / "app", mixed], capture_output=True, text=True)
+    assert done.stdout.startswith(f"4 {mixed}/manifest.json and the loaded libmodel.so come from different builds")
+    assert "copy the whole package again" in done.stdout
 
 
 def test_a_forked_child_still_computes(package: Path) -> None:

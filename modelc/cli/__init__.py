@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import tempfile
 from contextlib import suppress
 
 import click
@@ -23,7 +21,6 @@ from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.tune import tune
 from modelc.cli.verify import verify
-from modelc.scratch import remove_orphans
 from modelc.signals import Ended, sentence, tidy_ends
 
 VERBS = (compile_, tune, verify, bench, profile, run, inspect, reduce, targets, database)
@@ -43,7 +40,7 @@ add_debug_option(group)
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: a user's mistake and our own are a sentence on stderr and an exit code, with --json also a
     document on stdout; a traceback only with --debug. Whatever ends the process by a signal, nothing half-written is
-    left; what SIGKILL left is removed by the next command."""
+    left; what SIGKILL left is removed by the next command that writes there."""
     with tidy_ends():
         standard_streams()
         _call(sys.argv[1:] if arguments is None else arguments)
@@ -53,9 +50,6 @@ def _call(given: list[str]) -> None:
     settings = {"debug": False}
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     try:
-        with suppress(OSError):  # there may be no folder for temporary files
-            remove_orphans(os.curdir)
-            remove_orphans(tempfile.gettempdir())
         code = group.main(given, prog_name="modelc", standalone_mode=False, obj=settings)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(show_failure("Interrupted", sentence(signal.SIGINT), 128 + signal.SIGINT, as_json))

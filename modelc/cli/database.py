@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from modelc.cli.number import Finite
-from modelc.cli.output import json_option, print_json, say, show, size, write
+from modelc.cli.output import complain, json_option, print_json, say, show, size, write
 from modelc.errors import DatabaseError
 from modelc.scratch import beside
+
+if TYPE_CHECKING:
+    from modelc.database.exchange import Taken
 
 F = TypeVar("F", bound=Callable[..., Any])
 DAY = 86400.0
@@ -47,9 +50,10 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
         counts = opened.counts()
         listed = [one for one in lines(opened, target) if one.conditions.version.startswith(ours)] if tasks else []
         bytes_ = opened.path.stat().st_size
+    notes = _noted(opened.note)
     if as_json:
         groups = [asdict(count) for count in counts]
-        found = {"path": str(opened.path), "bytes": bytes_, "version": ours, "groups": groups}
+        found = {"path": str(opened.path), "bytes": bytes_, "version": ours, "groups": groups, "notes": notes}
         print_json(found | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
         return
     say(f"{opened.path}, {size(bytes_)}; this modelc is {ours}")
@@ -105,6 +109,7 @@ def export(output: Path | None, target: str | None, version: str | None, databas
         if output is None:
             for line in lines:
                 write(line + "\n")
+            _noted(opened.note)
             return
         count = 0
         try:
@@ -116,8 +121,9 @@ def export(output: Path | None, target: str | None, version: str | None, databas
                 os.replace(made, output)
         except OSError as error:
             raise DatabaseError(f"{output} cannot be written: {error.strerror}") from None
+    notes = _noted(opened.note)
     if as_json:
-        print_json({"records": count})
+        print_json({"records": count, "notes": notes})
     else:
         say(f"{count} records were written to {output}")
 
@@ -137,7 +143,7 @@ def import_(file: Path, database: Path | None, as_json: bool) -> None:
             taken = imported(opened, lines_of(stream, str(file)), str(file))
     except OSError as error:
         raise DatabaseError(f"{file} cannot be read: {error.strerror}") from None
-    _taken(taken.records, taken.new, as_json)
+    _taken([taken], as_json)
 
 
 @database.command("merge")
@@ -145,7 +151,8 @@ def import_(file: Path, database: Path | None, as_json: bool) -> None:
 @_file
 @json_option
 def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> None:
-    """Adds the records of other databases, checked like what is imported: of each file all, or none."""
+    """Adds the records of other databases, checked like what is imported: of each file all, or none; but what is
+    damaged there is left out."""
     from modelc.database import Database, default_place
     from modelc.database.exchange import merged
 
@@ -153,7 +160,7 @@ def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> Non
         Database(other, write=False).close()  # before a database is made of nothing
     with Database(database or default_place()) as opened:
         taken = [merged(opened, other) for other in others]
-    _taken(sum(one.records for one in taken), sum(one.new for one in taken), as_json)
+    _taken(taken, as_json)
 
 
 @database.command("prune")
@@ -161,19 +168,30 @@ def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> Non
 @click.option("--target", metavar="KEY", help="For this target.")
 @click.option("--older-than", metavar="DAYS", type=Finite(min=0), help="Measured longer ago.")
 @click.option("--failed", is_flag=True, help="Of candidates that failed; tune would try them again.")
+@click.option("--damaged", is_flag=True, help="What cannot be read, for whatever target it may be: no other flag goes.")
 @_file
 @json_option
 def prune(
-    stale: bool, target: str | None, older_than: float | None, failed: bool, database: Path | None, as_json: bool
+    stale: bool,
+    target: str | None,
+    older_than: float | None,
+    failed: bool,
+    damaged: bool,
+    database: Path | None,
+    as_json: bool,
 ) -> None:
     """Removes the records for which everything holds that is given."""
     from modelc.database import Database, code_version, default_place
 
-    if not (stale or failed or target is not None or older_than is not None):
-        raise click.UsageError("say which records are to go: --stale, --target, --older-than, --failed")
+    conditions = stale or failed or target is not None or older_than is not None
+    if not (conditions or damaged):
+        raise click.UsageError("say which records are to go: --stale, --target, --older-than, --failed; or --damaged")
+    if conditions and damaged:
+        raise click.UsageError("--damaged goes with no other flag: what is damaged does not say what it is of")
     with Database(_there(database or default_place())) as opened:
         before = None if older_than is None else time.time() - older_than * DAY
-        count = opened.prune(target, code_version() if stale else None, before, failed)
+        stale_version = code_version() if stale else None
+        count = opened.remove_damaged() if damaged else opened.prune(target, stale_version, before, failed)
     if as_json:
         print_json({"removed": count})
     else:
@@ -186,8 +204,18 @@ def _there(path: Path) -> Path:
     return path
 
 
-def _taken(records: int, new: int, as_json: bool) -> None:
+def _noted(*notes: str) -> list[str]:
+    """What is noteworthy, which has been said on stderr then."""
+    said = list(filter(None, notes))
+    for note in said:
+        complain(f"modelc: {note}")
+    return said
+
+
+def _taken(taken: Sequence[Taken], as_json: bool) -> None:
+    records, new = sum(one.records for one in taken), sum(one.new for one in taken)
+    notes = _noted(*(one.note for one in taken))
     if as_json:
-        print_json({"records": records, "new": new})
+        print_json({"records": records, "new": new, "notes": notes})
     else:
         say(f"{records} records were read, {new} of them are new")

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from modelc.errors import TargetError
+from modelc.python_worker import worker_command
 from modelc.scratch import user_cache
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
@@ -42,7 +43,7 @@ def _refusal(options: str) -> str | None:
     agreed = user_cache() / f"llvm-{digest[:16]}"
     if agreed.exists():
         return None
-    command = [sys.executable, "-m", "modelc.codegen.llvm_check"]
+    command = worker_command("modelc.codegen.llvm_check")
     try:
         done = subprocess.run(command, input=options.encode(), capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +19,7 @@ from modelc.database.record import LONGEST, Record, parsed
 from modelc.database.store import Database, checked_task
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
+from modelc.ir.block import Task
 
 FORMAT = 3
 LONGEST_LINE = 4 * LONGEST  # bytes
@@ -26,21 +27,24 @@ LONGEST_LINE = 4 * LONGEST  # bytes
 
 @dataclass(frozen=True)
 class Taken:
-    """How many records were read, and how many of them were new."""
+    """How many records were read, and how many of them were new; `note` says what was left out."""
 
     records: int
     new: int
+    note: str = ""
 
 
 def exported(database: Database, target: str | None = None, version: str | None = None) -> Iterator[str]:
-    """The lines of every record, or of those of a `target` or `version`."""
+    """The lines of every record, or of those of a `target` or `version`, but for what is damaged."""
     yield _line({"modelc_records": FORMAT})
     for key in database.tasks():
-        first = True
+        task = None
         for record in database.records(key, target=target, version=version):
-            if first:
-                yield _line({"task": key, "text": str(database.task(key))})
-                first = False
+            if task is None:
+                task = database.task(key)
+                if task is None:
+                    break
+                yield _line({"task": key, "text": str(task)})
             yield _line({"record": record.to_json()})
     for whole in database.wholes(target=target, version=version):
         yield _line({"whole": whole.to_json()})
@@ -62,7 +66,7 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
         elif "whole" in found:
             wholes.append(_whole(found, place))
         else:
-            tasks[str(found["task"])] = str(checked_task(found["task"], found["text"], place))
+            tasks[str(found["task"])] = str(_task(found, place))
     used = {record.task: tasks[record.task] for record in records}
     with database.changing():
         database.put_wholes(wholes)
@@ -70,9 +74,10 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
 
 
 def merged(database: Database, other: Path) -> Taken:
-    """Adds every record of another database, checked like what is imported."""
+    """Adds every record of another database but for what is damaged there, checked like what is imported."""
     with Database(other, write=False) as theirs:
-        return imported(database, exported(theirs), f"the database {other}")
+        taken = imported(database, exported(theirs), f"the database {other}")
+        return replace(taken, note=theirs.note)
 
 
 def lines_of(file: BinaryIO, source: str) -> Iterator[bytes]:
@@ -100,6 +105,13 @@ def _read(line: str | bytes, place: str) -> dict[str, Any]:
     if not isinstance(found, dict) or set(found) not in ({"task", "text"}, {"record"}, {"whole"}):
         raise DatabaseError(f"{place} is neither a task with its text nor a record nor a whole")
     return found
+
+
+def _task(found: dict[str, Any], place: str) -> Task:
+    try:
+        return checked_task(found["task"], found["text"])
+    except ValueError as wrong:
+        raise DatabaseError(f"{place}: {wrong}") from None
 
 
 def _record(found: dict[str, Any], tasks: dict[str, str], place: str) -> Record:

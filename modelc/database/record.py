@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
+from modelc.ir.candidate import Candidate, key_of
 from modelc.measure.measurement import Measurement
 from modelc.policy import SCHEDULES, Policy
 from modelc.target import Target
@@ -91,11 +91,8 @@ class Record:
 
     @cached_property
     def candidate(self) -> Candidate:
-        """Raises ValueError where the text is no Candidate, or not the one of that key."""
-        candidate = Candidate.from_json(parsed(self.text))
-        if candidate.key != self.key:
-            raise ValueError(f"the candidate's key is {candidate.key}, and {self.key} is said")
-        return candidate
+        """Raises ValueError where the text is no Candidate, which it is if it has not been made up to fit its key."""
+        return Candidate.from_json(parsed(self.text))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -112,7 +109,8 @@ class Record:
 
     @staticmethod
     def from_json(data: Any) -> Record:
-        """Reads what to_json() gives. Raises ValueError; what the Candidate is worth, `candidate` says."""
+        """Reads what to_json() gives. Raises ValueError, also where the Candidate is not the one of its key; what it is
+        worth, `candidate` says."""
         names = [one.name for one in fields(Conditions)]
         wanted = {"task", *names, "candidate", "key", "measurement", "untuned", "sketch", "knobs", "measured_at"}
         if not isinstance(data, dict) or set(data) != wanted:
@@ -140,6 +138,8 @@ class Record:
         text = json.dumps(data["candidate"], separators=(",", ":"))
         if len(text) > LONGEST:
             raise ValueError(f"a candidate has {len(text)} characters; expected at most {LONGEST}")
+        if (key := key_of(data["candidate"])) != data["key"]:
+            raise ValueError(f"the candidate's key is {key}, and {data['key']} is said")
         point = data["untuned"], data["sketch"], knobs
         return Record(data["task"], conditions, text, data["key"], measurement, *point, float(when))
 

@@ -21,7 +21,7 @@ from modelc.target import Target
 class Recorded:
     """Of records for `target` on `threads` threads. By the Task's hash, `candidates` are what was found so far, and
     `others` say how many records of the same Task were made under other conditions, and left alone. `note` says what
-    else was left alone."""
+    else was left alone; `notes`, of the whole database too."""
 
     database: Database
     target: Target
@@ -35,12 +35,19 @@ class Recorded:
         to be faster than what construction gave. Raises DatabaseError."""
         conditions = self._conditions(task, policy, cold_bytes)
         self.others[task.hash] = self.database.others(task.hash, conditions)
-        best = fastest(list(self.database.records(task.hash, conditions)))
-        if best is None:
-            self.candidates.pop(task.hash, None)
-            return None
-        self.candidates[task.hash] = found = self.database.candidate(best)
-        return found
+        records = list(self.database.records(task.hash, conditions))
+        while (best := fastest(records)) is not None:
+            candidate = self.database.candidate(best)
+            if candidate is not None:
+                self.candidates[task.hash] = candidate
+                return candidate
+            records.remove(best)
+        self.candidates.pop(task.hash, None)
+        return None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.note, self.database.note)))
 
     def look(self, tasks: Mapping[str, Task], policy: Policy, cold_bytes: int) -> dict[str, Candidate]:
         """candidate() of each of the canonical `tasks` for which there is one."""
@@ -53,7 +60,8 @@ class Recorded:
         """What is known of a Task's Candidates, as if by turns with the `untuned` one."""
         conditions = self._conditions(task, policy, cold_bytes)
         known = comparable(list(self.database.records(task.hash, conditions)), untuned.key)
-        return [(self.database.candidate(record), measurement) for record, measurement in known.values()]
+        pairs = [(self.database.candidate(record), measurement) for record, measurement in known.values()]
+        return [(candidate, measurement) for candidate, measurement in pairs if candidate is not None]
 
     def take(self, tasks: Mapping[str, Task], occurrences: Mapping[str, int], policy: Policy, cold_bytes: int) -> None:
         """Looks at the Tasks of a network. Of one that was tuned to the end, what it took then is taken; of another,
@@ -79,8 +87,9 @@ class Recorded:
     def _take(self, task: str, key: str, conditions: Conditions) -> None:
         """The Candidate of that key, where a record of it is still there."""
         record = next((one for one in self.database.records(task, conditions) if one.key == key), None)
-        if record is not None:
-            self.candidates[task] = self.database.candidate(record)
+        candidate = None if record is None else self.database.candidate(record)
+        if candidate is not None:
+            self.candidates[task] = candidate
 
     def _conditions(self, task: Task, policy: Policy, cold_bytes: int) -> Conditions:
         return Conditions.of(task, self.target, code_version(self.target), self.threads, cold_bytes, policy)

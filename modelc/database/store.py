@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from modelc.database.file import SAY, SCHEMA, Damaged, explaining, opened, set_aside
+from modelc.database.file import SCHEMA, Damaged, explaining, opened, set_aside
 from modelc.database.record import LONGEST, Conditions, Record, parsed
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
@@ -29,10 +31,13 @@ _SELECT = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "candidate" e
 WHOLE = tuple(one.name for one in fields(Whole))
 _WHOLES = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "taken" else name for name in WHOLE)
 _LATER = ", ".join(f"{name} = excluded.{name}" for name in WHOLE)
+_OWN_KEY = {"records": "number", "tasks": "hash", "wholes": "network"}  # by which a row of a table is called
 _SETTLE = (
     f"INSERT INTO wholes ({', '.join(WHOLE)}) VALUES ({', '.join('?' * len(WHOLE))}) "
     f"ON CONFLICT (network) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at"
 )
+
+T = TypeVar("T")
 
 
 def default_place() -> Path:
@@ -55,11 +60,14 @@ class Count:
 
 class Database:
     """An open database. `write`: records may be added, and it is made where there is none. Raises DatabaseError
-    wherever something is in the way, and says what."""
+    wherever something is in the way, and says what. A row that does not hold what it should is left out, and the others
+    are not: `damaged` says what is wrong with those that were met so far, by table and key."""
 
     def __init__(self, path: str | Path, write: bool = True) -> None:
         self.path = Path(path)
+        self.damaged: dict[tuple[str, object], str] = {}
         self._connection = opened(self.path, write)
+        self._connection.text_factory = _text
 
     def __enter__(self) -> Database:
         return self
@@ -125,7 +133,9 @@ class Database:
             for number, *row in self._connection.execute(
                 f"SELECT number, {_SELECT} FROM records{clause} ORDER BY number", values
             ):
-                yield self._record(number, row)
+                record = self._read("records", number, partial(_record, row))
+                if record is not None:
+                    yield record
 
     def count(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under just these conditions."""
@@ -137,31 +147,23 @@ class Database:
         every = self._one("SELECT count(*) FROM records WHERE task = ?", [task])
         return int(every) - self.count(task, conditions)
 
-    def candidate(self, record: Record) -> Candidate:
-        """What was measured. Raises DatabaseError where a record of this database does not say it."""
-        try:
-            return record.candidate
-        except ValueError as wrong:
-            raise Damaged(
-                f"a record of the task {record.task} in the database {self.path} has no candidate: {str(wrong)[:300]}; "
-                f"{SAY}"
-            ) from None
+    def candidate(self, record: Record) -> Candidate | None:
+        """What was measured; None where a record of this database does not say it."""
+        where = [record.task, record.key, record.measured_at]
+        number = self._one("SELECT min(number) FROM records WHERE task = ? AND key = ? AND measured_at = ?", where)
+        return self._read("records", number, lambda: record.candidate)
 
-    def task(self, key: str) -> Task:
-        """The Task of that hash, which some record is of."""
-        with explaining(self.path):
-            row = self._connection.execute(
-                f"SELECT substr(text, 1, {LONGEST + 1}) FROM tasks WHERE hash = ?", [key]
-            ).fetchone()
-        if row is None:
-            raise Damaged(f"the database {self.path} has records of the task {key}, and not the task")
-        return checked_task(key, row[0], f"the database {self.path}")
+    def task(self, key: str) -> Task | None:
+        """The Task of that hash, which some record is of; None where the database does not say it."""
+        text = self._one(f"SELECT min(substr(text, 1, {LONGEST + 1})) FROM tasks WHERE hash = ?", [key])
+        return self._read("tasks", key, lambda: checked_task(key, text))
 
     def tasks(self) -> Iterator[str]:
-        """The hashes of all Tasks."""
+        """The hashes of all Tasks that there are records of."""
         with explaining(self.path):
-            for (key,) in self._connection.execute("SELECT hash FROM tasks ORDER BY hash"):
-                yield str(key)
+            for (key,) in self._connection.execute("SELECT DISTINCT task FROM records ORDER BY task"):
+                if isinstance(key, str):
+                    yield key
 
     def wholes(
         self, network: str | None = None, target: str | None = None, version: str | None = None
@@ -172,22 +174,34 @@ class Database:
         with explaining(self.path):
             rows = self._connection.execute(f"SELECT {_WHOLES} FROM wholes{clause} ORDER BY network", values)
             for row in rows:
-                try:
-                    data = dict(zip(WHOLE, row, strict=True))
-                    if not isinstance(data["taken"], str) or len(data["taken"]) > LONGEST:
-                        raise ValueError(f"its taken is no text of at most {LONGEST} characters")
-                    yield Whole.from_json(data | {"taken": parsed(data["taken"])})
-                except ValueError as wrong:
-                    raise Damaged(f"a whole of the database {self.path} is none: {str(wrong)[:300]}; {SAY}") from None
+                whole = self._read("wholes", row[0], partial(_whole, row))
+                if whole is not None:
+                    yield whole
 
     def counts(self) -> list[Count]:
         """One for each target, version and number of threads, the latest first."""
-        with explaining(self.path):
-            rows = self._connection.execute(
-                "SELECT target, version, threads, count(DISTINCT task), count(*), sum(outcome <> 'ok'), "
-                "max(measured_at) FROM records GROUP BY target, version, threads ORDER BY max(measured_at) DESC"
-            ).fetchall()
-        return [Count(str(t), str(v), int(n), int(k), int(r), int(f), float(at)) for t, v, n, k, r, f, at in rows]
+        groups: dict[tuple[str, str, int], list[tuple[str, bool, float]]] = {}
+        for record in self.records():
+            where = record.conditions
+            facts = record.task, record.measurement.ok, record.measured_at
+            groups.setdefault((where.target, where.version, where.threads), []).append(facts)
+        counts = []
+        for names, rows in groups.items():
+            tasks, failures = {task for task, _, _ in rows}, sum(not ok for _, ok, _ in rows)
+            counts.append(Count(*names, len(tasks), len(rows), failures, max(when for _, _, when in rows)))
+        return sorted(counts, key=lambda count: -count.last)
+
+    @property
+    def note(self) -> str:
+        """A sentence about what was left out so far; nothing where all is well."""
+        if not self.damaged:
+            return ""
+        (table, key), wrong = next(iter(self.damaged.items()))
+        where = "" if self.path == default_place() else f" --database {shlex.quote(str(self.path))}"
+        return (
+            f"damaged rows of the database {self.path} are left out: {len(self.damaged)} (the first, {key} of its "
+            f"{table}: {wrong}); modelc database prune --damaged{where} removes them"
+        )
 
     # --- less ---------------------------------------------------------------------------------------------------------
 
@@ -212,26 +226,42 @@ class Database:
             self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
             if not failed:
                 self._connection.execute(f"DELETE FROM wholes WHERE {where}", values)
+        self._shrink()
+        return found
+
+    def remove_damaged(self) -> int:
+        """Removes every row that does not hold what it should, and records of Tasks of which the database does not say
+        what they are. Returns how many records."""
+        for record in self.records():
+            self.candidate(record)
+        for key in self.tasks():
+            self.task(key)
+        list(self.wholes())
+        with self.changing():
+            before = self._one("SELECT count(*) FROM records", [])
+            for table, own in self.damaged:
+                self._connection.execute(f"DELETE FROM {table} WHERE {_OWN_KEY[table]} = ?", [own])
+            self._connection.execute("DELETE FROM records WHERE task NOT IN (SELECT hash FROM tasks)")
+            self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
+            after = self._one("SELECT count(*) FROM records", [])
+        self._shrink()
+        return int(before) - int(after)
+
+    def _shrink(self) -> None:
         with explaining(self.path):
             self._connection.execute("VACUUM")
-        return found
 
     def _one(self, statement: str, values: Sequence[object]) -> Any:
         with explaining(self.path):
             return self._connection.execute(statement, values).fetchone()[0]
 
-    def _record(self, number: int, row: Sequence[Any]) -> Record:
-        data = dict(zip(COLUMNS, row, strict=True))
+    def _read(self, table: str, key: object, read: Callable[[], T]) -> T | None:
+        """What a row holds; None, and it is one of those that are damaged, where that is not what it should be."""
         try:
-            for name in ("candidate", "knobs"):
-                if not isinstance(data[name], str) or len(data[name]) > LONGEST:
-                    raise ValueError(f"its {name} is no text of at most {LONGEST} characters")
-                data[name] = parsed(data[name])
-            data["untuned"] = {0: False, 1: True}.get(data["untuned"])
-            data["measurement"] = {name: data.pop(name) for name in MEASUREMENT}
-            return Record.from_json(data)
-        except ValueError as wrong:
-            raise Damaged(f"record {number} of the database {self.path} is none: {str(wrong)[:300]}; {SAY}") from None
+            return read()
+        except (ValueError, RecursionError) as wrong:
+            self.damaged[table, key] = str(wrong)[:300]
+            return None
 
 
 def database_for(given: str | Path | bool, write: bool) -> tuple[Database | None, str]:
@@ -256,22 +286,54 @@ def records(path: str | Path, target: str, version: str) -> Iterator[tuple[Task,
     """What a database knows of one target and version of the code, Task by Task: what a cost is learned from."""
     with Database(path, write=False) as database:
         for key in database.tasks():
-            if found := list(database.records(key, target=target, version=version)):
-                yield database.task(key), found
+            found = list(database.records(key, target=target, version=version))
+            task = database.task(key) if found else None
+            if task is not None:
+                yield task, found
 
 
-def checked_task(key: str, text: object, source: str) -> Task:
-    """The Task that `text` says, if it has the hash `key`. Raises DatabaseError."""
+def checked_task(key: str, text: object) -> Task:
+    """The Task that `text` says, if it has the hash `key`. Raises ValueError."""
     try:
         if not isinstance(text, str) or len(text) > LONGEST:
             raise ValueError(f"expected a text of at most {LONGEST} characters")
         task = parse_task(text)
         found = task.hash
     except (ValueError, RecursionError, MemoryError) as wrong:
-        raise DatabaseError(f"{source}: the task {key} cannot be read: {str(wrong)[:300]}") from None
+        raise ValueError(f"the task {key} cannot be read: {str(wrong)[:300]}") from None
     if found != key or text != str(task.canonical()):
-        raise DatabaseError(f"{source}: what is called the task {key} is {found}")
+        raise ValueError(f"what is called the task {key} is {found}")
     return task
+
+
+def _text(data: bytes) -> str | bytes:
+    """What SQLite says is text, which need not be."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _record(row: Sequence[Any]) -> Record:
+    """What _row() gives. Raises ValueError."""
+    data = dict(zip(COLUMNS, row, strict=True))
+    for name in ("candidate", "knobs"):
+        data[name] = _parsed(name, data[name])
+    data["untuned"] = {0: False, 1: True}.get(data["untuned"])
+    data["measurement"] = {name: data.pop(name) for name in MEASUREMENT}
+    return Record.from_json(data)
+
+
+def _whole(row: Sequence[Any]) -> Whole:
+    """What _whole_row() gives. Raises ValueError."""
+    data = dict(zip(WHOLE, row, strict=True))
+    return Whole.from_json(data | {"taken": _parsed("taken", data["taken"])})
+
+
+def _parsed(name: str, text: object) -> Any:
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise ValueError(f"its {name} is no text of at most {LONGEST} characters")
+    return parsed(text)
 
 
 def _row(record: Record) -> tuple[object, ...]:

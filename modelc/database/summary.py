@@ -33,6 +33,8 @@ def lines(database: Database, target: str | None = None) -> Iterator[Line]:
         if not groups:
             continue
         task = database.task(key)
+        if task is None:
+            continue
         outputs = ", ".join(str(task.buffer(name)).partition(": ")[2] for name in task.outputs)
         for conditions, found in groups.items():
             untuned = [record.key for record in found if record.untuned]

@@ -72,10 +72,8 @@ class Candidate(Remembering):
 
     @cached_property
     def key(self) -> str:
-        """Equal Candidates have equal keys, from process to process, and others have others: hexadecimal digits of its
-        canonical JSON's sha256."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        """Equal Candidates have equal keys, from process to process, and others have others: that of to_json()."""
+        return key_of(self.to_json())
 
     def without_prefetch(self) -> Candidate:
         """The same loops, and nothing is prefetched."""
@@ -121,6 +119,12 @@ class Candidate(Remembering):
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), indent=1)
+
+
+def key_of(data: object) -> str:
+    """The key of plain data: hexadecimal digits of its canonical JSON's sha256."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @cache

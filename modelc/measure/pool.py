@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.errors import MeasureError
+from modelc.python_worker import worker_command
 from modelc.target import Target
 
 PATIENCE = 120.0  # seconds that the imports of a process may take
@@ -30,18 +30,15 @@ class Zygote:
         (folder / "target.yaml").write_text(target.to_yaml())
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[2])
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-        env |= {"OPENBLAS_NUM_THREADS": "1"}  # a process of one thread can be forked
         self._log = folder / "zygote.log"
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "modelc.measure.zygote", str(theirs.fileno()), str(folder)],
+                worker_command("modelc.measure.zygote", str(theirs.fileno()), str(folder)),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=env,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process of one thread can be forked
                 start_new_session=True,  # an interrupt is for us
             )
         try:

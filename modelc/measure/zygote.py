@@ -1,6 +1,6 @@
 """The process that builders are forked from.
 
-    python -m modelc.measure.zygote SOCKET FOLDER       FOLDER/target.yaml is a Target
+    worker_command("modelc.measure.zygote", SOCKET, FOLDER)       FOLDER/target.yaml is a Target
 
 It has imported everything and compiled one kernel before the first builder is forked, so that another one costs
 milliseconds, and it has one thread. Each byte on its control socket comes with a socket for a new builder; the answer

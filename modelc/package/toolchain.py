@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import ToolchainError
+from modelc.python_worker import worker_command
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def find_toolchain(triple: str) -> Toolchain:
         if found := shutil.which(program):
             return Toolchain(machine, (found,))
     if importlib.util.find_spec("ziglang"):
-        return Toolchain(machine, (sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_triple))
+        return Toolchain(machine, (*worker_command("ziglang", "cc"), "-target", machine.zig_triple))
     package = "gcc and libc6-dev" if native else machine.debian_gcc
     raise ToolchainError(
         f"no C compiler for {machine.gnu_triple}: install Debian's {package}, or ziglang with pip install modelc[cross]"

@@ -184,6 +184,7 @@ def _is_cache(path: Path) -> bool:
 @contextmanager
 def _folder_beside(place: Path) -> Iterator[Path]:
     """An empty folder on the same file system; gone afterwards, unless it took the place."""
+    scratch.put_back(place)
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch.beside(place, folder=True))

@@ -6,6 +6,15 @@
  * come from several threads (runs then take turns). Functions that can fail return a modelc_status, and
  * modelc_last_error() says in a sentence what went wrong in this thread. Strings and tables that are returned live as
  * long as the library is loaded.
+ *
+ * Every package's library is called libmodel.so, and exports the same names: a program can be linked with one. One that
+ * opens several loads each library by its path, dlopen("NAME.modelc/libmodel.so", RTLD_NOW | RTLD_LOCAL), and asks it for
+ * modelc_open and the others by dlsym, as loader.py does.
+ *
+ * fork() copies the calling thread alone. A child may open packages of its own, and may exec. It may run a handle that its
+ * parent has opened, with all that this keeps, and close it, if at the fork no other thread was in a call on the handle and
+ * its own threads slept, which they do a moment after a run: the child computes in its one thread. To fork beside a thread
+ * that runs the handle is not supported: its locks are copied as they are, and the child may wait for ever.
  */
 #ifndef MODELC_MODEL_H
 #define MODELC_MODEL_H
@@ -24,7 +33,7 @@ typedef enum modelc_status {
     MODELC_BAD_ARGUMENT = 1, /* a null pointer, a variant or an option out of range */
     MODELC_NO_FILE = 2,      /* a file of the package is missing or cannot be read */
     MODELC_DAMAGED = 3,      /* params.bin has a wrong size or checksum */
-    MODELC_MISMATCH = 4,     /* manifest.json and libmodel.so come from different builds */
+    MODELC_MISMATCH = 4,     /* manifest.json and libmodel.so come from different builds, or the library is another package's */
     MODELC_BAD_SCHEMA = 5,   /* manifest.json is of a schema that this library does not know */
     MODELC_NO_CPU = 6,       /* this machine lacks a CPU feature that the kernels use */
     MODELC_NO_MEMORY = 7,    /* memory or threads could not be had */

@@ -118,6 +118,7 @@ static mc_cpu_answer has(const struct feature *f) {
 }
 
 #elif defined(__riscv)
+#include <errno.h>
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/wait.h>
@@ -137,7 +138,8 @@ static mc_cpu_answer try_vectors(void) {
         _exit(0);
     }
     int status = -1;
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? MC_CPU_HAS : MC_CPU_LACKS;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue; /* a signal of the application's */
+    return status == 0 ? MC_CPU_HAS : MC_CPU_LACKS;
 }
 
 static mc_cpu_answer has(const struct feature *f) {

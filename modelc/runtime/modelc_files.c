@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@ modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64
     struct stat status;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return mc_fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    do *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    while (*fd < 0 && errno == EINTR); /* a signal of the application's */
     if (*fd < 0 && errno == ELOOP) return mc_fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
     if (*fd < 0) return mc_fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
     if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
@@ -42,6 +44,31 @@ static const char *json_value(const char *text, const char *key) {
     return NULL;
 }
 
+/* Looks for the loaded object that has this library's data: its path, which is empty for the program itself. */
+static int find_own_path(struct dl_phdr_info *object, size_t size, void *path) {
+    (void)size;
+    for (int k = 0; k < object->dlpi_phnum; k++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[k];
+        if (segment->p_type != PT_LOAD) continue;
+        if ((uintptr_t)&mc_the_model - (object->dlpi_addr + segment->p_vaddr) >= segment->p_memsz) continue;
+        *(const char **)path = object->dlpi_name;
+        return 1;
+    }
+    return 0;
+}
+
+/* The path of the loaded library where it is another file than the package's, as it is where a program is linked with the
+ * libraries of two packages: they have one name, and the second is not loaded. */
+static const char *foreign_library(const char *folder) {
+    const char *loaded = "";
+    char path[PATH_MAX];
+    struct stat packaged, running;
+    dl_iterate_phdr(find_own_path, &loaded);
+    if (snprintf(path, sizeof path, "%s/libmodel.so", folder) >= (int)sizeof path) return NULL;
+    if (!*loaded || stat(loaded, &running) || stat(path, &packaged)) return NULL;
+    return packaged.st_dev == running.st_dev && packaged.st_ino == running.st_ino ? NULL : loaded;
+}
+
 static modelc_status compare_manifest(const char *folder, const char *text) {
     const char *schema = json_value(text, "schema_version"), *build = json_value(text, "build_id");
     size_t n = strlen(mc_the_model.build_id);
@@ -52,12 +79,29 @@ static modelc_status compare_manifest(const char *folder, const char *text) {
     if (version != mc_the_model.schema_version)
         return mc_fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
                     (int)mc_the_model.schema_version);
-    if (*build != '"' || strncmp(build + 1, mc_the_model.build_id, n) || build[n + 1] != '"')
+    if (*build == '"' && !strncmp(build + 1, mc_the_model.build_id, n) && build[n + 1] == '"') return MODELC_OK;
+    const char *loaded = foreign_library(folder);
+    if (loaded)
         return mc_fail(MODELC_MISMATCH,
-                    "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy "
-                    "the whole package again",
-                    folder, mc_the_model.build_id);
-    return MODELC_OK;
+                    "%s was to be opened by %s, the library of another package: a program that is linked with several has "
+                    "the first alone, for all are called libmodel.so; load each by its path, with dlopen and RTLD_LOCAL",
+                    folder, loaded);
+    return mc_fail(MODELC_MISMATCH,
+                "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy the "
+                "whole package again; or, if it was replaced while this program ran, start that again",
+                folder, mc_the_model.build_id);
+}
+
+/* How many bytes there were; -1, and errno, where they cannot be read. Signals of the application's may come in between. */
+static ssize_t read_whole(int fd, char *text, size_t bytes) {
+    size_t got = 0;
+    while (got < bytes) {
+        ssize_t n = read(fd, text + got, bytes - got);
+        if (n < 0 && errno != EINTR) return -1;
+        if (n == 0) break;
+        if (n > 0) got += (size_t)n;
+    }
+    return (ssize_t)got;
 }
 
 modelc_status mc_check_manifest(const char *folder) {
@@ -71,12 +115,16 @@ modelc_status mc_check_manifest(const char *folder) {
                     (unsigned long long)bytes, (int)MOST_MANIFEST_BYTES);
     }
     char *text = malloc((size_t)bytes + 1);
-    size_t got = 0;
-    for (ssize_t n; text && got < bytes && (n = read(fd, text + got, (size_t)bytes - got)) > 0;) got += (size_t)n;
+    ssize_t got = text ? read_whole(fd, text, (size_t)bytes) : 0;
+    int error = errno;
     close(fd);
     if (!text) return mc_fail(MODELC_NO_MEMORY, "out of memory");
-    text[got] = 0;
-    status = compare_manifest(folder, text);
+    if (got < 0) {
+        status = mc_fail(MODELC_NO_FILE, "cannot read %s/manifest.json: %s", folder, strerror(error));
+    } else {
+        text[got] = 0;
+        status = compare_manifest(folder, text);
+    }
     free(text);
     return status;
 }

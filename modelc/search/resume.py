@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from modelc.database import Conditions, Database, Record
 from modelc.database.compare import apart, comparable
+from modelc.errors import MISFIT
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
@@ -46,7 +47,7 @@ class Memory:
         """Tells a Subject what other tuners have added since."""
         conditions = self.conditions(subject.task, subject.cold_bytes)
         if self.database.count(subject.task.hash, conditions) != self.counts.get(subject.key, 0):
-            self._recalled(subject, list(self.database.records(subject.task.hash, conditions)))
+            self._recalled(subject, self._records(subject))
 
     def recall(self, subjects: Sequence[Subject], scheduler: Scheduler, done: Collection[str] = ()) -> int:
         """Lets everything begin where the records of `subjects` end, but for the keys `done`; returns how many records
@@ -55,8 +56,7 @@ class Memory:
         for number, subject in enumerate(subjects):
             if subject.key in done:
                 continue
-            conditions = self.conditions(subject.task, subject.cold_bytes)
-            found = list(self.database.records(subject.task.hash, conditions))
+            found = self._records(subject)
             for seconds in self._recalled(subject, found):
                 scheduler.took(number, seconds)
             count += len(found)
@@ -70,21 +70,28 @@ class Memory:
             if key in own or len(found) >= ELSEWHERE:
                 continue
             task = self.database.task(key)
-            records = list(self.database.records(key, self.conditions(task, cold)))
-            if len(records) >= COMPARED:
+            records = [] if task is None else list(self.database.records(key, self.conditions(task, cold)))
+            if task is not None and len(records) >= COMPARED:
                 found += examples_of(space_of(task), records, EACH)
         return found[:ELSEWHERE]
+
+    def _records(self, subject: Subject) -> list[Record]:
+        """The records of a Subject's Task whose Candidates it knows then."""
+        conditions, known = self.conditions(subject.task, subject.cold_bytes), self.known.setdefault(subject.key, {})
+        self.counts[subject.key] = self.database.count(subject.task.hash, conditions)  # before: others may add more
+        records = list(self.database.records(subject.task.hash, conditions))
+        for record in records:
+            if record.key not in known:
+                point = individual_of(subject.explorer.space, record)
+                candidate = self.database.candidate(record) if point is None else point.candidate
+                if candidate is not None:
+                    known[record.key] = candidate, point
+                    subject.explorer.skip(candidate)
+        return [record for record in records if record.key in known]
 
     def _recalled(self, subject: Subject, found: Sequence[Record]) -> list[float]:
         """Tells a Subject what is known of its Task; the best seconds after each round of that."""
         known, learnt = self.known.setdefault(subject.key, {}), self.learnt.setdefault(subject.key, set())
-        for record in found:
-            if record.key not in known:
-                point = individual_of(subject.explorer.space, record)
-                candidate = self.database.candidate(record) if point is None else point.candidate
-                known[record.key] = candidate, point
-                subject.explorer.skip(candidate)
-        self.counts[subject.key] = len(found)
         own = {candidate.key for candidate, _ in subject.measured}
         scaled = sorted(comparable(found, subject.untuned.key).values(), key=lambda one: one[0].measured_at)
         others = [(record.key, m) for record, m in scaled if record.untuned or record.key not in own]
@@ -136,7 +143,7 @@ def individual_of(space: Space, record: Record) -> Individual | None:
         if sketch.name == record.sketch:
             try:
                 point = sketch.point(record.knobs)
-            except (KeyError, ValueError):
+            except MISFIT:
                 continue
             if sketch.legal(point[None, :])[0] and (candidate := sketch.candidate(point)).key == record.key:
                 return Individual(sketch, point, candidate)

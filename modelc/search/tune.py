@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Protocol
 
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, DatabaseError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
@@ -169,9 +169,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted". In `seconds`, `searching`
-    seconds of one processor went into proposing Candidates and learning from them, most of it while others were built
-    and measured; the first `preparing` of them went before the first measurement."""
+    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted"; or "database", and then
+    `trouble` is a sentence about it. In `seconds`, `searching` seconds of one processor went into proposing Candidates
+    and learning from them, most of it while others were built and measured; the first `preparing` of them went before
+    the first measurement."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
@@ -180,6 +181,12 @@ class Tuned:
     ended: str
     searching: float
     preparing: float = 0.0
+    trouble: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is to be measured after this."""
+        return self.ended in ("interrupted", "database")
 
     @staticmethod
     def prepared(seconds: float) -> Tuned:
@@ -217,10 +224,10 @@ def tune_tasks(
     before: Tuned | None = None,
     last: bool = True,
 ) -> Tuned:
-    """Rounds until the budget is spent, no Task can pay for another round, or Ctrl-C. What is measured until then
-    counts. The scheduler has a Work for each of `subjects`, in their order. What went `before` this, with the same
-    Subjects or others, counts against the budget. Where this is not the `last` of `measure`, what is on its way at the
-    end is waited for."""
+    """Rounds until the budget is spent, no Task can pay for another round, `records` cannot be kept any more (a full
+    disk), or Ctrl-C. What is measured until then counts. The scheduler has a Work for each of `subjects`, in their
+    order. What went `before` this, with the same Subjects or others, counts against the budget. Where this is not the
+    `last` of `measure`, what is on its way at the end is waited for."""
     return _Session(subjects, scheduler, measure, budget, records, progress, batch, before).run(last)
 
 
@@ -263,7 +270,7 @@ class _Session:
         self.begun: set[int] = set()
 
     def run(self, last: bool) -> Tuned:
-        ended = "budget"
+        ended, trouble = "budget", ""
         try:
             while time.monotonic() < self.deadline:
                 while len(self.waiting) <= self.measure.ahead and self._begin():
@@ -276,10 +283,12 @@ class _Session:
                 self._take(*self.measure.result())
         except KeyboardInterrupt:
             ended = "interrupted"
+        except DatabaseError as error:
+            ended, trouble = "database", str(error)
         for one in [one for one in self.rounds if one.learnt]:
             self._close(one)
-        seconds = time.monotonic() - self.start
-        return Tuned(tuple(self.subjects), tuple(self.log), self.trials, seconds, ended, self.searching, self.preparing)
+        seconds, subjects, log = time.monotonic() - self.start, tuple(self.subjects), tuple(self.log)
+        return Tuned(subjects, log, self.trials, seconds, ended, self.searching, self.preparing, trouble)
 
     def _begin(self) -> bool:
         """Another round, if there is a Task and a budget for one."""

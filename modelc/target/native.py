@@ -114,7 +114,8 @@ def build_probe(triple: str, folder: str) -> str:
         raise FileNotFoundError(f"there is no C compiler: none of {', '.join(_COMPILERS)} was found")
     program = os.path.join(folder, "probe")
     build = [compiler, "-O2", *_FLAGS[triple.split("-")[0]], "-pthread", str(_PROGRAM), "-o", program]
-    subprocess.run(build, check=True, capture_output=True, timeout=_SECONDS)
+    # There: a linker takes what GNU ld calls libgcc_s.so.1 from the folder that it works in.
+    subprocess.run(build, cwd=folder, check=True, capture_output=True, timeout=_SECONDS)
     return program
 
 

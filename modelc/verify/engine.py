@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,13 +18,12 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, PackageError, VerificationError
 from modelc.package.watch import Watch, watched
+from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
 from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
 NAMES = tuple(ENGINES)
-WORKER = Path(__file__).with_name("worker.py")
-# Started by its path: as a module it would import the whole room first, which takes longer than all the rest.
-START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+WORKER = Path(__file__).with_name("worker.py")  # as a module it would import the whole room first, which takes long
 TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
 MOST_WORDS = 1000  # bytes that are read of what a worker said before it died
 
@@ -44,15 +42,12 @@ class Engine:
     def _start(self) -> None:
         self._watched, writing = os.pipe()  # what a package's steps read and write
         self._writing = writing
-        root = str(Path(__file__).resolve().parents[2])
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         with self._said.open("wb") as said:
             self._worker = subprocess.Popen(
-                [sys.executable, "-c", START, str(WORKER)],
+                worker_command(WORKER),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env=env,
                 pass_fds=(writing,),
                 start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
             )

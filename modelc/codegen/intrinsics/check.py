@@ -31,6 +31,7 @@ from modelc.ir.expr import DTYPES, FLOATS
 from modelc.ir.interpret import run_block
 from modelc.package.emulators import emulator, lacking
 from modelc.package.toolchain import find_toolchain
+from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
 from modelc.target import Intrinsic, read_intrinsics, read_target
 from modelc.target.isa import architecture
@@ -73,7 +74,7 @@ def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:
     """Checks intrinsics in processes of their own."""
     left = list(intrinsics)
     while left:
-        command = [sys.executable, "-m", "modelc.codegen.intrinsics.check"]
+        command = worker_command("modelc.codegen.intrinsics.check")
         done = subprocess.run(command, input=pickle.dumps(left), capture_output=True)
         for line in done.stdout.splitlines():
             yield Outcome(**json.loads(line))
