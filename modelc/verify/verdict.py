@@ -48,7 +48,6 @@ from modelc.verify.witness import Written, compare_pieces
 
 RTOL, ATOL, SAMPLES = 1e-3, 1e-4, 2
 HIDDEN = 0.01  # relative RMS error of an output that `atol` may hide where its kernels are not judged
-JUDGED_RUNS = 2  # of a variant, in which every kernel is judged; in more of them those that did not run before
 
 
 def verify_outputs(
@@ -64,20 +63,22 @@ def verify_outputs(
     blueprints: Sequence[Blueprint] = (),
     check: str = "default",
     per_layer: bool = False,
+    seconds: float | None = None,
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
     the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
     damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the `blueprints` of all
-    variants, none where these are not known, with an effort of EFFORTS; `per_layer` compares them with ONNX Runtime's
-    pieces too, whether or not an output departs."""
+    variants, none where these are not known, with an effort of EFFORTS, in about so many `seconds` of processor time
+    where that is less; `per_layer` compares them with ONNX Runtime's pieces too, whether or not an output departs."""
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
         check_inputs(read, inputs)
     given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
     drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
-    effort = replace(EFFORTS[check], seconds=EFFORTS[check].seconds / len(read.manifest.variants))
+    most = EFFORTS[check].seconds if seconds is None else min(seconds, EFFORTS[check].seconds)
+    effort = replace(EFFORTS[check], seconds=most / len(read.manifest.variants))
     with ExitStack() as stack:
         wanted = stack.enter_context(Reference(read, model))
         whole = _Whole(read, wanted.path, rtol, atol, bf16, bool(blueprints))
@@ -153,7 +154,6 @@ class _Inside:
     package: Package
     number: int
     effort: Effort
-    runs: int = 0
 
     @classmethod
     def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
@@ -164,8 +164,7 @@ class _Inside:
         plan, phases = self.package.manifest.variants[self.number], self.blueprint.phases
         of_steps = uses_by_step(self.blueprint.program, plan, phases)
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
-        self.judge.begin(feed, again=self.runs >= JUDGED_RUNS)
-        self.runs += 1
+        self.judge.begin(feed)
 
         def consume(records: Iterator[Watched]) -> None:
             for call in calls_of(records, rows, of_steps, phases):

@@ -40,8 +40,9 @@ class Silence:
         return Silence(np.minimum(self.least, other.least), np.maximum(self.greatest, other.greatest))
 
     @property
-    def silent(self) -> int:
-        return int((self.least == self.greatest).sum())
+    def channels(self) -> Array:
+        """The channels that never varied."""
+        return np.flatnonzero(self.least == self.greatest)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class KernelReport:
     @property
     def silent(self) -> dict[str, tuple[int, int]]:
         """By value, how many of its channels never varied, of how many; those alone where some did not."""
-        counts = {name: (silence.silent, silence.least.size) for name, silence in self.silences.items()}
+        counts = {name: (silence.channels.size, silence.least.size) for name, silence in self.silences.items()}
         return {name: count for name, count in counts.items() if count[0]}
 
     def to_json(self) -> dict[str, Any]:

@@ -68,11 +68,13 @@ def chosen(
     effort: Effort,
     rng: np.random.Generator,
     depth: int = 1,
+    channels: Array | None = None,
 ) -> tuple[Array, ...]:
     """Indices of the samples of a result of `shape`, an array for each dimension. `tiles` are the sizes of tiles along
-    each; along dimension `channel` constants are indexed; each position reads `depth` operands."""
+    each; along dimension `channel` constants are indexed; each position reads `depth` operands. `channels`
+    are those that are looked at, where it is not every one."""
     count = prod(shape)
-    if count <= effort.samples:
+    if count <= effort.samples and channels is None:
         return np.unravel_index(np.arange(count), shape) if shape else ()
     others = [d for d in range(len(shape)) if d != channel]
     positions = _positions([shape[d] for d in others], [tiles[d] for d in others], effort, rng)
@@ -83,7 +85,7 @@ def chosen(
         positions = positions[np.concatenate([np.arange(corners), others_of])]
     if channel is None:
         return tuple(positions[:, k] for k in range(len(others)))
-    channels = np.arange(shape[channel])
+    channels = np.arange(shape[channel]) if channels is None else channels
     each = max(1, min(len(positions), effort.samples // max(len(channels), 1)))
     if len(channels) <= effort.samples:
         picked = positions[rng.permutation(len(positions))[:each]]
@@ -93,7 +95,7 @@ def chosen(
         places = np.concatenate([picked[rows], positions[spread]])
         columns = np.concatenate([columns, more])
     else:
-        columns = rng.integers(0, shape[channel], effort.samples)
+        columns = rng.choice(channels, effort.samples)
         columns[: len(positions)] = rng.choice(edges(shape[channel], tiles[channel]), len(positions))[: len(columns)]
         places = positions[rng.integers(0, len(positions), len(columns))]
     index = [np.zeros(0, np.int64)] * len(shape)
