@@ -123,12 +123,18 @@ class Judge:
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report)
+        self.remember(call)
+        self.reports[key] = report if previous is None else previous.joined(report)
+        self.spent += time.process_time() - start
+
+    def remember(self, call: KernelCall) -> None:
+        """Takes what one call wrote for what is there from now on."""
+        bound, program = call.use.bound, call.use.program
+        shadow = self._memory.setdefault(id(program), _Shadow())
         for buffer, array in call.wrote.items():
             shadow.write(bound.values[buffer], array)
             if program is self.blueprint.program:
                 self._remember(bound, bound.values[buffer], array)
-        self.reports[key] = report if previous is None else previous.joined(report)
-        self.spent += time.process_time() - start
 
     def _remember(self, bound: BoundTask, name: str, array: Array) -> None:
         if name in self.blueprint.graph.values:
@@ -161,31 +167,35 @@ class Judge:
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
-        rounding = rounding_error(compiled.task, compiled.candidate.stages) > 0
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
-        effort = FEW if rounding or late else self.effort
+        effort = FEW if late or _rounds_otherwise(compiled) else self.effort
         index = chosen(ours.shape, channel, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
-        extra = np.zeros(())
-        if rounding:
-            try:
-                extra = self._more_rounding(call, buffer, index, compiled)
-            except CannotSay as reason:
-                return report.without(name, str(reason))
-        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
-        verdicts = []
-        by_model = self._by_model(call, name, ours, index, extra, narrow)
-        if by_model is not None:
-            verdicts.append(by_model)
-        if by_model is None or narrow:
-            try:
-                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
-            except CannotSay as reason:
-                if by_model is None:
-                    return report.without(name, str(reason))
+        try:
+            verdicts = self.verdicts(call, buffer, index)
+        except CannotSay as reason:
+            return report.without(name, str(reason))
         for verdict in verdicts:
             report = report.with_verdict(name, verdict)
         return report
+
+    def verdicts(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> list[Verdict]:
+        """What `call` wrote to `buffer` at `index` against what the model, the Task, or both, say. Raises CannotSay."""
+        bound, ours = call.use.bound, call.wrote[buffer]
+        compiled = self.blueprint.scheduled[bound.task.hash]
+        extra = np.zeros(())
+        if _rounds_otherwise(compiled):
+            extra = self._more_rounding(call, buffer, index, compiled)
+        narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
+        by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
+        verdicts = [] if by_model is None else [by_model]
+        if by_model is None or narrow:
+            try:
+                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
+            except CannotSay:
+                if by_model is None:
+                    raise
+        return verdicts
 
     def _by_model(
         self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
@@ -245,6 +255,11 @@ class Judge:
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
         narrow = any(b.dtype == "bfloat16" for b in task.buffers)
         return np.asarray(Evaluator(of_task(derived, known, narrow), 1 << 28).elements(names[buffer], at).bound)
+
+
+def _rounds_otherwise(compiled: Scheduled) -> bool:
+    """Whether a kernel is by minimal filtering or Strassen's products."""
+    return rounding_error(compiled.task, compiled.candidate.stages) > 0
 
 
 def constant_of(program: Program, placed: Placed) -> Array:
