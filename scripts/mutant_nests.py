@@ -57,26 +57,29 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Buffers:
-    """The dtypes and shapes of all storage of a Nest; `parameters` come from outside."""
+class Scope:
+    """The dtypes and shapes of all storage of a Nest, of which `parameters` come from outside, and the extents of its
+    loops."""
 
     dtypes: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     parameters: frozenset[str]
+    extents: Mapping[str, int]
 
     @classmethod
-    def of(cls, nest: Nest) -> Buffers:
+    def of(cls, nest: Nest) -> Scope:
         regions = (*nest.params, *nest.temporaries, *(s.region for s in nest.statements() if isinstance(s, Alloc)))
         dtypes, shapes = {r.name: r.dtype for r in regions}, {r.name: r.shape for r in regions}
-        return cls(dtypes, shapes, frozenset(r.name for r in nest.params))
+        extents = {stmt.var: stmt.extent for stmt in nest.statements() if isinstance(stmt, Loop)}
+        return cls(dtypes, shapes, frozenset(r.name for r in nest.params), extents)
 
 
 def changes(nest: Nest, rng: np.random.Generator) -> list[Change]:
     """Everything that can be changed in a kernel; `rng` draws by how much."""
-    buffers = Buffers.of(nest)
+    scope = Scope.of(nest)
     listed: list[Change] = []
     for number, stmt in enumerate(nest.statements()):
-        edits = _of_leaf(stmt, buffers, rng) if isinstance(stmt, Leaf) else _of_control(stmt)
+        edits = _of_leaf(stmt, scope, rng) if isinstance(stmt, Leaf) else _of_control(stmt)
         listed += [Change(kind, about, number, wrong) for kind, about, wrong in edits]
     return listed
 
@@ -117,9 +120,9 @@ def _of_control(stmt: Stmt) -> Iterator[tuple[str, str, Stmt]]:
             yield edit.kind, str(edit), replace(stmt, condition=_edited(stmt.condition, edit))
 
 
-def _of_leaf(leaf: Leaf, buffers: Buffers, rng: np.random.Generator) -> Iterator[tuple[str, str, Stmt]]:
+def _of_leaf(leaf: Leaf, scope: Scope, rng: np.random.Generator) -> Iterator[tuple[str, str, Stmt]]:
     for k, body in enumerate(leaf.body):
-        for edit in _of_body(body, leaf, buffers, rng):
+        for edit in _of_body(body, leaf, scope, rng):
             bodies = (*leaf.body[:k], _edited(body, edit), *leaf.body[k + 1 :])
             yield edit.kind, f"in {leaf.block} {edit}", replace(leaf, body=bodies)
     for k, condition in enumerate(leaf.where):
@@ -129,7 +132,7 @@ def _of_leaf(leaf: Leaf, buffers: Buffers, rng: np.random.Generator) -> Iterator
             where = (*leaf.where[:k], _edited(condition, edit), *leaf.where[k + 1 :])
             yield edit.kind, f"in {leaf.block} {edit}", replace(leaf, where=where)
     for k, write in enumerate(leaf.writes):
-        for edit in _strides(write):
+        for edit in _strides(write, scope):
             writes = (*leaf.writes[:k], _edited(write, edit), *leaf.writes[k + 1 :])
             yield edit.kind, f"{leaf.block} writes where {edit}", replace(leaf, writes=writes)
 
@@ -156,20 +159,20 @@ def _distinct(e: Expr, inside_loads: bool) -> Iterator[Expr]:
             stack += children(x)
 
 
-def _of_body(body: Expr, leaf: Leaf, buffers: Buffers, rng: np.random.Generator) -> Iterator[Edit]:
+def _of_body(body: Expr, leaf: Leaf, scope: Scope, rng: np.random.Generator) -> Iterator[Edit]:
     for x in _distinct(body, inside_loads=False):
         if isinstance(x, Load):
-            yield from _taps(x, buffers)
-            yield from _strides(x)
+            yield from _taps(x, scope)
+            yield from _strides(x, scope)
         elif isinstance(x, Const):
             yield from _begun_elsewhere(x, rng) if leaf.part == "init" else _scaled(x, rng)
         elif isinstance(x, Op):
-            yield from _of_operation(x, leaf, buffers)
-    if leaf.part != "init" and dtype_of(body, buffers.dtypes) == "float32":
+            yield from _of_operation(x, leaf, scope)
+    if leaf.part != "init" and not isinstance(body, Const) and dtype_of(body, scope.dtypes) == "float32":
         yield Edit("precision", body, Op("cast", (Op("cast", (body,), "bfloat16"),), "float32"))
 
 
-def _of_operation(x: Op, leaf: Leaf, buffers: Buffers) -> Iterator[Edit]:
+def _of_operation(x: Op, leaf: Leaf, scope: Scope) -> Iterator[Edit]:
     if x.name in ("max", "min"):
         for bound, value in (x.args, x.args[::-1]):
             if isinstance(bound, Const):
@@ -187,13 +190,13 @@ def _of_operation(x: Op, leaf: Leaf, buffers: Buffers) -> Iterator[Edit]:
     if x.name in ("add", "sub", "mul") and leaf.part == "assign":
         for k, operand in enumerate(x.args):
             load = uncast(operand)
-            if isinstance(load, Load) and load.buffer in buffers.parameters:
-                yield Edit("bias", x, Op(x.name, (*x.args[:k], _neutral(x, operand, buffers), *x.args[k + 1 :])))
+            if isinstance(load, Load) and load.buffer in scope.parameters:
+                yield Edit("bias", x, Op(x.name, (*x.args[:k], _neutral(x, operand, scope), *x.args[k + 1 :])))
 
 
-def _neutral(x: Op, operand: Expr, buffers: Buffers) -> Expr:
+def _neutral(x: Op, operand: Expr, scope: Scope) -> Expr:
     """What changes nothing in place of `operand`, and reads it all the same."""
-    dtype = dtype_of(operand, buffers.dtypes)
+    dtype = dtype_of(operand, scope.dtypes)
     nothing = Op("mul", (operand, const(0, dtype)))
     return Op("add", (nothing, const(1, dtype))) if x.name == "mul" else nothing
 
@@ -232,22 +235,22 @@ def _begun_elsewhere(x: Const, rng: np.random.Generator) -> Iterator[Edit]:
         yield Edit("accumulator", x, Const(int(x.value) + 1, x.dtype))
 
 
-def _taps(x: Load, buffers: Buffers) -> Iterator[Edit]:
-    for d, (index, extent) in enumerate(zip(x.indices, buffers.shapes[x.buffer], strict=True)):
+def _taps(x: Load, scope: Scope) -> Iterator[Edit]:
+    for d, (index, extent) in enumerate(zip(x.indices, scope.shapes[x.buffer], strict=True)):
         if extent > 1:
             for step in (-1, 1):
                 beside = Op("add", (index, Const(step)))
                 yield Edit("tap", x, Load(x.buffer, (*x.indices[:d], beside, *x.indices[d + 1 :])))
 
 
-def _strides(x: Load) -> Iterator[Edit]:
+def _strides(x: Load, scope: Scope) -> Iterator[Edit]:
     """Multiples of a loop variable in an index, of one less."""
     for d, index in enumerate(x.indices):
         for product in _distinct(index, inside_loads=False):
             if not (isinstance(product, Op) and product.name == "mul" and isinstance(product.args[0], Var)):
                 continue
             by = product.args[1]
-            if isinstance(by, Const) and by.value > 1:
+            if isinstance(by, Const) and by.value > 1 and scope.extents.get(product.args[0].name, 0) > 1:
                 shorter = Edit("stride", product, Op("mul", (product.args[0], Const(int(by.value) - 1))))
                 indices = (*x.indices[:d], _edited(index, shorter), *x.indices[d + 1 :])
                 yield Edit("stride", x, Load(x.buffer, indices))

@@ -123,43 +123,48 @@ def qdq() -> onnx.ModelProto:
 
 
 def control() -> onnx.ModelProto:
-    """A Loop as long as data says, over rows of a table and what it carries, and an If about its result."""
+    """A Loop as often as data says, over rows of a table and what it carries, a Scan along its result, and an If."""
     f, i, b = model_seeds.F, model_seeds.I, model_seeds.B
     info, node = helper.make_tensor_value_info, helper.make_node
     rng = np.random.default_rng(0)
-    inner = [
+    repeated = [
         node("Gather", ["table", "i"], ["row"], "row", axis=0),
         node("MatMul", ["a", "w"], ["aw"], "product"),
         node("Add", ["aw", "row"], ["sum"], "sum"),
         node("Tanh", ["sum"], ["next"], "tanh"),
-        node("Mul", ["next", "half"], ["seen"], "seen"),
         node("Identity", ["go"], ["on"], "on"),
     ]
     given = [info("i", i, []), info("go", b, []), info("a", f, [3, 12])]
-    body = helper.make_graph(
-        inner, "body", given, [info("on", b, []), info("next", f, [3, 12]), info("seen", f, [3, 12])]
-    )
+    loop = helper.make_graph(repeated, "loop_body", given, [info("on", b, []), info("next", f, [3, 12])])
+    scanned = [
+        node("Add", ["total", "part"], ["more"], "more"),
+        node("Mul", ["more", "half"], ["seen"], "seen"),
+    ]
+    vectors = [[info(name, f, [12]) for name in names] for names in (("total", "part"), ("more", "seen"))]
+    scan = helper.make_graph(scanned, "scan_body", *vectors)
     then, otherwise = (
-        helper.make_graph(
-            [node(name, ["last", "half"], [f"{name}_y"], name)], name, [], [info(f"{name}_y", f, [3, 12])]
-        )
-        for name in ("Add", "Mul")
+        helper.make_graph([node(op, ["every", "half"], [f"{op}_y"], op)], op, [], [info(f"{op}_y", f, [40, 12])])
+        for op in ("Add", "Mul")
     )
     nodes = [
-        node("Loop", ["n", "yes", "x"], ["last", "every"], "loop", body=body),
-        node("ReduceSum", ["last"], ["s"], "total", keepdims=0),
+        node("Loop", ["n", "yes", "x"], ["last"], "loop", body=loop),
+        node("MatMul", ["spread", "last"], ["wide"], "wide"),
+        node("Scan", ["zeros", "wide"], ["end", "every"], "scan", body=scan, num_scan_inputs=1),
+        node("ReduceSum", ["end"], ["s"], "total_sum", keepdims=0),
         node("Less", ["s", "limit"], ["small"], "small"),
         node("If", ["small"], ["z"], "if", then_branch=then, else_branch=otherwise),
-        node("MatMul", ["z", "w"], ["y"], "end"),
+        node("MatMul", ["z", "w"], ["y"], "last_product"),
     ]
     weights = {
         "table": rng.standard_normal((9, 12)).astype(np.float32),
         "w": (0.5 * rng.standard_normal((12, 12))).astype(np.float32),
+        "spread": rng.standard_normal((40, 3)).astype(np.float32),
+        "zeros": np.zeros(12, np.float32),
         "half": np.float32(0.5),
         "limit": np.float32(0),
         "yes": np.asarray(True),
     }
-    return model_seeds.model_of(nodes, [("n", i, []), ("x", f, [3, 12])], [("y", f, [3, 12])], weights)
+    return model_seeds.model_of(nodes, [("n", i, []), ("x", f, [3, 12])], [("y", f, [40, 12])], weights)
 
 
 SMALL: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -34,8 +34,8 @@ Key = tuple[int, int, str, bool]  # the BoundTask's identity, the number of the 
 
 @dataclass(frozen=True)
 class Moved:
-    """How far a wrong package is off: `most`, in units of the bound of rounding (inf: by any amount, nan: nothing can be
-    told), where that is, and the relative RMS difference of what that kernel wrote."""
+    """How far a wrong package is off: `most`, in units of the bound of rounding (inf: by any amount, nan: nothing can
+    be told), where that is, and the relative RMS difference of what that kernel wrote."""
 
     most: float
     where: str = ""

@@ -1,4 +1,4 @@
-"""Wrong packages, drawn from a seed: one constant, one kernel (mutant_nests.py) or the plan is not what it should be."""
+"""Wrong packages, drawn from a seed: a constant, a kernel (mutant_nests.py) or the plan is not what it should be."""
 
 from __future__ import annotations
 
@@ -246,9 +246,12 @@ def _shortened_step(plan: Plan, rng: np.random.Generator) -> Drawn:
 
 
 def _skipped_step(plan: Plan, rng: np.random.Generator) -> Drawn:
+    if plan.loops or plan.control:  # which say by their numbers what they are over
+        return None
     k = int(rng.integers(len(plan.steps)))
-    step = plan.steps[k]
-    return "step skipped", f"step {step.name} runs no iteration", *_with_step(plan, k, replace(step, extent=0))
+    order = (*range(k), *range(k + 1, len(plan.steps)))
+    steps = tuple(plan.steps[n] for n in order)
+    return "step skipped", f"step {plan.steps[k].name} is left out", replace(plan, steps=steps), order
 
 
 def _moved_argument(plan: Plan, rng: np.random.Generator) -> Drawn:

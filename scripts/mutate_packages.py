@@ -1,8 +1,9 @@
 """A mutation test of `verify`: python scripts/mutate_packages.py [MODEL[:bf16]...] [--mutants N] [--false-alarms N]
 
-Of each model, a right package is made, and N wrong ones (mutants.py), each drawn from the seed and its number: a constant
-that is scaled or swapped, a kernel without its rectifier, its bias, a tap at one border, the last iteration of a loop, a
-plan whose steps are swapped. `verify` is asked about each. Prints by kind of change, and by model, how many were
+Of each model, a right package is made, and N wrong ones (mutants.py), each drawn from the seed and its number: a
+constant that is scaled or swapped, a kernel without its rectifier, its bias, a tap at one border, the last iteration of
+a loop, a plan whose steps are swapped. `verify` is asked about each. Prints by kind of change, and by model, how many
+were
 
     kernels   caught, for a kernel does not compute what it means
     whole     caught by outputs alone
@@ -29,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
@@ -117,7 +119,7 @@ def tested(subject: Subject, numbers: Iterable[int], asked: Asked) -> Iterable[R
     truth = Truth(subject, right, asked.seed, SAMPLES)
     for number in numbers:
         start = time.perf_counter()
-        wrong = mutant(subject, np.random.default_rng((asked.seed, number)))
+        wrong = mutant(subject, np.random.default_rng((asked.seed, number, crc32(subject.name.encode()))))
         package = wrong.write(asked.folder / "mutant.modelc", subject.spec)
         moved = Moved(0.0)
         try:
