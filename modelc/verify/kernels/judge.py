@@ -127,6 +127,24 @@ class Judge:
         self.reports[key] = report if previous is None else previous.joined(report)
         self.spent += time.process_time() - start
 
+    def not_run(self, use: Use, buffer: str) -> None:
+        """A kernel did not run that had to."""
+        self._fault(use.program, use.bound, use.bound.values[buffer], "was not computed: its kernel did not run")
+
+    def end(self, outputs: Mapping[str, Array]) -> None:
+        """A run has ended with these outputs, which have to be what kernels wrote there."""
+        program = self.blueprint.program
+        shadow = self._memory.get(id(program), _Shadow())
+        for bound in program.tasks:
+            for name in bound.outputs:
+                if name in outputs and not shadow.holds(name, outputs[name]):
+                    self._fault(program, bound, name, "is something else at the end of the run than what was written")
+
+    def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
+        key = (program.name, bound.task.name)
+        report = self.reports.get(key, KernelReport(bound.task.name, bound.task.nodes))
+        self.reports[key] = report.with_fault(value, sentence)
+
     def remember(self, call: KernelCall) -> None:
         """Takes what one call wrote for what is there from now on."""
         bound, program = call.use.bound, call.use.program
