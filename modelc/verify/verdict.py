@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, VerificationError
@@ -241,7 +242,9 @@ class _Whole:
         dtypes = {t.name: t.dtype for t in self.package.manifest.variants[0].outputs}
         reports = []
         for name, array in made.items():
-            apart = self._distance(name, as_numbers(array, dtypes[name]), reference[name])
+            dtype, theirs = dtypes[name], reference[name]
+            theirs = as_numbers(theirs, dtype) if theirs.dtype == np.uint8 else theirs
+            apart = self._distance(name, as_numbers(array, dtype), theirs)
             flags = (name in self.rounded, self.filters and name not in self.rounded)
             hidden = not self.judged and name not in self.rounded and apart.rms_rel > HIDDEN
             reports.append(OutputReport(name, apart, apart.passed and not hidden, *flags))
