@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from test_sizes import Case, Feeds, N, agree, ints, saved
 
 import modelc
 from modelc.cli import main
+from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual
@@ -193,9 +195,9 @@ def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path]
     for wrong, sentence in (("nothing", "no value of"), ("wave", "not what a size is made of")):
         with pytest.raises(ModelError, match=rf"--bound names '{wrong}', which is .*{sentence}"):
             import_model(path, bounds={"longest": 40, wrong: 3})
-    settings = modelc.pipeline.load_config()
+    settings = replace(load_config(), check_addresses=False)
     with pytest.raises(ConfigError, match="check_addresses"):
-        modelc.compile(path, config=modelc.pipeline.replace(settings, check_addresses=False), bounds={"longest": 9})
+        modelc.compile(path, config=settings, bounds={"longest": 9})
     manifest = json.loads((package / "manifest.json").read_text())
     assert manifest["bounds"] == {"longest": 40} == modelc.inspect(package)["bounds"]
     shape = next(t["shape"] for t in manifest["variants"][0]["outputs"] if t["name"] == "wave")

@@ -46,7 +46,7 @@ def test_compile_prints_a_summary(cli, tmp_path, monkeypatch) -> None:
     assert code == 0 and (tmp_path / "net.modelc" / "manifest.json").is_file()
     for word in ("kernels", "arena", "parameters", "library", "compile time", "agrees with onnxruntime"):
         assert word in out
-    assert [line.split()[0] for line in err.splitlines()] == list(modelc.pipeline.STAGES)
+    assert [line.split()[0] for line in err.splitlines()] == list(modelc.compile.pipeline.STAGES)
 
 
 def test_compile_json(cli, tmp_path) -> None:
@@ -300,11 +300,11 @@ def _broken(*_: object, **options: object) -> None:
     [
         ("modelc.frontend.onnx.Importer", "_operator", ("stage import", "node 'Sigmoid_0' (Sigmoid)")),
         ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
-        ("modelc.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
-        ("modelc.pipeline", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
-        ("modelc.handover", "write_package", ("stage package",)),
-        ("modelc.handover", "verify_outputs", ("stage verify",)),
-        ("modelc.pipeline", "digest_of", ()),
+        ("modelc.compile.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
+        ("modelc.compile.pipeline", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
+        ("modelc.compile.publish", "write_package", ("stage package",)),
+        ("modelc.compile.publish", "verify_outputs", ("stage verify",)),
+        ("modelc.compile.pipeline", "digest_of", ()),
     ],
 )
 def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, where, name, places) -> None:
@@ -318,7 +318,7 @@ def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, w
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("modelc.describe.summary", _broken)
+    monkeypatch.setattr("modelc.compile.describe.summary", _broken)
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
     for arguments in (["--debug", "inspect", str(path)], ["inspect", str(path), "--debug"]):
         with pytest.raises(SystemExit) as stop:
@@ -331,7 +331,7 @@ def test_memory_that_ran_out_is_no_mistake_of_ours(cli, tmp_path, monkeypatch) -
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("modelc.describe.summary", exhausted)
+    monkeypatch.setattr("modelc.compile.describe.summary", exhausted)
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
     code, _, err = cli("inspect", path)
     assert code == 2 and "needs more memory than there is" in err

@@ -16,10 +16,10 @@ from onnx import helper
 from test_package_model import skip_without_tools
 
 import modelc
-from modelc import pipeline
-from modelc.choices import read_choices_file
 from modelc.codegen.kernels import Kernel, KernelStep
-from modelc.config import load_config, parse_config
+from modelc.compile import pipeline
+from modelc.compile.choices import read_choices_file
+from modelc.compile.config import load_config, parse_config
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
 from modelc.ir.expr import Const, op
 from modelc.package import read_package
@@ -266,7 +266,7 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
     def none(*_: object) -> tuple[str, ...]:
         raise ToolchainError("no emulator for aarch64-linux-gnu")
 
-    monkeypatch.setattr("modelc.pipeline.emulator", none)
+    monkeypatch.setattr("modelc.compile.pipeline.emulator", none)
     arguments = (small.model(), "raspberry-pi-5", tmp_path / "p", small.SHAPES[:1])
     stages: list[str] = []
     with pytest.raises(ToolchainError, match=r"no emulator.*--no-verify"):

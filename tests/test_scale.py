@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import modelc
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.errors import ModelError
 from modelc.frontend.limits import MOST_NODES
 from modelc.frontend.onnx import import_model

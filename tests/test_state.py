@@ -12,8 +12,8 @@ import pytest
 from test_control import INFO, F, I, agree, node, saved
 
 import modelc
+from modelc.compile.inputs import Flags, data_of, divided
 from modelc.errors import ModelError
-from modelc.inputs import Flags, data_of, divided
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
 

@@ -77,7 +77,7 @@ def compile_(
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
-    from modelc.pipeline import compile
+    from modelc.compile.pipeline import compile
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)

@@ -50,8 +50,8 @@ def reduce(
 ) -> int:
     """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over, with inputs
     that show it."""
-    from modelc.inputs import Flags
-    from modelc.reduction import reduce as reduced
+    from modelc.compile.inputs import Flags
+    from modelc.compile.reduction import reduce as reduced
 
     place = output or Path(f"{model.stem}-reduced.onnx")
     given = (("--target", target), ("--config", config), ("--precision", precision))

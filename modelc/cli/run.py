@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from modelc.arrays import read_npz, write_npz
 from modelc.cli.output import json_option, print_json, say
+from modelc.compile.arrays import read_npz, write_npz
 from modelc.errors import PackageError
 
 

@@ -23,7 +23,7 @@ from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
 if TYPE_CHECKING:
-    from modelc.tuning import TuneResult
+    from modelc.tune.command import TuneResult
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -103,9 +103,9 @@ def tune(
     ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
-    from modelc.search.objectives import Aim
-    from modelc.search.standing import Standing
-    from modelc.tuning import tune as tuned
+    from modelc.tune.command import tune as tuned
+    from modelc.tune.search.objectives import Aim
+    from modelc.tune.search.standing import Standing
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelc.arrays import read_npz
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.compile.arrays import read_npz
 
 if TYPE_CHECKING:
     from modelc.verify.kernels.report import KernelReport
@@ -49,7 +49,7 @@ def verify(
 ) -> int:
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
-    from modelc.verification import verify as verify_package
+    from modelc.compile.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)
     with progress("comparing with ONNX Runtime"):

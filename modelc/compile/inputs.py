@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.choices import Choices, Shapes
-from modelc.config import Config, Inputs
+from modelc.compile.choices import Choices, Shapes
+from modelc.compile.config import Config, Inputs
 from modelc.errors import ModelError
 from modelc.frontend.steering import Given, Steered, steerable, steered
 from modelc.ir.graph import Graph, Value, sized
