@@ -18,6 +18,7 @@ from quantizers import (
     operators,
     optimized,
     recurrent,
+    speech,
     statically,
     transformer,
 )
@@ -87,6 +88,7 @@ def test_what_is_quantized_means_the_same(tmp_path: Path, what: str) -> None:
 PACKED = {
     "a conv net": lambda m, p: statically(conv_net(m), p, False, "u8", "s8", **SEVEN),
     "a transformer": lambda m, p: statically(transformer(m), p, True, "u8", "s8", **SEVEN),
+    "an encoder of speech": lambda m, p: dynamically(speech(m), p, "s8"),
     "weights of four bits": lambda m, p: of_few_bits(mlp(m), p, 4, False),
 }
 
