@@ -26,7 +26,7 @@ from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
 from modelc.handover import Comparison, WrongByFiltering, handed_over, offering_no_verify
-from modelc.inputs import Flags, as_chosen, check_states, fitting, made_for
+from modelc.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -321,6 +321,8 @@ class Run:
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
                 )
             check_states(graphs, states)
+            for graph in graphs:
+                check_elements(self.model, graph)
             self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
             if self.inputs is not None:
                 self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)

@@ -121,6 +121,12 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
         ([small.model(), "--stop-after", "lunch"], "no stage 'lunch'"),
         ([small.model(), "--shape", "z=1"], "'z', which is no input"),
         ([small.model(), "--shape", "x"], "expected NAME=1,3,224,224"),
+        (
+            [small.model(), "--shape", "x=0,3,20,24"],
+            "what would be compiled has no elements: input 'x' [0, 3, 20, 24] is empty, and so is every output; "
+            "expected at least one element: fix dimensions with --dim batch=N, each number 1 or more",
+        ),
+        ([small.model(), "--dim", "batch=0|1", "--dim", "h=20", "--dim", "w=24"], "has no elements"),
         ([small.model(), "--threads", "0"], "--threads"),
         ([small.model(), "--turbo"], "No such option"),
         ([small.model(), "--shape", "x=1,3,20,24", "-o", "/proc/none/p"], "cannot write in /proc/none"),
