@@ -444,3 +444,20 @@ def test_an_absurd_constant_is_not_computed(tmp_path):
     made = model(nodes, [("X", I, [1])], constants={"a": np.int64(0), "b": np.int64(1 << 40), "c": np.int64(1)})
     with pytest.raises(ModelError, match="elements"):
         import_model(save(made, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"), [(0, 5, np.nan), (np.nan, 5, 1), (0, np.nan, 1), (0, np.inf, 1), (-np.inf, 5, 1)]
+)
+def test_a_range_of_no_countable_steps_is_refused(tmp_path, start, limit, delta):
+    nodes = [node("Range", "a,b,c", "r"), node("Shape", "r", "Y")]
+    constants = {"a": np.float32(start), "b": np.float32(limit), "c": np.float32(delta)}
+    with pytest.raises(ModelError, match=r"'Range_0' \(Range\): expected numbers between which steps can be counted"):
+        import_model(save(model(nodes, [], constants=constants), tmp_path))
+
+
+@pytest.mark.parametrize("delta", [np.inf, -np.inf])
+def test_a_range_of_infinite_steps_is_empty_as_in_onnx_runtime(tmp_path, delta):
+    constants = {"a": np.float32(0), "b": np.float32(5), "c": np.float32(delta)}
+    graph = check(model([node("Range", "a,b,c", "Y")], [], constants=constants), tmp_path)
+    assert graph.value("Y").shape == (0,)
