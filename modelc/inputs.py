@@ -146,8 +146,8 @@ def check_elements(model: Path, graph: Graph) -> None:
     if flags:
         empty = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items() if 0 in shape)
         raise ModelError(
-            f"what would be compiled has no elements: input {empty} is empty, and so is every output; expected at least "
-            f"one element: fix dimensions with {' '.join(flags)}, each number 1 or more"
+            f"what would be compiled has no elements: input {empty} is empty, and so is every output; expected at "
+            f"least one element: fix dimensions with {' '.join(flags)}, each number 1 or more"
         )
 
 

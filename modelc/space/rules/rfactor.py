@@ -65,7 +65,7 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
         buffer = Buffer(fresh(task, f"{name}_{suffix}"), task.buffer(write.buffer).dtype, shape)
         buffers.append(buffer)
         writes.append(Load(buffer.name, at))
-        still: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # others have one element, where any is left
+        still: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # where any is left, others have one element
         beyond = substitute(body, {**still, split.name: op("add", Var(part), count * size - count)})
         ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if rest else writes[-1])
     partial = whole.mapped(lambda e: element if e == Var(split.name) else None)
