@@ -23,7 +23,7 @@ NAMES = ("start", "limit", "delta")
 
 
 def ranged(b: Builder, n: OnnxNode) -> None:
-    """The node stays as it is where its inputs are known. Else its delta has to be, and what depends on data bounded."""
+    """The node stays as it is where its inputs are known. Else its delta has to be, and the rest to be bounded."""
     if all(b.data(x) is not None and x not in b.sizes.elements for x in n.inputs):
         b.emit(n, n.op, n.inputs, n.attrs, n.outputs)
         return

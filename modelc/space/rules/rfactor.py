@@ -65,8 +65,8 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
         buffer = Buffer(fresh(task, f"{name}_{suffix}"), task.buffer(write.buffer).dtype, shape)
         buffers.append(buffer)
         writes.append(Load(buffer.name, at))
-        still: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # where any is left, others have one element
-        beyond = substitute(body, {**still, split.name: op("add", Var(part), count * size - count)})
+        single: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # others, where elements are left over
+        beyond = substitute(body, {**single, split.name: op("add", Var(part), count * size - count)})
         ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if rest else writes[-1])
     partial = whole.mapped(lambda e: element if e == Var(split.name) else None)
     where = partial.where if count or split.extent % size == 0 else (*partial.where, op("lt", element, split.extent))
