@@ -80,8 +80,8 @@ def bound_task(
     locals_ = [x for b in blocks for x in _written(b) if x not in outputs]
     names = {x: f"x{k}" for k, x in enumerate(inputs)} | {y: f"y{k}" for k, y in enumerate(dict.fromkeys(outputs))}
     names |= {t: f"t{k}" for k, t in enumerate(dict.fromkeys(locals_))}
-    shapes = {**work.shapes, **{n: b.shape for n, b in own.items()}}
-    dtypes = {**work.dtypes, **{n: b.dtype for n, b in own.items()}}
+    shapes = {x: own[x].shape if x in own else work.shapes[x] for x in names}
+    dtypes = {x: own[x].dtype if x in own else work.dtypes[x] for x in names}
     buffers, result = [], {}
     for value, name in names.items():
         if name[0] == "t":
