@@ -62,6 +62,12 @@ LIMITS: Mapping[tuple[str, str], str] = {
         (("", x) for x in ("Compress", "NonMaxSuppression", "NonZero", "Unique")),
         "the size of the result may depend on data: README, Sizes that depend on data",
     ),
+    **dict.fromkeys(
+        (("", x) for x in ("GRU", "RNN")),
+        "float32 and float64, with Sigmoid, Tanh and Relu as activations",
+    ),
+    ("", "LSTM"): "float32 and float64, with Sigmoid, Tanh and Relu as activations, without `input_forget`; `clip` is "
+    "for what goes into gates, and leaves the cell state as it is, as in ONNX Runtime",
     ("", "Conv"): "1 to 3 spatial dimensions",
     ("", "ConvTranspose"): "1 to 3 spatial dimensions",
     ("", "DeformConv"): "2 spatial dimensions",
