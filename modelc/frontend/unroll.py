@@ -66,12 +66,12 @@ def _loop(importer: Importing, body: Body) -> str | None:
     scans = len(graph.output) - 1 - len(states)
     if len(graph.input) != 2 + len(states) or scans < 0 or len(node.outputs) > len(states) + scans:
         raise node.fail(f"expected a body that carries the {len(states)} values given, found another number")
-    trips, condition = (b.data(node.input(k)) for k in (0, 1))
+    trips, starts = (b.data(node.input(k)) for k in (0, 1))
     count = ENDLESS if trips is None else int(_one(trips, node))
-    go = True if condition is None else bool(_one(condition, node))
+    go = True if starts is None else bool(_one(starts, node))
     if count <= 0 or not go:
         return _passed_through(importer, body)
-    for known, name, what in ((trips, node.input(0), "trip count"), (condition, node.input(1), "condition")):
+    for known, name, what in ((trips, node.input(0), "trip count"), (starts, node.input(1), "condition")):
         if name and known is None:
             return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
     handed: list[list[str]] = [[] for _ in range(scans)]
