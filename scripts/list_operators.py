@@ -38,9 +38,9 @@ UNLISTED = "dtypes as in what it is made of"
 LIMITS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(
         (("", x) for x in (
-            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Resize",
-            "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
-            "Col2Im", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
+            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Upsample",
+            "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT", "Col2Im",
+            "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
         )),
         STEERED,
     ),
@@ -50,6 +50,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
         )),
         SIZED,
     ),
+    ("", "Resize"): f"{STEERED}; without roi and scales in operator sets 11 and 12 too, where ONNX Runtime refuses it",
     ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and ranks",
     ("", "Loop"): "what it carries keeps the most of its shape where it is not unrolled; a limit is known to what it "
     "hands out",
