@@ -137,6 +137,32 @@ def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
     assert code == 2 and out == "" and sentence in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "PKG", "--model", "MODEL"], "not by --model: modelc verify PKG.modelc --against MODEL.onnx"),
+        (["verify", "MODEL", "--against", "PKG"], "is a package, and a model is a file: modelc verify PKG.modelc"),
+        (["verify", "MODEL", "--against", "MODEL"], "is a file, and a package is a folder: modelc verify PKG"),
+        (["bench", "MODEL", "--against", "ort"], "modelc bench PKG.modelc --against ort --model MODEL.onnx"),
+        (["bench", "PKG", "--against", "ort", "--model", "PKG"], "is a package, and a model is a file: modelc bench"),
+        (["bench", "PKG", "--against", "MODEL"], "The model that engines run is given by --model"),
+        (["bench", "PKG", "--against", "onnxruntime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "ONNX Runtime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "openvin", "--model", "MODEL"], "Did you mean openvino?"),
+        (["bench", "PKG", "--against", "tvm", "--model", "MODEL"], "and packages: PKG.modelc.\n"),
+        (["profile", "MODEL"], "is a file, and a package is a folder: modelc profile PKG.modelc"),
+        (["run", "MODEL", "--inputs", "F", "--outputs", "G"], "modelc run PKG.modelc --inputs F.npz --outputs G.npz"),
+        (["compile", "PKG"], "is a package, and a model is a file: modelc compile MODEL.onnx -o PKG.modelc"),
+        (["tune", "MODEL", "PKG"], "is a package, and a model is a file: modelc tune MODEL.onnx -o PKG.modelc"),
+        (["reduce", "PKG"], "is a package, and a model is a file: modelc reduce MODEL.onnx -o SMALL.onnx"),
+    ],
+)
+def test_a_model_in_place_of_a_package_is_told_how_the_verb_is_called(cli, arguments, sentence) -> None:
+    places = {"PKG": small.package(), "MODEL": small.model()}
+    code, out, err = cli(*(places.get(word, word) for word in arguments))
+    assert code == 2 and out == "" and sentence in err
+
+
 def test_flags_become_numbers() -> None:
     assert dim_sizes(("h=16", "a=b=1|2|1")) == {"h": (16,), "a=b": (1, 2)}
     given = ("a=16000", "b=true", "c=1,-2,+3", "d=0.25,1", "e=-1e-3", "f=x/y=z.npy", "g=inf", "h=007")
