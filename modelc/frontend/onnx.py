@@ -244,9 +244,7 @@ class Importer(Importing):
     def _put(self, outputs: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
         for name, array in zip(outputs, arrays, strict=False):
             if name:
-                self.builder.values[name] = Value(
-                    name, array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(array.shape)
-                )
+                self.builder.values[name] = Value(name, array.dtype.name, array.shape, np.asarray(array, order="C"))
 
     # --- bodies ---------------------------------------------------------------------------------------------------
 

@@ -273,7 +273,7 @@ def _part(importer: Importing, node: OnnxNode, x: str, axis: int, k: int) -> str
     b = importer.builder
     data, shape = b.data(x), b.shape(x)
     if data is not None:
-        return b.constant(np.ascontiguousarray(data.take(k, axis)), f"{x}_{k}")
+        return b.constant(np.asarray(data.take(k, axis), order="C"), f"{x}_{k}")
     bounds = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (k, k + 1, axis)]
     one = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{k}"),))
     return b.reshape(node, one, (*shape[:axis], *shape[axis + 1 :]), b.fresh(f"{x}_{k}"))

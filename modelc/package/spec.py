@@ -35,7 +35,7 @@ class FixedInput:
 
     @classmethod
     def of(cls, name: str, array: NDArray[Any]) -> FixedInput:
-        plain = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        plain = np.asarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
         tensor = TensorInfo(name, array.dtype.name, array.shape)
         return cls(tensor, base64.b64encode(plain.tobytes()).decode())
 

@@ -54,8 +54,8 @@ class Draft:
         for name in list(needed):
             needed[self.work.places[name].root] = None
         values = {name: placed(self.work, name) for name in needed}
-        constants = {n: np.ascontiguousarray(d) for n, d in self.work.constants.items() if n in values}
-        constants = {n: d.reshape(values[n].shape) for n, d in constants.items()}
+        held = {n: d for n, d in self.work.constants.items() if n in values}
+        constants = {n: np.asarray(d, order="C").reshape(values[n].shape) for n, d in held.items()}
         return Program(graph.name, graph.inputs, graph.outputs, constants, values, tuple(tasks))
 
 
