@@ -121,6 +121,12 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
         ([small.model(), "--stop-after", "lunch"], "no stage 'lunch'"),
         ([small.model(), "--shape", "z=1"], "'z', which is no input"),
         ([small.model(), "--shape", "x"], "expected NAME=1,3,224,224"),
+        (
+            [small.model(), "--shape", "x=0,3,20,24"],
+            "what would be compiled has no elements: input 'x' [0, 3, 20, 24] is empty, and so is every output; "
+            "expected at least one element: fix dimensions with --dim batch=N, each number 1 or more",
+        ),
+        ([small.model(), "--dim", "batch=0|1", "--dim", "h=20", "--dim", "w=24"], "has no elements"),
         ([small.model(), "--threads", "0"], "--threads"),
         ([small.model(), "--turbo"], "No such option"),
         ([small.model(), "--shape", "x=1,3,20,24", "-o", "/proc/none/p"], "cannot write in /proc/none"),
@@ -128,6 +134,32 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
 )
 def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
     code, out, err = cli("compile", *arguments)
+    assert code == 2 and out == "" and sentence in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "PKG", "--model", "MODEL"], "not by --model: modelc verify PKG.modelc --against MODEL.onnx"),
+        (["verify", "MODEL", "--against", "PKG"], "is a package, and a model is a file: modelc verify PKG.modelc"),
+        (["verify", "MODEL", "--against", "MODEL"], "is a file, and a package is a folder: modelc verify PKG"),
+        (["bench", "MODEL", "--against", "ort"], "modelc bench PKG.modelc --against ort --model MODEL.onnx"),
+        (["bench", "PKG", "--against", "ort", "--model", "PKG"], "is a package, and a model is a file: modelc bench"),
+        (["bench", "PKG", "--against", "MODEL"], "The model that engines run is given by --model"),
+        (["bench", "PKG", "--against", "onnxruntime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "ONNX Runtime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "openvin", "--model", "MODEL"], "Did you mean openvino?"),
+        (["bench", "PKG", "--against", "tvm", "--model", "MODEL"], "and packages: PKG.modelc.\n"),
+        (["profile", "MODEL"], "is a file, and a package is a folder: modelc profile PKG.modelc"),
+        (["run", "MODEL", "--inputs", "F", "--outputs", "G"], "modelc run PKG.modelc --inputs F.npz --outputs G.npz"),
+        (["compile", "PKG"], "is a package, and a model is a file: modelc compile MODEL.onnx -o PKG.modelc"),
+        (["tune", "MODEL", "PKG"], "is a package, and a model is a file: modelc tune MODEL.onnx -o PKG.modelc"),
+        (["reduce", "PKG"], "is a package, and a model is a file: modelc reduce MODEL.onnx -o SMALL.onnx"),
+    ],
+)
+def test_a_model_in_place_of_a_package_is_told_how_the_verb_is_called(cli, arguments, sentence) -> None:
+    places = {"PKG": small.package(), "MODEL": small.model()}
+    code, out, err = cli(*(places.get(word, word) for word in arguments))
     assert code == 2 and out == "" and sentence in err
 
 

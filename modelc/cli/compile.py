@@ -20,13 +20,14 @@ from modelc.cli.output import (
     say,
     size,
 )
+from modelc.cli.places import model_argument
 
 if TYPE_CHECKING:
     from modelc.space.agreement import Agreement
 
 
 @click.command("compile")
-@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@model_argument("modelc compile MODEL.onnx -o PKG.modelc")
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options

@@ -19,6 +19,7 @@ from modelc.cli.output import (
     print_event,
     say,
 )
+from modelc.cli.places import no_package
 from modelc.cli.tuning_curve import write_curve
 from modelc.cli.tuning_view import viewing
 
@@ -29,7 +30,14 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 @click.command()
-@click.argument("models", metavar="MODEL.onnx...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument(
+    "models",
+    metavar="MODEL.onnx...",
+    type=click.Path(path_type=Path),
+    nargs=-1,
+    required=True,
+    callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
+)
 @click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(

@@ -28,7 +28,7 @@ from modelc.compile.choices import (
     read_choices_file,
 )
 from modelc.compile.config import Config, Inputs, check_precision, load_config
-from modelc.compile.inputs import Flags, as_chosen, check_states, fitting, made_for
+from modelc.compile.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs, packed_is_faster
@@ -330,6 +330,8 @@ class Run:
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
                 )
             check_states(graphs, states)
+            for graph in graphs:
+                check_elements(self.model, graph)
             self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
             if self.inputs is not None:
                 self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)

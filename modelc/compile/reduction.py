@@ -231,7 +231,7 @@ def _values(model: Path, whole: Whole, feed: Arrays) -> Arrays:
         expose(model, whole.values, exposed)
         try:
             with Engine("ort", exposed) as engine:
-                return engine.run({name: np.ascontiguousarray(array) for name, array in feed.items()})
+                return engine.run({name: np.asarray(array, order="C") for name, array in feed.items()})
         except EngineError as error:
             raise ModelError(f"{model} cannot be reduced, for ONNX Runtime does not run it: {error}") from None
 
