@@ -232,7 +232,7 @@ def broken(monkeypatch) -> None:
 def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:
     broken(monkeypatch)
     plain = DEFAULT.allowing(tensorize=False)  # an intrinsic's zeros are its own
-    with pytest.raises(VerificationError, match="was not written, for it is wrong: it departs from onnxruntime"):
+    with pytest.raises(VerificationError, match="was not written, for it is wrong: it is wrong in kernel"):
         modelc.compile(small.model(), config=plain, output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
     assert os.listdir(tmp_path) == []
     kept = modelc.compile(
@@ -243,13 +243,14 @@ def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypat
     assert summary is not None and not summary["passed"]
     report = modelc.verify(tmp_path / "p.modelc", small.model(), per_layer=True)
     assert report.first_departure is not None and report.first_departure.nodes[0] == "first"
+    assert report.first_wrong is not None and report.first_wrong.nodes[0] == "first"
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("pipeline.compile_nest", "handover.verify_outputs"):
+    for place in ("compile.pipeline.compile_nest", "compile.publish.verify_outputs"):
         with monkeypatch.context() as patch:
             patch.setattr(f"modelc.{place}", interrupt)
             with pytest.raises(KeyboardInterrupt):

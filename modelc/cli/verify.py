@@ -96,8 +96,9 @@ def show_kernels(report: Report) -> None:
         piece = pieces.get(kernel.kernel)
         beside = f"{piece.distance.rms_rel:.1e}" if piece else ""
         judged = f"{kernel.worst:.2f}" if kernel.samples else ""
-        rows.append((kernel.kernel, f"{kernel.samples:,}", judged, beside, _kernel_word(kernel, piece)))
-    show(("kernel", "samples", "of the bound", "from ONNX Runtime", ""), rows)
+        value = piece.value if piece else ""
+        rows.append((kernel.kernel, value, f"{kernel.samples:,}", judged, beside, _kernel_word(kernel, piece)))
+    show(("kernel", "value", "samples", "of the bound", "from ONNX Runtime", ""), rows)
     first = report.first_departure
     where = f"{first.kernel} ({', '.join(first.nodes)})" if first else "none"
     say(f"first kernel that departs: {where}")

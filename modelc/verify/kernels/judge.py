@@ -37,6 +37,8 @@ REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of 
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
 )  # where transforms have to be evaluated, or time is over
+OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
+LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
 JUDGED_RUNS = 2  # in which every kernel is judged; in more of them those that did not run before
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first
 
@@ -93,7 +95,7 @@ class Judge:
     runs: int = 0
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
-    _writers: dict[str, BoundTask] = field(default_factory=dict)  # of those that kernels wrote
+    _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _bytes: int = 0
     _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], int | None] = field(default_factory=dict)
@@ -157,11 +159,12 @@ class Judge:
         for buffer, array in call.wrote.items():
             shadow.write(bound.values[buffer], array)
             if program is self.blueprint.program:
-                self._remember(bound, bound.values[buffer], array)
+                self._remember(call, buffer, array)
 
-    def _remember(self, bound: BoundTask, name: str, array: Array) -> None:
+    def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
+        name = call.use.bound.values[buffer]
         if name in self.blueprint.graph.values:
-            self._given[name], self._writers[name] = array, bound
+            self._given[name], self._writers[name] = array, (call, buffer)
             self._bytes += array.nbytes
             while self._bytes > REMEMBERED_BYTES:
                 oldest = next(iter(self._writers))
@@ -171,11 +174,29 @@ class Judge:
     def written(self) -> dict[str, tuple[BoundTask, Array]]:
         """The model's values that kernels wrote in the last run, as the model has them."""
         values: dict[str, tuple[BoundTask, Array]] = {}
-        for name, bound in self._writers.items():
+        for name, (call, _) in self._writers.items():
             array = in_model(self._given[name], self.blueprint.graph.values[name])
             if array is not None:
-                values[name] = (bound, array)
+                values[name] = (call.use.bound, array)
         return values
+
+    def explains(self, name: str, theirs: Array) -> bool:
+        """Whether rounding explains how far another engine's numbers are from those that a kernel wrote in the last
+        run: where they are farthest apart, ours are right, and theirs within a few times the bound."""
+        call, buffer = self._writers[name]
+        ours = in_model(self._given[name], self.blueprint.graph.values[name])
+        if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
+            return False
+        ours = ours[tuple(slice(m) for m in theirs.shape)]
+        with np.errstate(all="ignore"):
+            apart = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).reshape(-1)
+            worst = np.argsort(np.where(np.isnan(apart), np.inf, apart))[-LOOKED_AT:]
+            index = np.unravel_index(worst, theirs.shape) if theirs.shape else ()
+            try:
+                own, other = self.verdicts(call, buffer, index), self.verdicts(call, buffer, index, theirs)
+            except CannotSay:
+                return False
+        return all(verdict.worst <= 1 for verdict in own) and all(verdict.worst <= OTHER_ENGINE for verdict in other)
 
     # --- one output -----------------------------------------------------------------------------------------------
 
@@ -210,9 +231,12 @@ class Judge:
             report = report.with_verdict(name, verdict)
         return report
 
-    def verdicts(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> list[Verdict]:
-        """What `call` wrote to `buffer` at `index` against what the model, the Task, or both, say. Raises CannotSay."""
-        bound, ours = call.use.bound, call.wrote[buffer]
+    def verdicts(
+        self, call: KernelCall, buffer: str, index: tuple[Array, ...], numbers: Array | None = None
+    ) -> list[Verdict]:
+        """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against what the model, the Task, or
+        both, say. Raises CannotSay."""
+        bound, ours = call.use.bound, call.wrote[buffer] if numbers is None else numbers
         compiled = self.blueprint.scheduled[bound.task.hash]
         extra = np.zeros(())
         if _rounds_otherwise(compiled):
