@@ -83,6 +83,16 @@ def test_what_jumps_is_exact_away_from_the_jump() -> None:
     assert picked.bound.tolist() == [0, 2, 0, 0]
 
 
+def test_sums_of_whole_numbers_are_not_rounded() -> None:
+    """Of a quantized number a zero point off by one shows, wherever the number is far from a tie."""
+    near = Rounded(np.array([0.49, 0.4999999, 0.51, 2e7]), "float32", np.full(4, 1e-6), None)
+    whole = operate(Op("round", (Var("x"),)), [near])
+    moved = operate(Op("add", (Var("x"), Var("y"))), [whole, exact(np.full(4, 117.0, np.float32))])
+    byte = cast(operate(Op("min", (Var("x"), Var("y"))), [moved, exact(np.full(4, 255.0, np.float32))]), "uint8")
+    assert byte.value.tolist() == [117, 117, 118, 255] and byte.bound.tolist() == [0, 1, 0, 0]
+    assert moved.bound[3] > 1, "beyond 2^24 sums of whole numbers are rounded"
+
+
 def measured(name: str, x: np.ndarray, target: str = "native") -> tuple[np.ndarray, Rounded]:
     """What a compiled kernel makes of `x`, and its meaning."""
     import tempfile

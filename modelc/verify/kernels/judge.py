@@ -128,12 +128,36 @@ class Judge:
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
+        self.remember(call)
+        self.reports[key] = report if previous is None else previous.joined(report)
+        self.spent += time.process_time() - start
+
+    def not_run(self, use: Use, buffer: str) -> None:
+        """A kernel did not run that had to."""
+        self._fault(use.program, use.bound, use.bound.values[buffer], "was not computed: its kernel did not run")
+
+    def end(self, outputs: Mapping[str, Array]) -> None:
+        """A run has ended with these outputs, which have to be what kernels wrote there."""
+        program = self.blueprint.program
+        shadow = self._memory.get(id(program), _Shadow())
+        for bound in program.tasks:
+            for name in bound.outputs:
+                if name in outputs and not shadow.holds(name, outputs[name]):
+                    self._fault(program, bound, name, "is something else at the end of the run than what was written")
+
+    def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
+        key = (program.name, bound.task.name)
+        report = self.reports.get(key, KernelReport(bound.task.name, bound.task.nodes))
+        self.reports[key] = report.with_fault(value, sentence)
+
+    def remember(self, call: KernelCall) -> None:
+        """Takes what one call wrote for what is there from now on."""
+        bound, program = call.use.bound, call.use.program
+        shadow = self._memory.setdefault(id(program), _Shadow())
         for buffer, array in call.wrote.items():
             shadow.write(bound.values[buffer], array)
             if program is self.blueprint.program:
                 self._remember(bound, bound.values[buffer], array)
-        self.reports[key] = report if previous is None else previous.joined(report)
-        self.spent += time.process_time() - start
 
     def _remember(self, bound: BoundTask, name: str, array: Array) -> None:
         if name in self.blueprint.graph.values:
@@ -168,10 +192,9 @@ class Judge:
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
-        rounding = rounding_error(compiled.task, compiled.candidate.stages) > 0
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
-        effort = FEW if rounding or late else self.effort
+        effort = FEW if late or _rounds_otherwise(compiled) else self.effort
         channels = None
         if previous is not None and self.runs > 1 and channel is not None:
             silence = previous.silences.get(name)
@@ -179,26 +202,31 @@ class Judge:
             channels, effort = np.union1d(silent, rng.integers(0, ours.shape[channel], SOME_CHANNELS)), FEW
         tiles = _tiles(task, compiled, buffer, ours.ndim)
         index = chosen(ours.shape, channel, tiles, effort, rng, _depth(task), channels)
-        extra = np.zeros(())
-        if rounding:
-            try:
-                extra = self._more_rounding(call, buffer, index, compiled)
-            except CannotSay as reason:
-                return report.without(name, str(reason))
-        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
-        verdicts = []
-        by_model = self._by_model(call, name, ours, index, extra, narrow)
-        if by_model is not None:
-            verdicts.append(by_model)
-        if by_model is None or narrow:
-            try:
-                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
-            except CannotSay as reason:
-                if by_model is None:
-                    return report.without(name, str(reason))
+        try:
+            verdicts = self.verdicts(call, buffer, index)
+        except CannotSay as reason:
+            return report.without(name, str(reason))
         for verdict in verdicts:
             report = report.with_verdict(name, verdict)
         return report
+
+    def verdicts(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> list[Verdict]:
+        """What `call` wrote to `buffer` at `index` against what the model, the Task, or both, say. Raises CannotSay."""
+        bound, ours = call.use.bound, call.wrote[buffer]
+        compiled = self.blueprint.scheduled[bound.task.hash]
+        extra = np.zeros(())
+        if _rounds_otherwise(compiled):
+            extra = self._more_rounding(call, buffer, index, compiled)
+        narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
+        by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
+        verdicts = [] if by_model is None else [by_model]
+        if by_model is None or narrow:
+            try:
+                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
+            except CannotSay:
+                if by_model is None:
+                    raise
+        return verdicts
 
     def _by_model(
         self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
@@ -258,6 +286,11 @@ class Judge:
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
         narrow = any(b.dtype == "bfloat16" for b in task.buffers)
         return np.asarray(Evaluator(of_task(derived, known, narrow), 1 << 28).elements(names[buffer], at).bound)
+
+
+def _rounds_otherwise(compiled: Scheduled) -> bool:
+    """Whether a kernel is by minimal filtering or Strassen's products."""
+    return rounding_error(compiled.task, compiled.candidate.stages) > 0
 
 
 def constant_of(program: Program, placed: Placed) -> Array:
