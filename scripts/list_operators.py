@@ -39,9 +39,9 @@ UNLISTED = "dtypes as in what it is made of"
 LIMITS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(
         (("", x) for x in (
-            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Resize",
-            "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
-            "Col2Im", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
+            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Upsample",
+            "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT", "Col2Im",
+            "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
         )),
         STEERED,
     ),
@@ -51,6 +51,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
         )),
         SIZED,
     ),
+    ("", "Resize"): f"{STEERED}; without roi and scales in operator sets 11 and 12 too, where ONNX Runtime refuses it",
     ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and ranks",
     ("", "Loop"): "what it carries keeps the most of its shape where it is not unrolled; a limit is known to what it "
     "hands out",
@@ -63,6 +64,12 @@ LIMITS: Mapping[tuple[str, str], str] = {
         (("", x) for x in ("Compress", "NonMaxSuppression", "NonZero", "Unique")),
         f"the size of the result may depend on data: {SIZES}",
     ),
+    **dict.fromkeys(
+        (("", x) for x in ("GRU", "RNN")),
+        "float32 and float64, with Sigmoid, Tanh and Relu as activations",
+    ),
+    ("", "LSTM"): "float32 and float64, with Sigmoid, Tanh and Relu as activations, without `input_forget`; `clip` is "
+    "for what goes into gates, and leaves the cell state as it is, as in ONNX Runtime",
     ("", "Conv"): "1 to 3 spatial dimensions",
     ("", "ConvTranspose"): "1 to 3 spatial dimensions",
     ("", "DeformConv"): "2 spatial dimensions",

@@ -17,14 +17,14 @@ from fetch_models import catalogue, shapes_of
 from make_networks import Network, batch_norm, classifier, conv
 from onnx import helper
 
-from modelc.choices import digest_of
-from modelc.config import load_config
+from modelc.compile.choices import digest_of
+from modelc.compile.config import load_config
+from modelc.compile.inputs import Flags
+from modelc.compile.pipeline import Run
+from modelc.compile.programs import Programs
 from modelc.errors import ModelError
-from modelc.inputs import Flags
 from modelc.package import PackageSpec
-from modelc.pipeline import Run
 from modelc.plan.program import Compiled
-from modelc.programs import Programs
 from modelc.target import Target
 from modelc.verify.kernels.blueprint import Blueprint
 

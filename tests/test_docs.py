@@ -29,7 +29,7 @@ from docs_models import write_models
 
 import modelc
 from modelc.cli import group, main
-from modelc.config import load_config
+from modelc.compile.config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -169,12 +169,20 @@ def test_what_a_page_says_can_be_run(
 # --- what is named exists -------------------------------------------------------------------------------------------
 
 
+def parts_of(verb: str) -> list[click.Command]:
+    command = group.commands[verb]
+    return list(command.commands.values()) if isinstance(command, click.Group) else [command]
+
+
+def shown(verb: str) -> Iterator[click.Option]:
+    """What --help lists of a verb, of all its parts together."""
+    for part in parts_of(verb):
+        yield from (option for option in part.params if isinstance(option, click.Option) and not option.hidden)
+
+
 @cache
 def options(verb: str) -> frozenset[str]:
-    """The flags of a verb, those of all its parts together."""
-    command = group.commands[verb]
-    parts = command.commands.values() if isinstance(command, click.Group) else (command,)
-    return frozenset(name for part in parts for option in part.params for name in (*option.opts, "-h", "--help"))
+    return frozenset({"-h", "--help"}.union(*(option.opts for option in shown(verb))))
 
 
 @cache
@@ -208,14 +216,9 @@ def test_flags_exist(page: str) -> None:
 @pytest.mark.parametrize("verb", sorted(group.commands))
 def test_every_flag_is_named(verb: str) -> None:
     named = next(c for c in commands(BLOCKS["docs/command-line.md"][0].text) if c.split()[1] == verb)
-    unsaid = {max(o.opts, key=len) for o in params(verb)} - {"--json", "--database"} - set(FLAG.findall(named))
+    flags = {max(option.opts, key=len) for option in shown(verb)}
+    unsaid = flags - {"--json", "--debug", "--database"} - set(FLAG.findall(named))
     assert not unsaid, f"docs/command-line.md does not say {', '.join(sorted(unsaid))} of {verb}"
-
-
-def params(verb: str) -> Iterator[click.Option]:
-    command = group.commands[verb]
-    for part in command.commands.values() if isinstance(command, click.Group) else (command,):
-        yield from (p for p in part.params if isinstance(p, click.Option) and "--debug" not in p.opts)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -18,6 +18,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx_node_tests import Unsupported, value_of
 
 import modelc
+from modelc.compile.verification import blueprints_of
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Iter
@@ -26,7 +27,6 @@ from modelc.ir.interpret import run_block
 from modelc.ops import evaluate_graph
 from modelc.package import read_package
 from modelc.target import load_target
-from modelc.verification import blueprints_of
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, CannotSay, Definitions, Evaluator
 from modelc.verify.kernels.meaning import Imported
@@ -329,10 +329,10 @@ def test_a_kernel_that_reads_what_nobody_wrote_there_is_found(tmp_path: Path) ->
     """Two steps that work on the same shapes, swapped."""
     from dataclasses import replace
 
-    from modelc.choices import digest_of
-    from modelc.config import load_config
+    from modelc.compile.choices import digest_of
+    from modelc.compile.config import load_config
+    from modelc.compile.pipeline import Run
     from modelc.package import write_package
-    from modelc.pipeline import Run
     from modelc.verify import verify_outputs
 
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from numpy.typing import NDArray
 
-from modelc.arrays import read_npz
+from modelc.compile.arrays import read_npz
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_DIMENSIONS = 32

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from modelc.arrays import read_npz, write_npz
 from modelc.cli.output import json_option, print_json, say
+from modelc.cli.places import package_argument
+from modelc.compile.arrays import read_npz, write_npz
 from modelc.errors import PackageError
 
 
 @click.command()
-@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@package_argument("modelc run PKG.modelc --inputs F.npz --outputs G.npz")
 @click.option("--inputs", metavar="F.npz", required=True, type=click.Path(path_type=Path), help="One array per input.")
 @click.option("--outputs", metavar="G.npz", required=True, type=click.Path(path_type=Path), help="Where to write.")
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")

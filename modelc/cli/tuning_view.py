@@ -16,7 +16,7 @@ from rich.text import Text
 from modelc.cli.output import err, plain
 
 if TYPE_CHECKING:
-    from modelc.search.standing import ModelStanding, Standing
+    from modelc.tune.search.standing import ModelStanding, Standing
 
 SHOWN = 12  # Tasks, of the largest shares
 

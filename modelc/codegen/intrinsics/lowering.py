@@ -26,7 +26,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target.codegen import llvm_lookup_intrinsic_id
 
-from modelc.codegen.lower.vectors import int32, moved, ramp
+from modelc.codegen.vectors import int32, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES

@@ -345,6 +345,8 @@ class Verdict:
             apart = np.where(same, 0.0, np.abs(numbers - wanted))
         open_ = ~np.isfinite(limit)
         ratio = np.where(open_ | (apart == 0), 0.0, apart / np.maximum(limit, 0.0))
+        if numbers.dtype.kind in "biu":  # a step at a tie is no distance
+            ratio = np.where(ratio <= 1, 0.0, ratio)
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
         if not ratio.size:
             return cls(0, 0.0, 0, by, "")

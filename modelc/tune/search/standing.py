@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from modelc.search.scheduler import Scheduler
-from modelc.search.tune import Budget, Moment, Subject
+from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.tune import Budget, Moment, Subject
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
-from modelc.choices import occurrences
+from modelc.compile.choices import occurrences
+from modelc.compile.pipeline import Run
+from modelc.compile.programs import Programs
 from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -22,8 +24,6 @@ from modelc.layout.convert import LayoutChoice
 from modelc.layout.cuts import near_cuts
 from modelc.layout.near import Measured, combined, near
 from modelc.partition.draft import drafting
-from modelc.pipeline import Run
-from modelc.programs import Programs
 
 NEAR, NEAR_CUTS = 0.25, 0.1  # of what is around a change of layouts, or a cut, that estimates may be wrong by
 WORTH = 0.002  # of a model's time, that a change has to promise then

@@ -11,10 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.choices import check_choices, digest_of, parse_choices
+from modelc.compile.choices import check_choices, digest_of, parse_choices
+from modelc.compile.pipeline import Run
 from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, blaming
 from modelc.package import Package, read_choices, read_package
-from modelc.pipeline import Run
 from modelc.verify import Report
 from modelc.verify.check import other_model
 from modelc.verify.compare import BF16, Tolerance

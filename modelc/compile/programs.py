@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from modelc.choices import Choices, blaming_choices
-from modelc.config import Config
+from modelc.compile.choices import Choices, blaming_choices
+from modelc.compile.config import Config
+from modelc.compile.precision import narrowing, rounded
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
@@ -17,7 +18,6 @@ from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
 from modelc.partition.precision import writing_tasks
-from modelc.precision import narrowing, rounded
 from modelc.space.choose import Schedules
 from modelc.space.cost.roofline import roofline_seconds
 from modelc.target import Target

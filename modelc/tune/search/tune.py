@@ -18,9 +18,9 @@ from modelc.errors import ConfigError, DatabaseError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.search.evolve import Explorer
-from modelc.search.population import Individual
-from modelc.search.scheduler import Scheduler
+from modelc.tune.search.evolve import Explorer
+from modelc.tune.search.population import Individual
+from modelc.tune.search.scheduler import Scheduler
 
 BATCH = 16
 LEAST_TAKEN = 1e-3  # seconds that a measurement takes at the least

@@ -28,11 +28,11 @@ import numpy as np
 
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
-from modelc.search.features import NAMES, features
-from modelc.search.population import Individual, Space
-from modelc.search.ranking import Floats, Ints, pairs_of
 from modelc.space.nest.build import nest_of
 from modelc.space.sketch import TERMS
+from modelc.tune.search.features import NAMES, features
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.ranking import Floats, Ints, pairs_of
 
 MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
 ROUNDS, DEPTH, RATE, BINS = 200, 9, 0.08, 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modelc.errors import ConfigError
-from modelc.search.evolve import Construct, Evolve, Explorer, Random
-from modelc.search.ppo import Proximal
+from modelc.tune.search.evolve import Construct, Evolve, Explorer, Random
+from modelc.tune.search.ppo import Proximal
 
 EXPLORERS: Mapping[str, type[Explorer]] = {"evolve": Evolve, "ppo": Proximal, "random": Random, "construct": Construct}
 

@@ -16,17 +16,30 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.choices import Choices, Shapes, blaming_choices, check_choices, digest_of, occurrences, read_choices_file
 from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
-from modelc.config import Config, Inputs, check_precision, load_config
+from modelc.compile.choices import (
+    Choices,
+    Shapes,
+    blaming_choices,
+    check_choices,
+    digest_of,
+    occurrences,
+    read_choices_file,
+)
+from modelc.compile.config import Config, Inputs, check_precision, load_config
+from modelc.compile.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
+from modelc.compile.padding import padding_of
+from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
+from modelc.compile.programs import Partitioning, Programs, packed_is_faster
+from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
+from modelc.compile.result import CompileResult
+from modelc.compile.stages import STAGES, Progress, Stages, Stopped
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Given
-from modelc.handover import Comparison, WrongByFiltering, handed_over, offering_no_verify
-from modelc.inputs import Flags, as_chosen, check_states, fitting, made_for
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -46,7 +59,6 @@ from modelc.package import (
     write_package,
 )
 from modelc.package.padding import Padding
-from modelc.padding import padding_of
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import checked_pass, run_passes
@@ -55,13 +67,9 @@ from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.pack_weights import PackWeights
 from modelc.passes.quantized import multiplied
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
-from modelc.programs import Partitioning, Programs, packed_is_faster
-from modelc.result import CompileResult
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
-from modelc.stages import STAGES, Progress, Stages, Stopped
 from modelc.target import Target, load_target
 from modelc.verify import Report
 from modelc.verify.check import drawn
@@ -322,6 +330,8 @@ class Run:
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
                 )
             check_states(graphs, states)
+            for graph in graphs:
+                check_elements(self.model, graph)
             self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
             if self.inputs is not None:
                 self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)

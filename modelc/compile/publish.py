@@ -12,10 +12,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.config import Verification
+from modelc.compile.config import Verification
+from modelc.compile.stages import Stages
 from modelc.errors import ToolchainError, VerificationError, blaming
 from modelc.package import Package, PackageSpec, write_package
-from modelc.stages import Stages
 from modelc.verify import Report
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint

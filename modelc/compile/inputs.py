@@ -6,14 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.choices import Choices, Shapes
-from modelc.config import Config, Inputs
+from modelc.compile.choices import Choices, Shapes
+from modelc.compile.config import Config, Inputs
 from modelc.errors import ModelError
+from modelc.frontend.outline import read_outline
+from modelc.frontend.specialise import Dims, declared_shapes, free_flags
 from modelc.frontend.steering import Given, Steered, steerable, steered
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
@@ -130,6 +133,29 @@ def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
             )
         if list(states.values()).count(output) > 1 or output in graph.inputs:
             raise ModelError(f"--state {name}={output}: {output!r} is another state's output, or an input itself")
+
+
+def check_elements(model: Path, graph: Graph) -> None:
+    """Raises ModelError where nothing would be computed because a dimension that the model leaves open is fixed at 0.
+    What the model itself says to be empty is compiled as it is said."""
+    if any(prod(graph.value(name).shape) for name in graph.outputs):
+        return
+    declared = declared_shapes(read_outline(model).graph)
+    shapes = {name: graph.value(name).shape for name in graph.fed}
+    flags = free_flags({name: _open_where_empty(declared[name], shape) for name, shape in shapes.items()})
+    if flags:
+        empty = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items() if 0 in shape)
+        raise ModelError(
+            f"what would be compiled has no elements: input {empty} is empty, and so is every output; expected at "
+            f"least one element: fix dimensions with {' '.join(flags)}, each number 1 or more"
+        )
+
+
+def _open_where_empty(dims: Dims | None, shape: tuple[int, ...]) -> Dims | None:
+    """The shape with the model's own words for dimensions that it leaves open and that are 0."""
+    if dims is None:
+        return None if 0 in shape else shape
+    return tuple(d if isinstance(d, str) and n == 0 else n for d, n in zip(dims, shape, strict=True))
 
 
 def fitting(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import jsonschema
 
-from modelc.config import Config, parse_config
+from modelc.compile.config import Config, parse_config
 from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
 from modelc.frontend.load import check_file
 from modelc.ir.candidate import Candidate

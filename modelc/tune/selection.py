@@ -10,14 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 
 from modelc import __version__
-from modelc.alternatives import Alternative
-from modelc.choices import Choices
+from modelc.compile.choices import Choices
+from modelc.compile.pipeline import Run
 from modelc.database import Database
 from modelc.database.record import NO_CONSTANTS, constants_in
 from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
 from modelc.errors import DatabaseError, VerificationError
-from modelc.finals import (
+from modelc.ir.candidate import Candidate
+from modelc.package import FixedInput
+from modelc.package.spec import PackageSpec
+from modelc.plan.program import Compiled
+from modelc.scratch import TemporaryFolder
+from modelc.tune.alternatives import Alternative
+from modelc.tune.end_to_end import Times, compared
+from modelc.tune.networks import Network
+from modelc.tune.retiming import (
     FINAL,
     HEATS,
     Floats,
@@ -29,16 +37,8 @@ from modelc.finals import (
     step_times,
     winner,
 )
-from modelc.ir.candidate import Candidate
-from modelc.networks import Network
-from modelc.package import FixedInput
-from modelc.package.spec import PackageSpec
-from modelc.pipeline import Run
-from modelc.plan.program import Compiled
-from modelc.scratch import TemporaryFolder
-from modelc.search.tune import Subject
+from modelc.tune.search.tune import Subject
 from modelc.verify import Report
-from modelc.wholes import Times, compared
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelc.search.population import Space
 from modelc.space.sketch import Floats, Points
+from modelc.tune.search.population import Space
 
 REACH = 0.15  # of a knob's range: how far a measurement speaks for other values
 PRIOR = 1.0  # measurements that the mean of what is known is worth

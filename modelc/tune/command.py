@@ -12,33 +12,33 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.choices import Shapes, digest_of
-from modelc.config import Config, check_precision, load_config
+from modelc.compile.choices import Shapes, digest_of
+from modelc.compile.config import Config, check_precision, load_config
+from modelc.compile.inputs import Flags, data_of, divided
+from modelc.compile.pipeline import Run
+from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
 from modelc.frontend.steering import Given
-from modelc.inputs import Flags, data_of, divided
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
-from modelc.networks import Network
-from modelc.outcome import Made, made
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
 from modelc.partition.precision import require_bfloat16
-from modelc.pipeline import Run
-from modelc.search.explorers import explorer_class
-from modelc.search.objectives import Aim, Objective, Weights
-from modelc.search.resume import Memory
-from modelc.search.standing import Standing
-from modelc.search.tune import Budget, Subject, Tuned
-from modelc.session import Session
 from modelc.space.sketch import Floats
-from modelc.stages import Progress, Stages
 from modelc.target import Target, load_target
+from modelc.tune.end_to_end import Times, compared
+from modelc.tune.joint import Session
+from modelc.tune.networks import Network
+from modelc.tune.search.explorers import explorer_class
+from modelc.tune.search.objectives import Aim, Objective, Weights
+from modelc.tune.search.resume import Memory
+from modelc.tune.search.standing import Standing
+from modelc.tune.search.tune import Budget, Subject, Tuned
+from modelc.tune.selection import Made, made
 from modelc.verify import Report
-from modelc.wholes import Times, compared
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.compile.pipeline import Run
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
 from modelc.package import read_package, write_package
 from modelc.package.spec import PackageSpec
-from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
 from modelc.verify.bench import turns
 from modelc.verify.check import drawn_for_variants

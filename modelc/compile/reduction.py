@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.arrays import write_npz
+from modelc.compile.arrays import write_npz
+from modelc.compile.inputs import Flags
+from modelc.compile.minimise import minimised
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.surgery import expose
 from modelc.frontend.uses import Span, Uses, check_named, read_uses
-from modelc.inputs import Flags
-from modelc.minimise import minimised
 from modelc.package import TensorInfo
 from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
@@ -231,7 +231,7 @@ def _values(model: Path, whole: Whole, feed: Arrays) -> Arrays:
         expose(model, whole.values, exposed)
         try:
             with Engine("ort", exposed) as engine:
-                return engine.run({name: np.ascontiguousarray(array) for name, array in feed.items()})
+                return engine.run({name: np.asarray(array, order="C") for name, array in feed.items()})
         except EngineError as error:
             raise ModelError(f"{model} cannot be reduced, for ONNX Runtime does not run it: {error}") from None
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelc.search.evolve import ANCESTORS, POPULATION, Evolve
-from modelc.search.learned import LearnedCost
-from modelc.search.population import Space
 from modelc.space.sketch import Bools, Floats, Points
+from modelc.tune.search.evolve import ANCESTORS, POPULATION, Evolve
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.population import Space
 
 WALKERS, STEPS = 48, 8
 ACTOR, CRITIC = 16, 32  # units of the hidden layers

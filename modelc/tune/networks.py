@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from modelc.alternatives import Alternative, alternative
+from modelc.compile.pipeline import Run
+from modelc.compile.programs import Programs
 from modelc.database.record import NO_CONSTANTS, constants_in
 from modelc.ir.block import Block, Task
 from modelc.package.spec import PackageSpec
-from modelc.pipeline import Run
 from modelc.plan.program import Compiled
-from modelc.programs import Programs
 from modelc.scratch import TemporaryFolder
-from modelc.search.explorers import explorer_class
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Weights
-from modelc.search.population import Space
-from modelc.search.scheduler import Work
-from modelc.search.tune import Subject
 from modelc.space.analysis.work import block_flops
 from modelc.space.cost.roofline import roofline_seconds
+from modelc.tune.alternatives import Alternative, alternative
+from modelc.tune.search.explorers import explorer_class
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Weights
+from modelc.tune.search.population import Space
+from modelc.tune.search.scheduler import Work
+from modelc.tune.search.tune import Subject
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelc.search.objectives import Objective
 from modelc.space.sketch import Floats
+from modelc.tune.search.objectives import Objective
 
 ALPHA, BETA, WINDOW, EPSILON = 0.2, 2.0, 3, 0.05
 WORTH = 0.003  # of the objective, that a Task's seconds have to make up to be worth a round

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from modelc.search.objectives import Objective
-from modelc.search.scheduler import Scheduler, Work
 from modelc.space.sketch import Floats
+from modelc.tune.search.objectives import Objective
+from modelc.tune.search.scheduler import Scheduler, Work
 
 BEHIND = (0.25, 0.10, 0.03)  # after so many rounds, the part of what it replaces that an alternative may cost more
 

@@ -11,10 +11,10 @@ from modelc.errors import MISFIT
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.search.learned import Example, described
-from modelc.search.population import Individual, Space
-from modelc.search.scheduler import Scheduler
-from modelc.search.tune import BATCH, Subject
+from modelc.tune.search.learned import Example, described
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.tune import BATCH, Subject
 
 ELSEWHERE, EACH = 256, 24  # records of other Tasks that a cost is learned from at first, of one Task at most
 COMPARED = 8  # records of a Task, below which they say little about which is faster

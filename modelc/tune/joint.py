@@ -14,18 +14,18 @@ from functools import partial
 
 import numpy as np
 
-from modelc.alternatives import Alternative, Alternatives
-from modelc.networks import Network, Subjects, Tasks
-from modelc.search.cross import Cross
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Objective, Weights
-from modelc.search.population import Space
-from modelc.search.resume import Memory
-from modelc.search.scheduler import Scheduler
-from modelc.search.standing import Standing, Watch
-from modelc.search.tune import BATCH, Budget, Measure, Moment, Subject, Tuned, tune_tasks
+from modelc.compile.stages import Progress
 from modelc.space.sketch import Floats
-from modelc.stages import Progress
+from modelc.tune.alternatives import Alternative, Alternatives
+from modelc.tune.networks import Network, Subjects, Tasks
+from modelc.tune.search.cross import Cross
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Objective, Weights
+from modelc.tune.search.population import Space
+from modelc.tune.search.resume import Memory
+from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.standing import Standing, Watch
+from modelc.tune.search.tune import BATCH, Budget, Measure, Moment, Subject, Tuned, tune_tasks
 
 CROSSED = 8  # Candidates of a round of the joint stage
 PREPARED = 0.5  # of the joint stage's share of the budget, after which no more alternatives are made

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from modelc.compile.pipeline import Run
 from modelc.package import read_package, write_package
 from modelc.package.spec import PackageSpec
-from modelc.pipeline import Run
 from modelc.scratch import TemporaryFolder
 from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn, for_the_model

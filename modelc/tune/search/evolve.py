@@ -16,10 +16,10 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
-from modelc.search.learned import LearnedCost
-from modelc.search.population import Individual, Space
-from modelc.search.residual import Residual
 from modelc.space.sketch import Floats, Points
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.residual import Residual
 
 POPULATION, GENERATIONS = 256, 4
 ELITE = 32  # that pass to the next generation as they are

@@ -304,4 +304,4 @@ def _effort(section: dict[str, Any], source: str, path: str) -> str:
 def _folder() -> Path:
     """In a wheel the files are package data; in a checkout they lie beside the package."""
     installed = Path(str(files("modelc"))) / "data" / "configs"
-    return installed if installed.is_dir() else Path(__file__).parents[1] / "configs"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "configs"
