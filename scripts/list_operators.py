@@ -30,7 +30,8 @@ NAMES = {"float": "float32", "double": "float64"}  # as ONNX says them
 STEERED = (
     "what steers it has to be known when compiling: a constant of the model, computed from shapes, or `--constant`"
 )
-SIZED = f"{STEERED}, or a size with a bound: README, Sizes that depend on data"
+SIZES = "[dynamic-shapes.md](dynamic-shapes.md#sizes-that-depend-on-data)"
+SIZED = f"{STEERED}, or a size with a bound: {SIZES}"
 MADE_WITH = f"onnx {onnx.__version__}"
 COMPUTED = ("MelWeightMatrix",)  # of constants alone
 UNLISTED = "dtypes as in what it is made of"
@@ -61,7 +62,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
     ),
     **dict.fromkeys(
         (("", x) for x in ("Compress", "NonMaxSuppression", "NonZero", "Unique")),
-        "the size of the result may depend on data: README, Sizes that depend on data",
+        f"the size of the result may depend on data: {SIZES}",
     ),
     **dict.fromkeys(
         (("", x) for x in ("GRU", "RNN")),

@@ -136,8 +136,8 @@ def test_the_runtime_imports_the_standard_library_and_numpy_alone(path: Path) ->
     assert all(m.split(".")[0] in allowed or m.startswith("modelc.runtime") for m in imports(path))
 
 
-def test_the_readme_lists_the_rooms_in_their_order() -> None:
-    table = (ROOT / "README.md").read_text().partition("| room |")[2].partition("\n\n")[0]
+def test_the_architecture_lists_the_rooms_in_their_order() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("| room |")[2].partition("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)(?:/|\.py)`", row.split("|")[1])]
     assert named == list(ROOMS)
 

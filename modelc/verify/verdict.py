@@ -1,4 +1,4 @@
-"""Whether a package is right (README, What verified means).
+"""Whether a package is right (docs/verify.md).
 
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
 whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16, or by fewer
