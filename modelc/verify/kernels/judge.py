@@ -25,7 +25,7 @@ from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import CannotSay, Evaluator
-from modelc.verify.kernels.meaning import Imported, channel_of, every_graph, of_task
+from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen
@@ -91,7 +91,7 @@ class Judge:
     _writers: dict[str, BoundTask] = field(default_factory=dict)  # of those that kernels wrote
     _bytes: int = 0
     _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
-    _channels: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
@@ -179,16 +179,16 @@ class Judge:
         task, name = bound.task, bound.values[buffer]
         key = (task.hash, buffer)
         if key not in self._channels:
-            self._channels[key] = channel_of(task, buffer)
-        channel = self._channels[key]
-        report = report.with_silence(name, Silence.of(ours, channel))
+            self._channels[key] = channels_of(task, buffer)
+        channels = self._channels[key]
+        report = report.with_silence(name, Silence.of(ours, channels[0] if channels else None))
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
         effort = FEW if late or _rounds_otherwise(compiled) else self.effort
-        index = chosen(ours.shape, channel, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
+        index = chosen(ours.shape, channels, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
         try:
             verdicts = self.verdicts(call, buffer, index)
         except CannotSay as reason:

@@ -4,7 +4,8 @@ Corners and edges; both sides of every boundary of a tile, of a vector and of an
 cut otherwise than inside; every index along each dimension that is not much longer than channels are, at several
 positions (constants are indexed along one, so that each of their elements weighs on some sample); and random ones.
 Samples are positions x channels, as far as there is room: a contraction reads a row for each position and a column for
-each channel.
+each channel. Where constants are indexed along several dimensions (positions of tokens, anchors), or there are more
+channels than room, each index of these has one sample more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Array = NDArray[Any]
 LANES = (4, 8, 16, 32, 64)  # of vectors and unrolled loops, whatever the kernel's are
 NEAR_ENDS = 3  # elements at both ends of a dimension
 MOST_EDGES = 96  # places along a dimension that are looked at on purpose
+COVERED = 32  # times the samples: indices of constants, of which each is looked at
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,15 @@ def edges(extent: int, tiles: Iterable[int]) -> Array:
 
 
 def chosen(
-    shape: Sequence[int], channel: int | None, tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator
+    shape: Sequence[int],
+    channels: Sequence[int],
+    tiles: Sequence[Sequence[int]],
+    effort: Effort,
+    rng: np.random.Generator,
 ) -> tuple[Array, ...]:
     """Indices of the samples of a result of `shape`, an array for each dimension. `tiles` are the sizes of tiles along
-    each; along dimension `channel` constants are indexed."""
+    each; along dimensions `channels`, the longest first, constants are indexed."""
+    channel = channels[0] if channels else None
     count = prod(shape)
     if count <= effort.samples:
         return np.unravel_index(np.arange(count), shape) if shape else ()
@@ -70,24 +77,27 @@ def chosen(
     positions = _positions([shape[d] for d in others], [tiles[d] for d in others], effort, rng)
     if channel is None:
         return tuple(positions[:, k] for k in range(len(others)))
-    channels = np.arange(shape[channel])
-    each = max(1, min(len(positions), effort.samples // max(len(channels), 1)))
-    if len(channels) <= effort.samples:
-        picked = positions[rng.permutation(len(positions))[:each]]
-        rows, columns = np.repeat(np.arange(len(picked)), len(channels)), np.tile(channels, len(picked))
-        spread = np.arange(len(positions))  # the positions that are left, with some channel each
-        more = rng.choice(edges(shape[channel], tiles[channel]), len(positions))
-        places = np.concatenate([picked[rows], positions[spread]])
-        columns = np.concatenate([columns, more])
-    else:
-        columns = rng.integers(0, shape[channel], effort.samples)
-        columns[: len(positions)] = rng.choice(edges(shape[channel], tiles[channel]), len(positions))[: len(columns)]
-        places = positions[rng.integers(0, len(positions), len(columns))]
-    index = [np.zeros(0, np.int64)] * len(shape)
-    index[channel] = columns
-    for k, d in enumerate(others):
-        index[d] = places[:, k]
-    return tuple(index)
+    extent = shape[channel]
+    rows = min(len(positions), effort.samples // extent)  # positions at which every channel is looked at
+    picked = positions[rng.permutation(len(positions))[:rows]]
+    places = np.concatenate([np.repeat(picked, extent, axis=0), positions])
+    at_edges = rng.choice(edges(extent, tiles[channel]), len(positions))
+    columns = np.concatenate([np.tile(np.arange(extent), rows), at_edges])
+    index = [places[:, others.index(d)] if d != channel else columns for d in range(len(shape))]
+    if len(channels) == 1 and rows:
+        return tuple(index)
+    return tuple(np.concatenate(pair) for pair in zip(index, _covering(shape, channels, effort, rng), strict=True))
+
+
+def _covering(
+    shape: Sequence[int], channels: Sequence[int], effort: Effort, rng: np.random.Generator
+) -> tuple[Array, ...]:
+    """Every index along `channels` once, or as many as there is room for, with the other dimensions anywhere."""
+    extents = [shape[d] for d in channels]
+    count, most = prod(extents), COVERED * effort.samples
+    numbers = np.arange(count) if count <= most else rng.choice(count, most, replace=False)
+    along = dict(zip(channels, np.unravel_index(numbers, extents), strict=True))
+    return tuple(along.get(d, rng.integers(0, extent, len(numbers))) for d, extent in enumerate(shape))
 
 
 def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator) -> Array:
