@@ -75,7 +75,7 @@ def wrong_constant(subject: Subject, rng: np.random.Generator) -> Mutant | None:
         (inner, inner.values[bound.values[buffer]].root)
         for inner in program.every_program
         for bound in inner.tasks
-        for buffer in bound.task.constants
+        for buffer in sorted(bound.task.constants)
         if not bound.bodies
     ]
     if not roots:

@@ -113,7 +113,7 @@ def outcome_by(moved: Moved) -> str:
     return "missed" if moved.most > MISSED else "small" if moved.most > 1 else "same"
 
 
-def tested(subject: Subject, numbers: Iterable[int], asked: Asked) -> Iterable[Result]:
+def judged(subject: Subject, numbers: Iterable[int], asked: Asked) -> Iterable[Result]:
     """The wrong packages of `subject` with these numbers."""
     right = write_package(subject.spec, asked.folder / f"{subject.model.stem}.modelc")
     truth = Truth(subject, right, asked.seed, SAMPLES)
@@ -195,7 +195,7 @@ def main() -> int:
             try:
                 subject = Subject.of(name, asked.models, asked.target, asked.folder)
                 alarms += false_alarms(subject, range(given.seed, given.seed + max(given.false_alarms, 1)), asked)
-                for result in tested(subject, given.only or range(given.mutants), asked):
+                for result in judged(subject, given.only or range(given.mutants), asked):
                     results.append(result)
                     if given.verbose:
                         print(f"{result.seconds:5.1f} s  {show(result)}", flush=True)

@@ -224,7 +224,7 @@ def test_samples_reach_every_channel_every_corner_and_every_edge(
     shape: list[int], channel: int, tiles: list[int], effort: str
 ) -> None:
     along = channel % len(shape)
-    index = chosen(shape, along, [tiles] * len(shape), EFFORTS[effort], np.random.default_rng(0))
+    index = chosen(shape, [along], [tiles] * len(shape), EFFORTS[effort], np.random.default_rng(0))
     assert len({len(i) for i in index}) == 1 and all(
         (i >= 0).all() and (i < n).all() for i, n in zip(index, shape, strict=True)
     )
@@ -233,6 +233,14 @@ def test_samples_reach_every_channel_every_corner_and_every_edge(
     assert np.logical_and.reduce(corner).any()
     for d, extent in enumerate(shape):
         assert {0, extent - 1} <= set(index[d])
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((1, 300, 200), (1, 2)), ((4, 30_000), (1,))])
+def test_every_element_of_a_constant_weighs_on_a_sample(shape: tuple[int, ...], channels: tuple[int, ...]) -> None:
+    """Of a table of positions x channels, and of more channels than there are samples otherwise."""
+    index = chosen(shape, channels, [[]] * len(shape), EFFORTS["default"], np.random.default_rng(0))
+    along = [index[d] for d in channels]
+    assert len(set(zip(*along, strict=True))) == np.prod([shape[d] for d in channels])
 
 
 def test_both_sides_of_every_boundary_of_a_tile_are_edges() -> None:

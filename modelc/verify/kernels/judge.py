@@ -26,7 +26,7 @@ from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import CannotSay, Evaluator
-from modelc.verify.kernels.meaning import Imported, channel_of, every_graph, of_task
+from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen
@@ -98,7 +98,7 @@ class Judge:
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _bytes: int = 0
     _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
-    _channels: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
@@ -207,22 +207,22 @@ class Judge:
         task, name = bound.task, bound.values[buffer]
         key = (task.hash, buffer)
         if key not in self._channels:
-            self._channels[key] = channel_of(task, buffer)
-        channel = self._channels[key]
-        report = report.with_silence(name, Silence.of(ours, channel))
+            self._channels[key] = channels_of(task, buffer)
+        channels = self._channels[key]
+        report = report.with_silence(name, Silence.of(ours, channels[0] if channels else None))
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
         effort = FEW if late or _rounds_otherwise(compiled) else self.effort
-        channels = None
-        if previous is not None and self.runs > 1 and channel is not None:
+        subset = None
+        if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
-            channels, effort = np.union1d(silent, rng.integers(0, ours.shape[channel], SOME_CHANNELS)), FEW
+            subset, effort = np.union1d(silent, rng.integers(0, ours.shape[channels[0]], SOME_CHANNELS)), FEW
         tiles = _tiles(task, compiled, buffer, ours.ndim)
-        index = chosen(ours.shape, channel, tiles, effort, rng, _depth(task), channels)
+        index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
         try:
             verdicts = self.verdicts(call, buffer, index)
         except CannotSay as reason:

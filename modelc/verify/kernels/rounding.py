@@ -186,14 +186,14 @@ def _real(e: Op, args: Sequence[Rounded], short: bool) -> Rounded:
     if e.name not in ("add", "sub"):
         return rounded
     whole = _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < 2.0 ** PLACES[dtype])
-    assert rounded.sigma is not None and rounded.bias is not None
-    return replace(rounded, sigma=np.where(whole, 0.0, rounded.sigma), bias=np.where(whole, bias, rounded.bias))
+    sigma, bias = np.where(whole, 0.0, _or_zero(rounded.sigma)), np.where(whole, bias, _or_zero(rounded.bias))
+    return replace(rounded, sigma=sigma, bias=bias)
 
 
 def _are_whole(x: Rounded) -> NDArray[np.bool_]:
     """Which numbers are whole, and so are those that a jump may have made of them: sums of such are not rounded."""
-    sigma, bias = (np.asarray(_or_zero(part)) for part in (x.sigma, x.bias))
-    return np.asarray((x.value == np.rint(x.value)) & (sigma == 0) & (bias == np.rint(bias)))
+    unrounded = (_or_zero(x.sigma) == 0) & (_or_zero(x.bias) == np.rint(_or_zero(x.bias)))
+    return np.asarray((x.value == np.rint(x.value)) & unrounded)
 
 
 def _product(a: Array, b: Array) -> Array:
