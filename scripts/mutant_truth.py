@@ -22,7 +22,7 @@ from modelc.package.spec import Plan
 from modelc.package.watch import Watch, Watched
 from modelc.verify.check import Runner, drawn
 from modelc.verify.kernels.calls import Use, rows_of, uses_by_step
-from modelc.verify.kernels.demand import CannotSay
+from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.judge import Judge, KernelCall, calls_of
 from modelc.verify.kernels.samples import EFFORTS
 

@@ -28,7 +28,8 @@ from modelc.ops import evaluate_graph
 from modelc.package import read_package
 from modelc.target import load_target
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
-from modelc.verify.kernels.demand import LAST, CannotSay, Definitions, Evaluator
+from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
+from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges

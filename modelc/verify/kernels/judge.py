@@ -25,7 +25,8 @@ from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
-from modelc.verify.kernels.demand import CannotSay, Evaluator
+from modelc.verify.kernels.demand import Evaluator
+from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
@@ -104,6 +105,21 @@ class Judge:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
 
     @cached_property
+    def _last_reads(self) -> Mapping[int, list[str]]:
+        """The values that a Task, by its identity, is the last to read."""
+        last = {
+            name: id(bound)
+            for program in self.blueprint.program.every_program
+            for bound in program.tasks
+            for name in bound.inputs
+            if name not in program.outputs
+        }
+        values: dict[int, list[str]] = {}
+        for name, task in last.items():
+            values.setdefault(task, []).append(name)
+        return values
+
+    @cached_property
     def rounded(self) -> frozenset[str]:
         """The values that are computed through bfloat16."""
         return rounded_values(self.blueprint.program)
@@ -160,6 +176,7 @@ class Judge:
             shadow.write(bound.values[buffer], array)
             if program is self.blueprint.program:
                 self._remember(call, buffer, array)
+        shadow.forget(self._last_reads.get(id(bound), ()))
 
     def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
         name = call.use.bound.values[buffer]
@@ -395,6 +412,11 @@ class _Shadow:
 
     def write(self, name: str, array: Array) -> None:
         self._written[name] = array
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Nobody reads these any more."""
+        for name in names:
+            self._written.pop(name, None)
 
     def holds(self, name: str, array: Array) -> bool:
         """Whether `array` is what was written to the value, as far as that is known."""

@@ -20,7 +20,8 @@ from modelc.ir.expr import Var
 from modelc.ir.graph import Graph
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
-from modelc.verify.kernels.demand import CannotSay, Definitions, Order
+from modelc.verify.kernels.demand import Definitions, Order
+from modelc.verify.kernels.inverse import CannotSay
 
 Array = NDArray[Any]
 ROUNDOFF_BF16 = 2.0**-8
