@@ -15,9 +15,7 @@ from test_tensorized import NO_TILES, SERVER
 from three_ways import Example, check, close, emulated_target, random_inputs, run_task, run_tree
 
 import modelc
-from modelc.compile.choices import digest_of
-from modelc.compile.config import load_config
-from modelc.compile.pipeline import Run
+from modelc.compile.verification import blueprints_of
 from modelc.ir.block import Task
 from modelc.layout.program import partition
 from modelc.ops import evaluate_graph
@@ -29,6 +27,7 @@ from modelc.space.nest.build import build_nest
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.target import load_target
+from modelc.verify import verify_outputs
 
 CACHE = 1 << 19
 
@@ -151,14 +150,13 @@ MUTANTS = {"bd_z": lambda z: z + 1, "ad_s": lambda s: s * 1.01}
 @pytest.mark.parametrize("target", TARGETS)
 def test_zero_points_and_scales_of_another_model_are_found(tmp_path: Path, target: str) -> None:
     """Kernel by kernel, on the very inputs that the other model's pieces got."""
-    model = product_net(tmp_path / "m.onnx")
-    run = Run(model, digest_of(model), run_here(target), load_config(), ({},))
-    programs = run.programs()
-    compiled = run.kernels(programs.rounded)
+    model, package = product_net(tmp_path / "m.onnx"), tmp_path / "p.modelc"
+    modelc.compile(model, run_here(target), package, database=False)
+    blueprints = blueprints_of(read_package(package), model)
     for name, change in {"": None, **MUTANTS}.items():
-        run.model = model if change is None else changed(model, tmp_path / f"{name}.onnx", name, change)
-        layers = run.layers(programs, compiled, drawn(model))
-        assert layers and all(layer.distance.passed for layer in layers) == (change is None), name
+        other = model if change is None else changed(model, tmp_path / f"{name}.onnx", name, change)
+        layers = verify_outputs(package, other, drawn(model), blueprints=blueprints, per_layer=True).layers
+        assert layers and all(layer.passed for layer in layers) == (change is None), name
 
 
 def test_attention_of_another_machine_is_verified(tmp_path: Path) -> None:
