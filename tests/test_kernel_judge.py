@@ -411,17 +411,22 @@ def test_every_place_of_a_package_is_looked_at_once() -> None:
         assert {row.use.bound.values[row.buffer] for row in rows if row.after} >= {"r1", "y"}
 
 
-def test_numbers_without_dimensions_stay_so(tmp_path: Path) -> None:
-    """Products of two scalar scales, as quantizers write them, against ONNX Runtime's pieces."""
+@pytest.mark.parametrize("target", ["native", "cortex-a76"])
+def test_numbers_without_dimensions_stay_so(tmp_path: Path, target: str) -> None:
+    """Products of two scalar scales, as quantizers write them, against ONNX Runtime's pieces; a scalar input."""
+    from test_package_model import skip_without_tools
+
+    skip_without_tools(load_target(target).triple)
     weights = {"s": np.array(0.5, np.float32), "w": np.ones((4, 4), np.float32)}
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
         helper.make_node("Mul", ["most", "s"], ["scale"]),
         helper.make_node("Div", ["x", "scale"], ["z"]),
-        helper.make_node("MatMul", ["z", "w"], ["y"]),
+        helper.make_node("Mul", ["z", "by"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
-    path = small.save(tmp_path / "m.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4], "scale": []}, weights)
-    modelc.compile(path, output=tmp_path / "m.modelc", database=False)
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [4, 4], "by": []}, {"y": [4, 4], "scale": []}, weights)
+    modelc.compile(path, target, tmp_path / "m.modelc", database=False)
     report = modelc.verify(tmp_path / "m.modelc", path, per_layer=True)
     layers = {layer.value: layer for layer in report.layers}
     assert report.passed and "scale" in layers and all(layer.passed for layer in layers.values())
