@@ -31,7 +31,7 @@ from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, CannotSay, Definitions, Evaluator
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
-from modelc.verify.kernels.samples import EFFORTS, chosen, edges
+from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
 
 # --- rounding -----------------------------------------------------------------------------------------------------
 
@@ -241,6 +241,19 @@ def test_every_element_of_a_constant_weighs_on_a_sample(shape: tuple[int, ...], 
     index = chosen(shape, channels, [[]] * len(shape), EFFORTS["default"], np.random.default_rng(0))
     along = [index[d] for d in channels]
     assert len(set(zip(*along, strict=True))) == np.prod([shape[d] for d in channels])
+
+
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_what_a_rectifier_leaves_is_looked_at(channel: int) -> None:
+    """Of a channel with one number above zero that number; of one with several, several."""
+    array, rng = np.zeros((5, 40, 6), np.float32), np.random.default_rng(0)
+    channels = np.moveaxis(array, channel, 0)
+    channels[1, 4, 3], channels[3, 2] = 7, np.arange(1, channels.shape[2] + 1)
+    index = telling(array, channel, EFFORTS["default"], rng)
+    places = {tuple(int(i) for i in place) for place in zip(*index, strict=True)}
+    above = {tuple(int(i) for i in place) for place in np.argwhere(array)}
+    assert above & places >= {place for place in above if place[channel] == 1}
+    assert len({place for place in above & places if place[channel] == 3}) >= 5
 
 
 def test_both_sides_of_every_boundary_of_a_tile_are_edges() -> None:

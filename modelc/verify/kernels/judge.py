@@ -28,7 +28,7 @@ from modelc.verify.kernels.demand import CannotSay, Evaluator
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
-from modelc.verify.kernels.samples import Effort, chosen
+from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
@@ -189,6 +189,9 @@ class Judge:
         late = self.spent > self.effort.seconds
         effort = FEW if late or _rounds_otherwise(compiled) else self.effort
         index = chosen(ours.shape, channels, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
+        if channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
+            more = telling(ours, channels[0], effort, rng)
+            index = tuple(np.concatenate(pair) for pair in zip(index, more, strict=True))
         try:
             verdicts = self.verdicts(call, buffer, index)
         except CannotSay as reason:
