@@ -32,7 +32,7 @@ from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
-from modelc.verify.kernels.samples import EFFORTS, chosen, edges
+from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
 
 # --- rounding -----------------------------------------------------------------------------------------------------
 
@@ -244,6 +244,19 @@ def test_every_element_of_a_constant_weighs_on_a_sample(shape: tuple[int, ...], 
     assert len(set(zip(*along, strict=True))) == np.prod([shape[d] for d in channels])
 
 
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_what_a_rectifier_leaves_is_looked_at(channel: int) -> None:
+    """Of a channel with one number above zero that number; of one with several, several."""
+    array, rng = np.zeros((5, 40, 6), np.float32), np.random.default_rng(0)
+    channels = np.moveaxis(array, channel, 0)
+    channels[1, 4, 3], channels[3, 2] = 7, np.arange(1, channels.shape[2] + 1)
+    index = telling(array, channel, EFFORTS["default"], rng)
+    places = {tuple(int(i) for i in place) for place in zip(*index, strict=True)}
+    above = {tuple(int(i) for i in place) for place in np.argwhere(array)}
+    assert above & places >= {place for place in above if place[channel] == 1}
+    assert len({place for place in above & places if place[channel] == 3}) >= 5
+
+
 def test_both_sides_of_every_boundary_of_a_tile_are_edges() -> None:
     places = set(edges(56, [14]))
     assert {13, 14, 27, 28, 41, 42, 0, 55} <= places
@@ -412,17 +425,22 @@ def test_every_place_of_a_package_is_looked_at_once() -> None:
         assert {row.use.bound.values[row.buffer] for row in rows if row.after} >= {"r1", "y"}
 
 
-def test_numbers_without_dimensions_stay_so(tmp_path: Path) -> None:
-    """Products of two scalar scales, as quantizers write them, against ONNX Runtime's pieces."""
+@pytest.mark.parametrize("target", ["native", "cortex-a76"])
+def test_numbers_without_dimensions_stay_so(tmp_path: Path, target: str) -> None:
+    """Products of two scalar scales, as quantizers write them, against ONNX Runtime's pieces; a scalar input."""
+    from test_package_model import skip_without_tools
+
+    skip_without_tools(load_target(target).triple)
     weights = {"s": np.array(0.5, np.float32), "w": np.ones((4, 4), np.float32)}
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
         helper.make_node("Mul", ["most", "s"], ["scale"]),
         helper.make_node("Div", ["x", "scale"], ["z"]),
-        helper.make_node("MatMul", ["z", "w"], ["y"]),
+        helper.make_node("Mul", ["z", "by"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
-    path = small.save(tmp_path / "m.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4], "scale": []}, weights)
-    modelc.compile(path, output=tmp_path / "m.modelc", database=False)
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [4, 4], "by": []}, {"y": [4, 4], "scale": []}, weights)
+    modelc.compile(path, target, tmp_path / "m.modelc", database=False)
     report = modelc.verify(tmp_path / "m.modelc", path, per_layer=True)
     layers = {layer.value: layer for layer in report.layers}
     assert report.passed and "scale" in layers and all(layer.passed for layer in layers.values())

@@ -30,7 +30,7 @@ from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
-from modelc.verify.kernels.samples import Effort, chosen
+from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
@@ -240,6 +240,9 @@ class Judge:
             subset, effort = np.union1d(silent, rng.integers(0, ours.shape[channels[0]], SOME_CHANNELS)), FEW
         tiles = _tiles(task, compiled, buffer, ours.ndim)
         index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
+        if subset is None and channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
+            more = telling(ours, channels[0], effort, rng, _depth(task))
+            index = tuple(np.concatenate(pair) for pair in zip(index, more, strict=True))
         try:
             verdicts = self.verdicts(call, buffer, index)
         except CannotSay as reason:

@@ -5,7 +5,8 @@ cut otherwise than inside; every index along each dimension that is not much lon
 positions (constants are indexed along one, so that each of their elements weighs on some sample); and random ones.
 Samples are positions x channels, as far as there is room: a contraction reads a row for each position and a column for
 each channel. Where constants are indexed along several dimensions (positions of tokens, anchors), or there are more
-channels than room, each index of these has one sample more.
+channels than room, each index of these has one sample more. And of every channel the least and the greatest number, and
+some that are neither: where a rectifier or a clamp makes all others alike, a wrong weight shows there alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ NEAR_ENDS = 3  # elements at both ends of a dimension
 LEAST_POSITIONS = 12  # at which channels are looked at, however much each reads
 MOST_EDGES = 96  # places along a dimension that are looked at on purpose
 COVERED = 32  # times the samples: indices of constants, of which each is looked at
+TELLING, LEAST_TELLING = 4, 256  # times the operands of positions: what numbers may read that tell most; at least
+SEARCHED = 1 << 17  # elements among which those are searched that tell most
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Effort:
     points: int
     calls: int
     seconds: float
+
+    @property
+    def telling(self) -> int:
+        """How many numbers of each channel are looked at that are neither its least nor its greatest."""
+        return self.positions // 4
 
 
 EFFORTS = {
@@ -137,3 +145,26 @@ def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Eff
     rows.append(anywhere(effort.positions))
     _, first = np.unique(np.concatenate(rows), axis=0, return_index=True)
     return np.concatenate(rows)[np.sort(first)]
+
+
+def telling(array: Array, channel: int, effort: Effort, rng: np.random.Generator, depth: int = 1) -> tuple[Array, ...]:
+    """Indices of the least and the greatest number of every channel of a result, and of some that are neither, as far
+    as there are any; each reads `depth` operands, for so many of which there is room."""
+    rows = np.moveaxis(array, channel, 0).reshape(array.shape[channel], -1)
+    places = np.arange(rows.shape[1])
+    if rows.size > SEARCHED:
+        places = rng.choice(places, max(1, SEARCHED // len(rows)), replace=False)
+    numbers = rows[:, places].astype(np.float64)
+    least, greatest = numbers.argmin(axis=1), numbers.argmax(axis=1)
+    ends = [np.take_along_axis(numbers, at[:, None], axis=1) for at in (least, greatest)]
+    order = rng.random(numbers.shape) + ((numbers == ends[0]) | (numbers == ends[1]))  # those between come first
+    count = min(effort.telling, len(places))
+    between = np.argpartition(order, count - 1, axis=1)[:, :count] if count else np.zeros((len(rows), 0), np.int64)
+    columns = places[np.concatenate([least[:, None], greatest[:, None], between], axis=1)]
+    extents = [extent for d, extent in enumerate(array.shape) if d != channel]
+    channels = np.repeat(np.arange(len(rows)), columns.shape[1])
+    most = max(LEAST_TELLING, TELLING * effort.operands // max(depth, 1))
+    kept = rng.choice(len(channels), most, replace=False) if len(channels) > most else np.arange(len(channels))
+    index = list(np.unravel_index(columns.reshape(-1)[kept], extents)) if extents else []
+    index.insert(channel, channels[kept])
+    return tuple(index)
