@@ -30,7 +30,7 @@ from space_tasks import model_file, tasks_of
 
 import modelc
 from modelc.choices import read_choices_file
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.config import load_config
 from modelc.measure import Measurer, Setting
 from modelc.package import read_package

@@ -33,7 +33,7 @@ from rich.table import Table
 from space_tasks import model_file
 
 import modelc
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.config import load_config
 from modelc.search.tune import Budget
 from modelc.target import Target, load_target

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from modelc.arrays import read_npz, write_npz
 from modelc.cli.output import json_option, print_json, say
 from modelc.errors import PackageError
 
@@ -20,6 +19,7 @@ from modelc.errors import PackageError
 def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
     """Runs a package on the arrays of an .npz file. Loading a package executes the library in it."""
     from modelc import runtime
+    from modelc.arrays import read_npz, write_npz
 
     feed = read_npz(inputs)
     try:

@@ -13,14 +13,11 @@ from modelc.cli.output import (
     config_option,
     database_of,
     database_options,
-    err,
     following,
     precision_option,
     print_event,
     say,
 )
-from modelc.cli.tuning_curve import write_curve
-from modelc.cli.tuning_view import viewing
 
 if TYPE_CHECKING:
     from modelc.tuning import TuneResult
@@ -103,6 +100,9 @@ def tune(
     ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
+    from modelc.cli.terminal import err
+    from modelc.cli.tuning_curve import write_curve
+    from modelc.cli.tuning_view import viewing
     from modelc.search.objectives import Aim
     from modelc.search.standing import Standing
     from modelc.tuning import tune as tuned
