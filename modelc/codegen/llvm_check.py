@@ -37,7 +37,7 @@ def check_llvm(target: Target) -> None:
 @cache
 def _refusal(options: str) -> str | None:
     """What LLVM says against these options; None where it makes code."""
-    import tvm
+    from modelc.codegen.lean_tvm import tvm
 
     digest = hashlib.sha256(f"{tvm.__version__} {options}".encode()).hexdigest()
     agreed = user_cache() / f"llvm-{digest[:16]}"
@@ -62,9 +62,7 @@ def _refusal(options: str) -> str | None:
 
 def make_code(options: dict[str, Any]) -> None:
     """Vectors, bytes and a loop through LLVM, to an object file that is thrown away."""
-    import tvm
-    from tvm import tirx as tx
-
+    from modelc.codegen.lean_tvm import tvm, tx
     from modelc.codegen.llvm import build_module, object_code
 
     machine = tvm.target.Target(options)
