@@ -292,7 +292,7 @@ def _broken(*_: object, **options: object) -> None:
         ("modelc.frontend.onnx.Importer", "_operator", ("stage import", "node 'Sigmoid_0' (Sigmoid)")),
         ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
         ("modelc.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
-        ("modelc.pipeline", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
+        ("modelc.codegen.kernels", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
         ("modelc.handover", "write_package", ("stage package",)),
         ("modelc.handover", "verify_outputs", ("stage verify",)),
         ("modelc.pipeline", "digest_of", ()),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
     database_of,
@@ -100,6 +101,7 @@ def tune(
     ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
+    import_quickly("modelc.tuning")
     from modelc.cli.terminal import err
     from modelc.cli.tuning_curve import write_curve
     from modelc.cli.tuning_view import viewing

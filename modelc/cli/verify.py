@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 
@@ -48,6 +49,7 @@ def verify(
 ) -> int:
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
+    import_quickly("modelc.verification")
     from modelc.arrays import read_npz
     from modelc.verification import verify as verify_package
 
