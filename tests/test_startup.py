@@ -32,3 +32,23 @@ def heavy_modules(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["compile", "--help"], ["tune", "--help"]])
 def test_version_and_help_import_nothing_heavy(arguments: list[str]) -> None:
     assert heavy_modules(*arguments) == set()
+
+
+def test_what_is_left_out_of_tvm_is_there_for_others() -> None:
+    program = (
+        "import os, sys\n"
+        "environment = dict(os.environ)\n"
+        "from modelc.codegen.kernels import compile_nest\n"
+        "parts = ('tvm.tirx', 'tvm.relax', 'tvm.s_tir', 'tvm.topi', 'tvm.backend.cuda.ptx')\n"
+        "print(*(part in sys.modules for part in parts), environment == os.environ)\n"
+        "import tvm\n"
+        "print(tvm.s_tir.Schedule.__name__, tvm.relax.Function.__name__, *(part in sys.modules for part in parts))\n"
+        "print(hasattr(tvm, 'none'))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.stdout.splitlines() == [
+        "True False False False False True",
+        "Schedule Function True True True True True",
+        "False",
+    ], done.stderr
