@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_pipeline_model as small
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("tvm", "scipy", "onnx", "onnxruntime", "jsonschema", "rich", "numpy", "yaml")
@@ -34,21 +35,28 @@ def test_version_and_help_import_nothing_heavy(arguments: list[str]) -> None:
     assert heavy_modules(*arguments) == set()
 
 
-def test_what_is_left_out_of_tvm_is_there_for_others() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_tvm_is_whole_where_the_process_is_not_our_own(own: bool) -> None:
     program = (
         "import os, sys\n"
+        "from modelc.python_worker import own_process\n"
+        f"if {own}: own_process()\n"
         "environment = dict(os.environ)\n"
         "from modelc.codegen.kernels import compile_nest\n"
         "parts = ('tvm.tirx', 'tvm.relax', 'tvm.s_tir', 'tvm.topi', 'tvm.backend.cuda.ptx')\n"
         "print(*(part in sys.modules for part in parts), environment == os.environ)\n"
-        "import tvm\n"
-        "print(tvm.s_tir.Schedule.__name__, tvm.relax.Function.__name__, *(part in sys.modules for part in parts))\n"
-        "print(hasattr(tvm, 'none'))\n"
+        "import tvm.relax\n"
+        "print(tvm.relax.Function.__name__, tvm.s_tir.Schedule.__name__)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
-    assert done.stdout.splitlines() == [
-        "True False False False False True",
-        "Schedule Function True True True True True",
-        "False",
-    ], done.stderr
+    parts = "False " * 4 if own else "True " * 4
+    assert done.stdout == f"True {parts}True\nFunction Schedule\n", done.stderr
+
+
+def test_who_lowers_nothing_imports_no_tvm(tmp_path: Path) -> None:
+    model = str(small.model())
+    assert {"tvm", "scipy", "jsonschema", "onnxruntime", "rich"}.isdisjoint(
+        heavy_modules("compile", model, "--shape", "x=1,3,20,24", "--stop-after", "schedule", "--no-database")
+    )
+    assert "tvm" not in heavy_modules("verify", str(small.package()), "--against", model)
