@@ -21,20 +21,19 @@ _HOMES = {
     "DoesNotApply": ("modelc.space.rules.rule", "DoesNotApply"),
     "Rule": ("modelc.space.rules.rule", "Rule"),
     "bench": ("modelc.verify", "bench"),
-    "compile": ("modelc.pipeline", "compile"),
-    "inspect": ("modelc.describe", "inspect"),
+    "inspect": ("modelc.compile.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),
     "profile": ("modelc.verify", "profile"),
-    "tune": ("modelc.tuning", "tune"),
-    "verify_package": ("modelc.verification", "verify"),
+    "verify_package": ("modelc.compile.verification", "verify"),
 }
-__all__ = ["__version__", "verify", *_HOMES]
+_ROOMS = ("compile", "tune", "verify")  # that can be called
+__all__ = ["__version__", *_ROOMS, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "verify":  # the room, which can be called
-        return import_module("modelc.verify")
+    if name in _ROOMS:
+        return import_module(f"modelc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'modelc' has no attribute {name!r}")
     room, function = _HOMES[name]

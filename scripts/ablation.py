@@ -29,7 +29,7 @@ from rich.table import Table
 
 import modelc
 from modelc.cli.terminal import out
-from modelc.config import Config, load_config, parse_config
+from modelc.compile.config import Config, load_config, parse_config
 from modelc.package import read_package
 from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn

@@ -35,21 +35,21 @@ from kept_rows import MODELS, Kept, Row
 
 from modelc import __version__
 from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
-from modelc.config import Config, load_config
+from modelc.compile.config import Config, load_config
+from modelc.compile.pipeline import Run
 from modelc.measure import Measurer, Setting
-from modelc.networks import Network, Subjects, Tasks
-from modelc.pipeline import Run
-from modelc.search.evolve import Evolve
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Aim
-from modelc.search.population import Space
-from modelc.search.scheduler import Scheduler
-from modelc.search.standing import Standing
-from modelc.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
-from modelc.session import Session
 from modelc.target import load_target
-from modelc.tuning import Measuring
-from modelc.wholes import compared
+from modelc.tune.command import Measuring
+from modelc.tune.end_to_end import compared
+from modelc.tune.joint import Session
+from modelc.tune.networks import Network, Subjects, Tasks
+from modelc.tune.search.evolve import Evolve
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Aim
+from modelc.tune.search.population import Space
+from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.standing import Standing
+from modelc.tune.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555", "#d36ba6")

@@ -27,7 +27,7 @@ from rich.table import Table
 
 import modelc
 from modelc.cli.terminal import out
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.package import read_package
 from modelc.target import Peak, Unit, best_unit, load_target
 from modelc.verify.bench import alternating, beside, median

@@ -26,7 +26,7 @@ from scale_models import MODELS
 
 import modelc
 from modelc.cli.terminal import out
-from modelc.stages import STAGES
+from modelc.compile.stages import STAGES
 
 LEAST = 0.05  # seconds of a stage below which its growth says nothing
 

@@ -31,9 +31,9 @@ from space_tasks import Found, distinct, model_file
 from modelc.cli.terminal import err, out
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer, Setting
-from modelc.search.population import Space
 from modelc.space.sketch import Sketch
 from modelc.target import Target, load_target
+from modelc.tune.search.population import Space
 
 ONCE = Effort(sample_seconds=0.0, least=1, most=1, seconds=0.0)  # what counts is what it computes
 REFUSED = ("invalid", "build-timeout", "timeout")  # too large or too slow, not wrong

@@ -30,11 +30,11 @@ from construction_tables import WAYS, ratios, tables
 from greedy import greedy_knobs
 from kept_rows import CLOSE, LONGER, Kept, Row, parser
 
-from modelc.config import load_config
+from modelc.compile.config import load_config
+from modelc.compile.pipeline import Run
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Measurer
-from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.space.construct import constructed
 from modelc.space.cost.analytic import best_of, estimate

@@ -29,9 +29,9 @@ from rich.table import Table
 from space_tasks import model_file, tasks_of
 
 import modelc
-from modelc.choices import read_choices_file
 from modelc.cli.terminal import err, out
-from modelc.config import load_config
+from modelc.compile.choices import read_choices_file
+from modelc.compile.config import load_config
 from modelc.measure import Measurer, Setting
 from modelc.package import read_package
 from modelc.target import Target, load_target

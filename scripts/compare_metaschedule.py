@@ -41,15 +41,15 @@ from modelc.cli.terminal import out
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var
 from modelc.measure import Effort, Measurer
-from modelc.search.evolve import Evolve
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Aim, Weights
-from modelc.search.population import Space
-from modelc.search.scheduler import Work
-from modelc.search.tune import Budget, Subject, tune_tasks
 from modelc.space.choose import chosen
 from modelc.target import Target, llvm_target, load_target
-from modelc.tuning import Measuring
+from modelc.tune.command import Measuring
+from modelc.tune.search.evolve import Evolve
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Aim, Weights
+from modelc.tune.search.population import Space
+from modelc.tune.search.scheduler import Work
+from modelc.tune.search.tune import Budget, Subject, tune_tasks
 
 CASES = ("C1D-2-b1", "C2D-3-b1", "DEP-3-b1", "DIL-3-b1", "GMM-2-b1", "NRM-3-b1")
 NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc[tune]

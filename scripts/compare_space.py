@@ -27,9 +27,9 @@ from kept_rows import CLOSE, LONGER, Kept, Row, parser
 from space_tasks import Found, named
 
 from modelc.measure import Measurer
-from modelc.search.population import Space
 from modelc.space.choose import chosen
 from modelc.target import Target, load_target
+from modelc.tune.search.population import Space
 
 TASKS = {  # what kind of Task each is
     "resnet50:conv_relu_44": "pointwise",

@@ -26,8 +26,8 @@ from kept_rows import Kept, Row, parser
 from space_tasks import Found, named
 
 from modelc.measure import Measurer
-from modelc.search.population import Space
 from modelc.target import CostParameters, Target, load_target
+from modelc.tune.search.population import Space
 
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 SURE = 0.002  # of a mean rank correlation, that a change has to be worth

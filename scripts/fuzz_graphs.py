@@ -23,9 +23,9 @@ from fuzzing import Case, Limits, Outcome, Report, options, run_case, run_cases
 from packaged import check, native
 from random_graphs import Array, described, draw
 
+from modelc.compile.minimise import minimised
 from modelc.frontend.excerpt import Whole, save_model
 from modelc.frontend.steering import Steered
-from modelc.minimise import minimised
 
 LIMITS = Limits(seconds=120.0)
 

@@ -26,8 +26,8 @@ import model_seeds as seeds
 from fuzzing import Case, Limits, Report, Wrong, options, run_case, run_cases
 
 import modelc
+from modelc.compile.minimise import minimised
 from modelc.errors import VerificationError
-from modelc.minimise import minimised
 
 TARGET = "x86-64-v3"
 FULL = 20  # one in so many mutants is compiled to the end and verified

@@ -32,8 +32,8 @@ from onnx import TensorProto, helper, numpy_helper
 from package_damage import Edit, apply, drawn_edit
 
 import modelc
+from modelc.compile.minimise import minimised
 from modelc.errors import PackageError
-from modelc.minimise import minimised
 from modelc.package import find_toolchain, read_package, run_emulated
 from modelc.runtime import ModelError
 

@@ -31,9 +31,9 @@ import yaml
 from fuzzing import ROOT, Case, Limits, Report, run_case, run_cases
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc import pipeline  # before any child, for all of them
-from modelc.config import load_config
-from modelc.minimise import minimised
+from modelc.compile import pipeline  # before any child, for all of them
+from modelc.compile.config import load_config
+from modelc.compile.minimise import minimised
 from modelc.target import load_target, read_intrinsics
 
 KINDS = ("target", "intrinsics", "config", "choices")

@@ -36,12 +36,12 @@ from modelc.database import Conditions, Record, code_version, default_place, rec
 from modelc.errors import ModelcError
 from modelc.ir.block import Task
 from modelc.policy import SCHEDULES, Policy
-from modelc.search.learned import MISSING, Example, analytic, available, fit, groups_of, held_out, scales
-from modelc.search.learned import throughputs as measured
-from modelc.search.population import Space
-from modelc.search.ranking import APART, Ranking, as_measured, ranked
-from modelc.search.resume import COMPARED, examples_of
 from modelc.target import Target, load_target
+from modelc.tune.search.learned import MISSING, Example, analytic, available, fit, groups_of, held_out, scales
+from modelc.tune.search.learned import throughputs as measured
+from modelc.tune.search.population import Space
+from modelc.tune.search.ranking import APART, Ranking, as_measured, ranked
+from modelc.tune.search.resume import COMPARED, examples_of
 
 
 def examples_of_task(task: Task, found: Sequence[Record], target: Target) -> Iterator[Example]:

@@ -30,7 +30,8 @@ NAMES = {"float": "float32", "double": "float64"}  # as ONNX says them
 STEERED = (
     "what steers it has to be known when compiling: a constant of the model, computed from shapes, or `--constant`"
 )
-SIZED = f"{STEERED}, or a size with a bound: README, Sizes that depend on data"
+SIZES = "[dynamic-shapes.md](dynamic-shapes.md#sizes-that-depend-on-data)"
+SIZED = f"{STEERED}, or a size with a bound: {SIZES}"
 MADE_WITH = f"onnx {onnx.__version__}"
 COMPUTED = ("MelWeightMatrix",)  # of constants alone
 UNLISTED = "dtypes as in what it is made of"
@@ -38,9 +39,9 @@ UNLISTED = "dtypes as in what it is made of"
 LIMITS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(
         (("", x) for x in (
-            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Resize",
-            "Upsample", "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT",
-            "Col2Im", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
+            "Squeeze", "Unsqueeze", "Split", "OneHot", "CumSum", "Upsample",
+            "Trilu", "CenterCropPad", "AffineGrid", "DFT", "STFT", "Col2Im",
+            "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix",
         )),
         STEERED,
     ),
@@ -50,6 +51,7 @@ LIMITS: Mapping[tuple[str, str], str] = {
         )),
         SIZED,
     ),
+    ("", "Resize"): f"{STEERED}; without roi and scales in operator sets 11 and 12 too, where ONNX Runtime refuses it",
     ("", "If"): "a condition that is known when compiling, or branches that give the same dtypes and ranks",
     ("", "Loop"): "what it carries keeps the most of its shape where it is not unrolled; a limit is known to what it "
     "hands out",
@@ -60,8 +62,14 @@ LIMITS: Mapping[tuple[str, str], str] = {
     ),
     **dict.fromkeys(
         (("", x) for x in ("Compress", "NonMaxSuppression", "NonZero", "Unique")),
-        "the size of the result may depend on data: README, Sizes that depend on data",
+        f"the size of the result may depend on data: {SIZES}",
     ),
+    **dict.fromkeys(
+        (("", x) for x in ("GRU", "RNN")),
+        "float32 and float64, with Sigmoid, Tanh and Relu as activations",
+    ),
+    ("", "LSTM"): "float32 and float64, with Sigmoid, Tanh and Relu as activations, without `input_forget`; `clip` is "
+    "for what goes into gates, and leaves the cell state as it is, as in ONNX Runtime",
     ("", "Conv"): "1 to 3 spatial dimensions",
     ("", "ConvTranspose"): "1 to 3 spatial dimensions",
     ("", "DeformConv"): "2 spatial dimensions",

@@ -19,13 +19,13 @@ sys.path.insert(0, str(ROOT))
 
 from fuzzing import Case, Wrong, run_case  # noqa: E402
 
+from modelc.compile.pipeline import compile  # noqa: E402
 from modelc.frontend.onnx import import_model  # noqa: E402
 from modelc.frontend.surgery import quantizes  # noqa: E402
 from modelc.ir.expr import DTYPES  # noqa: E402
 from modelc.ir.graph import actual  # noqa: E402
 from modelc.ops import evaluate_graph  # noqa: E402
 from modelc.package import find_toolchain, runtime_objects  # noqa: E402
-from modelc.pipeline import compile  # noqa: E402
 from modelc.runtime import load  # noqa: E402
 from modelc.target import Target, load_target  # noqa: E402
 

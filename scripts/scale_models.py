@@ -150,6 +150,15 @@ def wide(count: int, op: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=IR_VERSION)
 
 
+def parallel(outputs: int) -> onnx.ModelProto:
+    """So many operators of one input, each of them an output."""
+    net = Network(f"parallel{outputs}")
+    x = net.input("x", [2, 8])
+    for k in range(outputs):
+        net.output(f"y{k}", net.op(TAIL[k % len(TAIL)], x), [2, 8])
+    return net.build()
+
+
 def recurrent(steps: int) -> onnx.ModelProto:
     """A GRU of 16 features over so many steps."""
     net = Network(f"recurrent{steps}")
@@ -166,5 +175,6 @@ MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "nested": nested,
     "shared": shared,
     "below_a_move": below_a_move,
+    "parallel": parallel,
     "recurrent": recurrent,
 }

@@ -11,9 +11,9 @@ import onnx
 from bench_int8 import write_model
 from fetch_models import catalogue
 
-from modelc.config import load_config
+from modelc.compile.config import load_config
+from modelc.compile.pipeline import Run
 from modelc.ir.block import Task
-from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.target import Target
 

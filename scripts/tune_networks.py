@@ -34,9 +34,9 @@ from space_tasks import model_file
 
 import modelc
 from modelc.cli.terminal import err, out
-from modelc.config import load_config
-from modelc.search.tune import Budget
+from modelc.compile.config import load_config
 from modelc.target import Target, load_target
+from modelc.tune.search.tune import Budget
 
 ALL = "operators"
 NARROW = {"openvino": "openvino-bf16"}

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from test_package_model import spec_of
 
-from modelc import finals, outcome, wholes
 from modelc.package import write_package
 from modelc.scratch import user_cache
+from modelc.tune import end_to_end, retiming, selection
 
 OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what they make there goes with it
 
@@ -60,19 +60,19 @@ def copy(package: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few packages are timed, for a moment: what is tested is not who is faster."""
-    monkeypatch.setattr(wholes, "THOROUGH", wholes.Effort(0.05, 2, 2))
-    monkeypatch.setattr(outcome, "HEATS", finals.Round(2, 2))
-    monkeypatch.setattr(outcome, "FINAL", finals.Round(3, 3))
-    monkeypatch.setattr(finals, "FINALISTS", 1)
-    monkeypatch.setattr(finals, "ENTRANTS", 2)
+    monkeypatch.setattr(end_to_end, "THOROUGH", end_to_end.Effort(0.05, 2, 2))
+    monkeypatch.setattr(selection, "HEATS", retiming.Round(2, 2))
+    monkeypatch.setattr(selection, "FINAL", retiming.Round(3, 3))
+    monkeypatch.setattr(retiming, "FINALISTS", 1)
+    monkeypatch.setattr(retiming, "ENTRANTS", 2)
 
 
 @pytest.fixture
 def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is not the untuned Candidate is taken, so that there is something to build and to compare."""
-    monkeypatch.setattr(finals, "LEVEL", 1e9)
-    monkeypatch.setattr(outcome, "finalists", lambda times, fresh: [1] if len(times) > 1 else [])
-    monkeypatch.setattr(outcome, "winner", lambda times, fresh: min(1, len(times) - 1))
+    monkeypatch.setattr(retiming, "LEVEL", 1e9)
+    monkeypatch.setattr(selection, "finalists", lambda times, fresh: [1] if len(times) > 1 else [])
+    monkeypatch.setattr(selection, "winner", lambda times, fresh: min(1, len(times) - 1))
 
 
 @pytest.fixture

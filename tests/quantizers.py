@@ -125,6 +125,21 @@ def transformer(path: Path) -> Path:
     return m.save(path, {"ids": [1, length]}, {"y": [1, length, width]})
 
 
+def speech(path: Path) -> Path:
+    """The first layers of an encoder of speech: convolutions over samples, of which a norm and dynamic quantization
+    reduce whole tensors that threads have no even parts of."""
+    m = Net(5)
+    m.node("Conv", f"x {m.weight('w1', 72, 1, 10)}", "c1", strides=[5])
+    m.node("InstanceNormalization", f"c1 {m.weight('g1', 72)} {m.weight('n1', 72)}", "i1")
+    m.node("Sigmoid", "i1", "s1")
+    m.node("Mul", "i1 s1", "a1")
+    m.node("Conv", f"a1 {m.weight('w2', 16, 72, 3)}", "c2", strides=[2])
+    m.node("Transpose", "c2", "t", perm=[0, 2, 1])
+    m.node("LayerNormalization", f"t {m.weight('g2', 16)} {m.weight('n2', 16)}", "l")
+    m.node("MatMul", f"l {m.weight('wm', 16, 16)}", "y")
+    return m.save(path, {"x": [1, 1, 4605]}, {"y": [1, 459, 16]})
+
+
 class Samples(CalibrationDataReader):
     """Eight inputs of a model to calibrate on."""
 

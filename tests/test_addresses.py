@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from three_ways import host_target
 
 import modelc
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.errors import ModelError as CompileError
 from modelc.package import emulator, find_toolchain, read_package
 from modelc.package.link import RUNTIME

@@ -16,26 +16,26 @@ from test_cli_tune import contents
 from test_layout_choice import conv
 
 import modelc
-from modelc import alternatives, outcome, tuning
-from modelc.alternatives import Alternative, Alternatives
-from modelc.choices import digest_of, read_choices_file
-from modelc.config import load_config, parse_config
+from modelc.compile.choices import digest_of, read_choices_file
+from modelc.compile.config import load_config, parse_config
+from modelc.compile.pipeline import Run
 from modelc.errors import ConfigError, VerificationError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import kind_of
 from modelc.layout.convert import LayoutChoice
 from modelc.measure import Measurement
-from modelc.networks import Network, Subjects
-from modelc.pipeline import Run
-from modelc.search.cross import BEHIND, Cross
-from modelc.search.learned import LearnedCost
-from modelc.search.objectives import Weights, total
-from modelc.search.scheduler import Scheduler, Work
-from modelc.search.standing import Standing
 from modelc.target import load_target
-from modelc.tuning import tune
-from modelc.wholes import Times
+from modelc.tune import alternatives, command, selection
+from modelc.tune.alternatives import Alternative, Alternatives
+from modelc.tune.command import tune
+from modelc.tune.end_to_end import Times
+from modelc.tune.networks import Network, Subjects
+from modelc.tune.search.cross import BEHIND, Cross
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Weights, total
+from modelc.tune.search.scheduler import Scheduler, Work
+from modelc.tune.search.standing import Standing
 
 # --- weights and the scheduler --------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ def network(tmp_path: Path, in_brief: None) -> Path:
 class Ran:
     """What tune() gave and told, and what it would have made the package of."""
 
-    result: tuning.TuneResult
+    result: command.TuneResult
     seen: list[Standing]
     arguments: list[Any]
 
@@ -169,10 +169,10 @@ class Ran:
 
 def tuned(path: Path, monkeypatch, planted: Planted, times: Times, joint: float = 0.7, **more: object) -> Ran:
     seen, given = list[Standing](), list[Any]()
-    monkeypatch.setattr(tuning, "_measurer", lambda *arguments: planted)
-    monkeypatch.setattr(outcome, "compared", lambda *arguments: times)
-    monkeypatch.setattr(tuning, "_beside_ort", lambda *arguments: 0.0)
-    monkeypatch.setattr(tuning, "made", lambda *arguments: given.extend(arguments) or outcome.made(*arguments))
+    monkeypatch.setattr(command, "_measurer", lambda *arguments: planted)
+    monkeypatch.setattr(selection, "compared", lambda *arguments: times)
+    monkeypatch.setattr(command, "_beside_ort", lambda *arguments: 0.0)
+    monkeypatch.setattr(command, "made", lambda *arguments: given.extend(arguments) or selection.made(*arguments))
     settings = parse_config({**load_config().to_json(), "tune": {"joint": joint}}, "test")
     asked = {"database": False, "output": path.parent / "t.modelc", "budget": "150", "explorer": "random", **more}
     (found,) = tune(path, config=settings, watch=seen.append, **asked)
@@ -206,15 +206,15 @@ def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path,
     arguments = [*first.arguments[:3], None, *first.arguments[4:]]  # without the database, which is closed
     tried = list[str]()
 
-    def written(self: outcome._Found, network: Network) -> None:
+    def written(self: selection._Found, network: Network) -> None:
         tried.append(self.alternative.says)
         if len(tried) == 3:
             raise VerificationError("it is wrong")
 
-    monkeypatch.setattr(outcome._Found, "written", written)
+    monkeypatch.setattr(selection._Found, "written", written)
     for times in (Times(3.0, 2.9999, 1.0), Times(3.0, 2.0, 1.0, 1.5), Times(3.0, 1.0, 1.0)):
-        monkeypatch.setattr(outcome, "compared", lambda *arguments, times=times: times)
-        made = outcome.made(*arguments)
+        monkeypatch.setattr(selection, "compared", lambda *arguments, times=times: times)
+        made = selection.made(*arguments)
         assert made.alternative == "" and made.times.tuned_ms in (2.9999, 1.5, 0.0)
     assert tried == ["", "", found.alternative, ""] and any("it is wrong" in note for note in made.notes)
 

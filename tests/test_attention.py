@@ -11,8 +11,8 @@ from partition_models import Model, tasks
 from three_ways import Example, check, host_target, random_inputs
 
 import modelc
-from modelc.choices import read_choices_file
-from modelc.config import load_config
+from modelc.compile.choices import read_choices_file
+from modelc.compile.config import load_config
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import Loop

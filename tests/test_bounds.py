@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from test_sizes import Case, Feeds, N, agree, ints, saved
 
 import modelc
 from modelc.cli import main
+from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError, ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual
@@ -193,9 +195,9 @@ def test_the_flag_is_named_and_does_what_it_says(speaks: tuple[Case, Path, Path]
     for wrong, sentence in (("nothing", "no value of"), ("wave", "not what a size is made of")):
         with pytest.raises(ModelError, match=rf"--bound names '{wrong}', which is .*{sentence}"):
             import_model(path, bounds={"longest": 40, wrong: 3})
-    settings = modelc.pipeline.load_config()
+    settings = replace(load_config(), check_addresses=False)
     with pytest.raises(ConfigError, match="check_addresses"):
-        modelc.compile(path, config=modelc.pipeline.replace(settings, check_addresses=False), bounds={"longest": 9})
+        modelc.compile(path, config=settings, bounds={"longest": 9})
     manifest = json.loads((package / "manifest.json").read_text())
     assert manifest["bounds"] == {"longest": 40} == modelc.inspect(package)["bounds"]
     shape = next(t["shape"] for t in manifest["variants"][0]["outputs"] if t["name"] == "wave")
@@ -324,3 +326,84 @@ def test_windows_that_need_a_size_are_refused(tmp_path: Path) -> None:
             import_model(saved(case, tmp_path / "m.onnx"))
         refused += 1
     assert refused == 4
+
+
+# --- ranges of what is computed of a bounded size -------------------------------------------------------------------
+
+REAL = {"z": np.float32(0), "o": np.float32(1), "h": np.float32(0.5), "three": np.float32(3)}
+WHOLE = {"zero": ints(0)[0], "one": ints(1)[0], "two": ints(2)[0], "five": ints(5)[0], "down": ints(-1)[0]}
+RANGES = Case(
+    [
+        N("ReduceMax", ["lengths"], ["m"], keepdims=0),
+        N("Range", ["zero", "m", "one"], ["frames"]),
+        N("Cast", ["m"], ["real"], to=F),
+        N("Range", ["z", "real", "o"], ["floats"]),  # as long as `frames`
+        N("Cast", ["frames"], ["frames_f"], to=F),
+        N("Add", ["frames_f", "floats"], ["both"]),
+        N("Mul", ["real", "h"], ["half"]),
+        N("Range", ["z", "half", "o"], ["halves"]),
+        N("Sum", ["real", "half", "o"], ["added"]),
+        N("Range", ["o", "added", "h"], ["fine"]),
+        N("Range", ["zero", "m", "two"], ["steps"]),
+        N("Neg", ["m"], ["minus"]),
+        N("Range", ["minus", "m", "five"], ["across"]),
+        N("Range", ["m", "down", "down"], ["falling"]),
+        N("Add", ["m", "two"], ["more"]),
+        N("Range", ["m", "more", "one"], ["behind"]),
+        N("Sub", ["m", "five"], ["less"]),
+        N("Range", ["less", "m", "one"], ["last"]),
+    ],
+    ("both", "halves", "fine", "steps", "across", "falling", "behind", "last"),
+    {**REAL, **WHOLE},
+    [{"lengths": ints(*lengths)} for lengths in ((3, 7, 5), (12, 0, 1), (0, 0, 0), (1, 1, 1))],
+)
+
+
+def test_ranges_that_follow_from_a_bounded_size(tmp_path: Path) -> None:
+    """One flag bounds all of them: floats, steps, and where they begin."""
+    path, bounds = saved(RANGES, tmp_path / "m.onnx"), {"m": 12}
+    graph, session = import_model(path, bounds=bounds), ort.InferenceSession(path.read_bytes())
+    result = modelc.compile(path, output=tmp_path / "p", database=False, bounds=bounds)
+    assert result.report is not None and result.report.passed
+    with load(tmp_path / "p") as model:
+        for feed in RANGES.feeds:
+            wanted = session.run(None, feed)
+            agree(actual(evaluate_graph(graph, feed)), wanted, RANGES.outputs)
+            agree(model.run(feed), wanted, RANGES.outputs)
+        with pytest.raises(LoadedError, match=r"is (13|14|7); expected a number from 0 to (12|13|6)"):
+            model.run({"lengths": ints(13, 2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flags"),
+    [
+        ([N("ReduceMax", ["lengths"], ["m"], keepdims=0), N("Cast", ["m"], ["limit"], to=F)], ["m"]),
+        ([N("Exp", ["x"], ["e"]), N("ReduceSum", ["e"], ["limit"], keepdims=0)], ["limit"]),
+        ([N("ReduceSum", ["x"], ["s"], keepdims=0), N("Mul", ["s", "three"], ["limit"])], ["s"]),
+        ([N("Identity", ["n"], ["limit"])], ["n"]),
+    ],
+    ids=["whole numbers as floats", "floats", "what floats are computed of", "an input"],
+)
+def test_a_range_of_floats_names_the_flag_that_bounds_it(
+    tmp_path: Path, nodes: list[onnx.NodeProto], flags: list[str]
+) -> None:
+    feeds = {"lengths": ints(1, 2), "x": np.ones(3, np.float32), "n": np.asarray(3, np.float32)}
+    read = {x for node in nodes for x in node.input}
+    case = Case(
+        [*nodes, N("Range", ["z", "limit", "o"], ["y"])], ("y",), REAL, [{k: v for k, v in feeds.items() if k in read}]
+    )
+    path = saved(case, tmp_path / "m.onnx")
+    named = " ".join(f"--bound {x}=N" for x in flags)
+    with pytest.raises(ModelError, match=f"say the most that it can be with {named}"):
+        import_model(path)
+    graph = import_model(path, bounds=dict.fromkeys(flags, 9))
+    (wanted,) = ort.InferenceSession(path.read_bytes()).run(None, case.feeds[0])
+    agree(actual(evaluate_graph(graph, case.feeds[0])), [wanted], case.outputs)
+
+
+def test_a_float_that_is_no_size_is_not_bounded(tmp_path: Path) -> None:
+    nodes = [N("Range", ["zero", "n", "one"], ["y"]), N("Neg", ["x"], ["w"])]
+    feeds: Feeds = {"n": np.asarray(3), "x": np.asarray(1, np.float32)}
+    path = saved(Case(nodes, ("y", "w"), WHOLE, [feeds]), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"--bound names 'w', which is .*not what a size is made of"):
+        import_model(path, bounds={"n": 5, "w": 5})

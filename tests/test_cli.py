@@ -44,7 +44,7 @@ def test_compile_prints_a_summary(cli, tmp_path, monkeypatch) -> None:
     assert code == 0 and (tmp_path / "net.modelc" / "manifest.json").is_file()
     for word in ("kernels", "arena", "parameters", "library", "compile time", "agrees with onnxruntime"):
         assert word in out
-    assert [line.split()[0] for line in err.splitlines()] == list(modelc.pipeline.STAGES)
+    assert [line.split()[0] for line in err.splitlines()] == list(modelc.compile.pipeline.STAGES)
 
 
 def test_compile_json(cli, tmp_path) -> None:
@@ -119,6 +119,12 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
         ([small.model(), "--stop-after", "lunch"], "no stage 'lunch'"),
         ([small.model(), "--shape", "z=1"], "'z', which is no input"),
         ([small.model(), "--shape", "x"], "expected NAME=1,3,224,224"),
+        (
+            [small.model(), "--shape", "x=0,3,20,24"],
+            "what would be compiled has no elements: input 'x' [0, 3, 20, 24] is empty, and so is every output; "
+            "expected at least one element: fix dimensions with --dim batch=N, each number 1 or more",
+        ),
+        ([small.model(), "--dim", "batch=0|1", "--dim", "h=20", "--dim", "w=24"], "has no elements"),
         ([small.model(), "--threads", "0"], "--threads"),
         ([small.model(), "--turbo"], "No such option"),
         ([small.model(), "--shape", "x=1,3,20,24", "-o", "/proc/none/p"], "cannot write in /proc/none"),
@@ -126,6 +132,32 @@ def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> No
 )
 def test_compile_refusals_are_sentences(cli, arguments, sentence) -> None:
     code, out, err = cli("compile", *arguments)
+    assert code == 2 and out == "" and sentence in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "PKG", "--model", "MODEL"], "not by --model: modelc verify PKG.modelc --against MODEL.onnx"),
+        (["verify", "MODEL", "--against", "PKG"], "is a package, and a model is a file: modelc verify PKG.modelc"),
+        (["verify", "MODEL", "--against", "MODEL"], "is a file, and a package is a folder: modelc verify PKG"),
+        (["bench", "MODEL", "--against", "ort"], "modelc bench PKG.modelc --against ort --model MODEL.onnx"),
+        (["bench", "PKG", "--against", "ort", "--model", "PKG"], "is a package, and a model is a file: modelc bench"),
+        (["bench", "PKG", "--against", "MODEL"], "The model that engines run is given by --model"),
+        (["bench", "PKG", "--against", "onnxruntime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "ONNX Runtime", "--model", "MODEL"], "Did you mean ort?"),
+        (["bench", "PKG", "--against", "openvin", "--model", "MODEL"], "Did you mean openvino?"),
+        (["bench", "PKG", "--against", "tvm", "--model", "MODEL"], "and packages: PKG.modelc.\n"),
+        (["profile", "MODEL"], "is a file, and a package is a folder: modelc profile PKG.modelc"),
+        (["run", "MODEL", "--inputs", "F", "--outputs", "G"], "modelc run PKG.modelc --inputs F.npz --outputs G.npz"),
+        (["compile", "PKG"], "is a package, and a model is a file: modelc compile MODEL.onnx -o PKG.modelc"),
+        (["tune", "MODEL", "PKG"], "is a package, and a model is a file: modelc tune MODEL.onnx -o PKG.modelc"),
+        (["reduce", "PKG"], "is a package, and a model is a file: modelc reduce MODEL.onnx -o SMALL.onnx"),
+    ],
+)
+def test_a_model_in_place_of_a_package_is_told_how_the_verb_is_called(cli, arguments, sentence) -> None:
+    places = {"PKG": small.package(), "MODEL": small.model()}
+    code, out, err = cli(*(places.get(word, word) for word in arguments))
     assert code == 2 and out == "" and sentence in err
 
 
@@ -291,11 +323,11 @@ def _broken(*_: object, **options: object) -> None:
     [
         ("modelc.frontend.onnx.Importer", "_operator", ("stage import", "node 'Sigmoid_0' (Sigmoid)")),
         ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
-        ("modelc.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
+        ("modelc.compile.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
         ("modelc.codegen.kernels", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
-        ("modelc.handover", "write_package", ("stage package",)),
-        ("modelc.handover", "verify_outputs", ("stage verify",)),
-        ("modelc.pipeline", "digest_of", ()),
+        ("modelc.compile.publish", "write_package", ("stage package",)),
+        ("modelc.compile.publish", "verify_outputs", ("stage verify",)),
+        ("modelc.compile.pipeline", "digest_of", ()),
     ],
 )
 def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, where, name, places) -> None:
@@ -309,7 +341,7 @@ def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, w
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("modelc.describe.summary", _broken)
+    monkeypatch.setattr("modelc.compile.describe.summary", _broken)
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
     for arguments in (["--debug", "inspect", str(path)], ["inspect", str(path), "--debug"]):
         with pytest.raises(SystemExit) as stop:
@@ -322,7 +354,7 @@ def test_memory_that_ran_out_is_no_mistake_of_ours(cli, tmp_path, monkeypatch) -
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("modelc.describe.summary", exhausted)
+    monkeypatch.setattr("modelc.compile.describe.summary", exhausted)
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], {"x": [9]}, {"y": [9]}, {})
     code, _, err = cli("inspect", path)
     assert code == 2 and "needs more memory than there is" in err

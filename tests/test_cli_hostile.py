@@ -18,9 +18,9 @@ import test_pipeline_model as small
 from onnx import helper
 
 import modelc
-from modelc.arrays import read_npz
 from modelc.cli import VERBS, main
 from modelc.cli.fixing import shape_sets
+from modelc.compile.arrays import read_npz
 from modelc.errors import InputError
 from modelc.verify.engine import Engine, EngineError
 
@@ -195,7 +195,7 @@ def test_archives_are_refused(tmp_path, monkeypatch) -> None:
         read_npz(npz(tmp_path / "b.npz", {"x.npy": data, "x": data}))
     with pytest.raises(InputError, match="has 5000 arrays"):
         read_npz(npz(tmp_path / "c.npz", {f"x{k}.npy": b"" for k in range(5000)}))
-    monkeypatch.setattr("modelc.arrays.MOST_BYTES", 1000)
+    monkeypatch.setattr("modelc.compile.arrays.MOST_BYTES", 1000)
     with pytest.raises(InputError, match="and 1000 bytes"):
         read_npz(npz(tmp_path / "d.npz", {"x.npy": data}))
     os.mkfifo(tmp_path / "e.npz")
@@ -287,7 +287,7 @@ def test_usage_and_interrupts_as_json(cli, monkeypatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modelc.describe.summary", interrupted)
+    monkeypatch.setattr("modelc.compile.describe.summary", interrupted)
     code, out, _ = cli("inspect", small.model(), "--json")
     assert code == 130 and json.loads(out)["error"] == {
         "kind": "Interrupted",

@@ -23,10 +23,10 @@ from test_database import run
 from test_signals import modelc as modelc_in
 
 import modelc
-from modelc import tuning
-from modelc.choices import digest_of, read_choices_file
 from modelc.cli import main
-from modelc.config import load_config
+from modelc.compile.choices import digest_of, read_choices_file
+from modelc.compile.config import load_config
+from modelc.compile.pipeline import Run
 from modelc.database import Conditions, Database, Record, code_version, store, whole
 from modelc.database.compare import apart
 from modelc.database.recorded import Recorded
@@ -34,10 +34,10 @@ from modelc.errors import TargetError, ToolchainError
 from modelc.ir.candidate import Candidate
 from modelc.measure import Measurement
 from modelc.package import emulator, find_toolchain
-from modelc.pipeline import Run
 from modelc.policy import Policy
-from modelc.search.population import Space
 from modelc.target import load_target
+from modelc.tune import command
+from modelc.tune.search.population import Space
 
 
 def network(folder: Path, widths: tuple[int, ...] = (48, 32)) -> Path:
@@ -80,9 +80,9 @@ def test_refusals_are_sentences_and_come_first(tmp_path, monkeypatch, capsys, ar
 @pytest.mark.parametrize(("runner", "why"), [("local", "measures"), ("env", "ends with verifying the package here")])
 def test_features_that_this_machine_lacks_are_refused_first(tmp_path, monkeypatch, runner: str, why: str) -> None:
     target = load_target("native")
-    monkeypatch.setattr(tuning, "lacking", lambda features: ["quantum-avx"])
+    monkeypatch.setattr(command, "lacking", lambda features: ["quantum-avx"])
     with pytest.raises(TargetError, match=rf"machine lacks \(quantum-avx\): tuning {why}, so"):
-        tuning.tune(network(tmp_path), target, output=tmp_path / "t.modelc", database=False, runner=runner)
+        command.tune(network(tmp_path), target, output=tmp_path / "t.modelc", database=False, runner=runner)
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 

@@ -17,7 +17,6 @@ import test_cli_tune
 from test_measure import CONV, QUICK, TASKS, several
 from three_ways import host_target, started
 
-from modelc import tuning
 from modelc.cli import main
 from modelc.database import Database, code_version
 from modelc.errors import ConfigError, MeasureError, Unmeasurable
@@ -25,6 +24,7 @@ from modelc.measure import Cluster, Where, cluster
 from modelc.measure.builder import PR_SET_PDEATHSIG
 from modelc.measure.cluster import resource_of
 from modelc.target import Target, load_target
+from modelc.tune import command
 
 pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
 
@@ -93,7 +93,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proce
 
 def test_a_killed_worker_loses_nothing(processes: Processes, tmp_path: Path, monkeypatch, capsys) -> None:
     """The only worker is killed; another one comes and does what it had not done."""
-    monkeypatch.setattr(tuning, "_is_target", lambda *_: False)  # nothing is timed at the end
+    monkeypatch.setattr(command, "_is_target", lambda *_: False)  # nothing is timed at the end
     target = load_target("native")
     measuring = processes.worker(target)
     processes.there(1)

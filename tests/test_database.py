@@ -30,13 +30,13 @@ from modelc.errors import DatabaseError
 from modelc.ir.candidate import key_of
 from modelc.measure import Measurement
 from modelc.policy import Policy
-from modelc.search.objectives import Weights, total
-from modelc.search.population import Space
-from modelc.search.resume import Memory, individual_of, record_of
-from modelc.search.scheduler import Scheduler, Work
-from modelc.search.tune import Budget, Tuned, tune_tasks
 from modelc.space.rules import derivation
 from modelc.target.intrinsics import shipped_intrinsics
+from modelc.tune.search.objectives import Weights, total
+from modelc.tune.search.population import Space
+from modelc.tune.search.resume import Memory, individual_of, record_of
+from modelc.tune.search.scheduler import Scheduler, Work
+from modelc.tune.search.tune import Budget, Tuned, tune_tasks
 
 TASK = MATMULS[0]
 CONDITIONS = Conditions.of(TASK, host_target(), code_version(), 1, 1 << 16, Policy())

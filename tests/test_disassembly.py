@@ -19,7 +19,7 @@ from test_attention import FUSED, attention, fused_task
 
 import modelc
 from modelc.codegen.kernels import compile_nest
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.ir.nest import Nest
 from modelc.package import read_package
 from modelc.space.choose import accepted, chosen

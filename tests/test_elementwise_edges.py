@@ -16,7 +16,7 @@ from onnx import helper
 from three_ways import host_target
 
 import modelc
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.ir.expr import DTYPES, INTEGERS, NARROW
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node

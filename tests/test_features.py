@@ -13,12 +13,12 @@ from modelc.ir.expr import loads
 from modelc.ir.interpret import evaluate
 from modelc.ir.nest import Leaf, Nest
 from modelc.ir.steps import Step, steps_of
-from modelc.search.features import NAMES, Statement, boxes, features, operations, reach_of, statements, touched
-from modelc.search.learned import COLUMNS, described
-from modelc.search.population import Individual, Space
 from modelc.space.analysis.footprint import footprint
 from modelc.space.nest.build import nest_of
 from modelc.space.rules.derivation import derive
+from modelc.tune.search.features import NAMES, Statement, boxes, features, operations, reach_of, statements, touched
+from modelc.tune.search.learned import COLUMNS, described
+from modelc.tune.search.population import Individual, Space
 
 LINE = 64
 TASKS = {

@@ -13,13 +13,13 @@ from test_measure import CONV, QUICK, several
 from three_ways import host_target, started
 
 import modelc
-from modelc import finals, outcome
-from modelc.choices import read_choices_file
+from modelc.compile.choices import read_choices_file
 from modelc.database import whole
 from modelc.measure import Measurement, Measurer
 from modelc.measure.job import Answer, Job
 from modelc.policy import Policy
-from modelc.search.population import Space
+from modelc.tune import retiming, selection
+from modelc.tune.search.population import Space
 
 RNG = np.random.default_rng(3)
 
@@ -42,7 +42,7 @@ def times(ratios: Sequence[float], noise: float, drift: float = 0.0) -> np.ndarr
     ],
 )
 def test_the_winner_is_likely_the_fastest(ratios: list[float], noise: float, drift: float, wanted: int) -> None:
-    assert finals.winner(times(ratios, noise, drift), 4) == wanted
+    assert retiming.winner(times(ratios, noise, drift), 4) == wanted
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_winner_is_likely_the_fastest(ratios: list[float], noise: float, dri
     ],
 )
 def test_who_goes_on_to_the_final(ratios: list[float], noise: float, wanted: list[int]) -> None:
-    assert finals.finalists(times(ratios, noise), 4) == wanted
+    assert retiming.finalists(times(ratios, noise), 4) == wanted
 
 
 def test_what_processes_have_in_common_is_no_gain() -> None:
@@ -66,14 +66,14 @@ def test_what_processes_have_in_common_is_no_gain() -> None:
     lucky = np.array([0.8, 0.97, 0.8, 0.97, 1.1, 0.97])
     noise = 1 + 0.002 * RNG.standard_normal((2, 144))
     together = np.array([np.ones(144), np.repeat(lucky, 24)]) * noise
-    assert finals.winner(together, 24) == 0
-    assert finals.winner(np.array([np.ones(144), np.tile(lucky, 24)]) * noise, 1) == 1
+    assert retiming.winner(together, 24) == 0
+    assert retiming.winner(np.array([np.ones(144), np.tile(lucky, 24)]) * noise, 1) == 1
 
 
 def test_what_did_not_win_counts_as_it_was() -> None:
     found = {"a": np.array([[4.0] * 3, [2.0] * 3]), "b": np.array([[6.0] * 3, [3.0] * 3]), "c": np.array([[2.0] * 3])}
-    assert finals.gain_of(found, {"a": 1}) == pytest.approx(1.2)
-    assert finals.gain_of(found, {}) == 1.0
+    assert retiming.gain_of(found, {"a": 1}) == pytest.approx(1.2)
+    assert retiming.gain_of(found, {}) == 1.0
 
 
 def test_who_enters() -> None:
@@ -84,9 +84,9 @@ def test_who_enters() -> None:
     relative = [1.0, 0.7, 1.015, 1.5, 0.9, 0.8, 0.6, 0.95, 0.97]
     measured = [(c, replace(good, seconds=1e-3 * r)) for c, r in zip(candidates, relative, strict=True)]
     measured[6] = candidates[6], replace(measured[6][1], outcome="wrong")
-    found = finals.entrants(measured, candidates[0])
+    found = retiming.entrants(measured, candidates[0])
     assert [candidates.index(one) for one in found] == [1, 5, 4, 7, 8, 2]
-    assert finals.packages_of(1 << 20) == finals.ENTRANTS and finals.packages_of(1 << 40) == 1
+    assert retiming.packages_of(1 << 20) == retiming.ENTRANTS and retiming.packages_of(1 << 40) == 1
 
 
 def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_brief: None) -> None:
@@ -103,15 +103,15 @@ def test_each_task_takes_its_own_winner(tmp_path: Path, monkeypatch: pytest.Monk
         seen.append(found)
         return 2 if len(found) > 2 else 0
 
-    monkeypatch.setattr(finals, "LEVEL", 1e9)
-    monkeypatch.setattr(outcome, "finalists", both)
-    monkeypatch.setattr(outcome, "winner", second)
+    monkeypatch.setattr(retiming, "LEVEL", 1e9)
+    monkeypatch.setattr(selection, "finalists", both)
+    monkeypatch.setattr(selection, "winner", second)
     monkeypatch.setattr(whole, "LEAST_GAIN", -100.0)
     found = modelc.tune(network(tmp_path), output=tmp_path / "t.modelc", budget="6", explorer="random", database=False)
     (one,) = found
     assert one.tuned and len(seen) == one.changed == 1
-    assert heats[0].shape == (3, outcome.HEATS.slices) and (heats[0] > 0).all(), "the untuned one and two others"
-    assert seen[0].shape == (3, outcome.FINAL.slices) and (seen[0] > 0).all()
+    assert heats[0].shape == (3, selection.HEATS.slices) and (heats[0] > 0).all(), "the untuned one and two others"
+    assert seen[0].shape == (3, selection.FINAL.slices) and (seen[0] > 0).all()
     best = min((m.relative, c.key) for s in one.search.subjects for c, m in s.compared if c is not s.untuned)
     (taken,) = read_choices_file(tmp_path / "t.modelc").tasks.values()
     assert taken.key == best[1], "the second of the final was the first of the heats, the fastest by itself"

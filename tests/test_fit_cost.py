@@ -16,8 +16,8 @@ from space_tasks import Found
 from three_ways import task_of
 
 from modelc.policy import Policy
-from modelc.search.population import Space
 from modelc.target import CostParameters, load_target, parse_target
+from modelc.tune.search.population import Space
 
 TARGET = replace(load_target("x86-64-v4"), cores=1)
 

@@ -6,6 +6,7 @@ import pytest
 from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.ir.verify_graph import verify_graph
@@ -270,6 +271,10 @@ OLD = {
     "resize 10": (10, [node("Resize", "X,s", "Y", mode="linear")], {"s": np.array([1, 1, 2, 1.6], np.float32)}),
     "resize 11": (11, [node("Resize", "X,r,s", "Y", mode="nearest", coordinate_transformation_mode="half_pixel")],
                   {"r": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 1.5], np.float32)}),
+    "resize 11 to sizes": (11, [node("Resize", "X,r,r,s", "Y", mode="linear")],
+                           {"r": np.zeros(0, np.float32), "s": np.array([2, 3, 7, 9])}),
+    "resize 12 of a region": (12, [node("Resize", "X,r,s", "Y", mode="cubic")],
+                              {"r": np.float32([0, 0, 0, 0, 1, 1, 1, 1]), "s": np.float32([1, 1, 1.5, 2])}),
     "batch norm 8": (8, [node("BatchNormalization", "X,a,b,c,d", "Y", epsilon=1e-3)],
                      {k: np.array([0.5, 1.5, 2.5], np.float32) for k in "abcd"}),
     "flatten": (9, [node("Flatten", "X", "Y", axis=2)], {}),
@@ -443,4 +448,51 @@ def test_an_absurd_constant_is_not_computed(tmp_path):
     nodes = [node("Range", "a,b,c", "r"), node("Add", "X,r", "Y")]
     made = model(nodes, [("X", I, [1])], constants={"a": np.int64(0), "b": np.int64(1 << 40), "c": np.int64(1)})
     with pytest.raises(ModelError, match="elements"):
+        import_model(save(made, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"), [(0, 5, np.nan), (np.nan, 5, 1), (0, np.nan, 1), (0, np.inf, 1), (-np.inf, 5, 1)]
+)
+def test_a_range_of_no_countable_steps_is_refused(tmp_path, start, limit, delta):
+    nodes = [node("Range", "a,b,c", "r"), node("Shape", "r", "Y")]
+    constants = {"a": np.float32(start), "b": np.float32(limit), "c": np.float32(delta)}
+    with pytest.raises(ModelError, match=r"'Range_0' \(Range\): expected numbers between which steps can be counted"):
+        import_model(save(model(nodes, [], constants=constants), tmp_path))
+
+
+@pytest.mark.parametrize("delta", [np.inf, -np.inf])
+def test_a_range_of_infinite_steps_is_empty_as_in_onnx_runtime(tmp_path, delta):
+    constants = {"a": np.float32(0), "b": np.float32(5), "c": np.float32(delta)}
+    graph = check(model([node("Range", "a,b,c", "Y")], [], constants=constants), tmp_path)
+    assert graph.value("Y").shape == (0,)
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+@pytest.mark.parametrize(("inputs", "attrs"), [
+    ("X,,scales", {"mode": "nearest"}),
+    ("X,,scales", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+    ("X,,,sizes", {"mode": "linear"}),
+    ("X,,none,sizes", {"mode": "cubic"}),
+])  # fmt: skip
+def test_a_resize_may_leave_out_its_region_as_from_operator_set_13_on(tmp_path, opset, inputs, attrs):
+    """ONNX Runtime refuses it before: it is compared with that of empty tensors."""
+    data = {"scales": np.float32([1, 1, 2, 1.5]), "sizes": np.array([1, 2, 7, 3]), "none": np.zeros(0, np.float32)}
+    constants = {k: v for k, v in data.items() if k in inputs.split(",")}
+    old, new = (
+        model([node("Resize", inputs, "Y", **attrs)], [("X", F, [1, 2, 4, 5])], constants=constants, opset=k)
+        for k in (opset, 13)
+    )
+    graph, later = imported(old, tmp_path), imported(new, tmp_path)
+    feeds = random_feeds(graph)
+    assert_same(run_onnx(_typed(new, later), feeds), run_onnx(to_onnx(graph), feeds))
+    result = modelc.compile(save(old, tmp_path), output=tmp_path / "p", database=False)
+    assert result.report.passed and "leave out roi or scales" in result.notes[0]
+
+
+def test_a_resize_that_crops_needs_its_region(tmp_path):
+    attrs = {"coordinate_transformation_mode": "tf_crop_and_resize"}
+    nodes = [node("Resize", "X,,s", "Y", **attrs)]
+    made = model(nodes, [("X", F, [1, 2, 4, 5])], constants={"s": np.float32([1, 1, 2, 2])}, opset=11)
+    with pytest.raises(ModelError, match=r"'Resize_0' \(Resize\): expected an input at position 1 \(roi\)"):
         import_model(save(made, tmp_path))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from test_frontend import F, I, check, imported, model, node, ops, save
 
 import modelc
-from modelc.choices import digest_of
+from modelc.compile.choices import digest_of
 from modelc.errors import ModelError
 from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FOLDED
 from modelc.frontend.microsoft import FUSED, SIGNATURES

@@ -15,8 +15,8 @@ import yaml
 from onnx import helper
 
 import modelc
-from modelc.choices import MAX_FILE, read_choices_file
-from modelc.config import load_config
+from modelc.compile.choices import MAX_FILE, read_choices_file
+from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError
 from modelc.target import load_target, read_intrinsics
 

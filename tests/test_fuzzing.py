@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from modelc.compile.minimise import minimised
 from modelc.errors import ModelError
-from modelc.minimise import minimised
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 

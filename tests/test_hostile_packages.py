@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_package_model import NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
 
-from modelc.arrays import write_npz
+from modelc.compile.arrays import write_npz
 from modelc.errors import InputError, PackageError
 from modelc.package import check_described, read_package, run_emulated, write_package
 from modelc.package.schema import Mismatch, compiled

@@ -15,7 +15,7 @@ from test_plan import LIVES
 
 import modelc
 from modelc.codegen.lower.in_place import in_place
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.ir.text import parse_nest
 from modelc.package import read_package
 from modelc.plan.program import Lifetime, plan_memory

@@ -15,14 +15,14 @@ from test_tensorized import NO_TILES, SERVER
 from three_ways import Example, check, close, emulated_target, random_inputs, run_task, run_tree
 
 import modelc
-from modelc.choices import digest_of
-from modelc.config import load_config
+from modelc.compile.choices import digest_of
+from modelc.compile.config import load_config
+from modelc.compile.pipeline import Run
 from modelc.ir.block import Task
 from modelc.layout.program import partition
 from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
 from modelc.passes.quantized import Multiplied, multiplied
-from modelc.pipeline import Run
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.nest.build import build_nest

@@ -18,6 +18,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx_node_tests import Unsupported, value_of
 
 import modelc
+from modelc.compile.verification import blueprints_of
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Iter
@@ -26,9 +27,9 @@ from modelc.ir.interpret import run_block
 from modelc.ops import evaluate_graph
 from modelc.package import read_package
 from modelc.target import load_target
-from modelc.verification import blueprints_of
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
-from modelc.verify.kernels.demand import LAST, CannotSay, Definitions, Evaluator
+from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
+from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges
@@ -81,6 +82,16 @@ def test_what_jumps_is_exact_away_from_the_jump() -> None:
     arms = [exact(np.full(4, value, np.float32)) for value in (3.0, 1.0)]
     picked = operate(Op("select", (Var("c"), Var("a"), Var("b"))), [above, *arms])
     assert picked.bound.tolist() == [0, 2, 0, 0]
+
+
+def test_sums_of_whole_numbers_are_not_rounded() -> None:
+    """Of a quantized number a zero point off by one shows, wherever the number is far from a tie."""
+    near = Rounded(np.array([0.49, 0.4999999, 0.51, 2e7]), "float32", np.full(4, 1e-6), None)
+    whole = operate(Op("round", (Var("x"),)), [near])
+    moved = operate(Op("add", (Var("x"), Var("y"))), [whole, exact(np.full(4, 117.0, np.float32))])
+    byte = cast(operate(Op("min", (Var("x"), Var("y"))), [moved, exact(np.full(4, 255.0, np.float32))]), "uint8")
+    assert byte.value.tolist() == [117, 117, 118, 255] and byte.bound.tolist() == [0, 1, 0, 0]
+    assert moved.bound[3] > 1, "beyond 2^24 sums of whole numbers are rounded"
 
 
 def measured(name: str, x: np.ndarray, target: str = "native") -> tuple[np.ndarray, Rounded]:
@@ -214,7 +225,7 @@ def test_samples_reach_every_channel_every_corner_and_every_edge(
     shape: list[int], channel: int, tiles: list[int], effort: str
 ) -> None:
     along = channel % len(shape)
-    index = chosen(shape, along, [tiles] * len(shape), EFFORTS[effort], np.random.default_rng(0))
+    index = chosen(shape, [along], [tiles] * len(shape), EFFORTS[effort], np.random.default_rng(0))
     assert len({len(i) for i in index}) == 1 and all(
         (i >= 0).all() and (i < n).all() for i, n in zip(index, shape, strict=True)
     )
@@ -223,6 +234,14 @@ def test_samples_reach_every_channel_every_corner_and_every_edge(
     assert np.logical_and.reduce(corner).any()
     for d, extent in enumerate(shape):
         assert {0, extent - 1} <= set(index[d])
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((1, 300, 200), (1, 2)), ((4, 30_000), (1,))])
+def test_every_element_of_a_constant_weighs_on_a_sample(shape: tuple[int, ...], channels: tuple[int, ...]) -> None:
+    """Of a table of positions x channels, and of more channels than there are samples otherwise."""
+    index = chosen(shape, channels, [[]] * len(shape), EFFORTS["default"], np.random.default_rng(0))
+    along = [index[d] for d in channels]
+    assert len(set(zip(*along, strict=True))) == np.prod([shape[d] for d in channels])
 
 
 def test_both_sides_of_every_boundary_of_a_tile_are_edges() -> None:
@@ -319,10 +338,10 @@ def test_a_kernel_that_reads_what_nobody_wrote_there_is_found(tmp_path: Path) ->
     """Two steps that work on the same shapes, swapped."""
     from dataclasses import replace
 
-    from modelc.choices import digest_of
-    from modelc.config import load_config
+    from modelc.compile.choices import digest_of
+    from modelc.compile.config import load_config
+    from modelc.compile.pipeline import Run
     from modelc.package import write_package
-    from modelc.pipeline import Run
     from modelc.verify import verify_outputs
 
     rng = np.random.default_rng(0)

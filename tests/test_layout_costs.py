@@ -12,7 +12,7 @@ from test_partition_random import Random
 from three_ways import host_target, tensor_target
 
 import modelc
-from modelc.choices import read_choices_file
+from modelc.compile.choices import read_choices_file
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, reordered

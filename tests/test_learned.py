@@ -20,9 +20,11 @@ from modelc.database import Conditions, Database
 from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
 from modelc.policy import Policy
-from modelc.search import learned
-from modelc.search.evolve import Evolve
-from modelc.search.learned import (
+from modelc.space.choose import chosen
+from modelc.space.sketch import TERMS
+from modelc.tune.search import learned
+from modelc.tune.search.evolve import Evolve
+from modelc.tune.search.learned import (
     Example,
     LearnedCost,
     analytic,
@@ -33,12 +35,10 @@ from modelc.search.learned import (
     scales,
     throughputs,
 )
-from modelc.search.population import Individual, Space
-from modelc.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
-from modelc.search.resume import Memory, record_of
-from modelc.search.tune import Subject
-from modelc.space.choose import chosen
-from modelc.space.sketch import TERMS
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
+from modelc.tune.search.resume import Memory, record_of
+from modelc.tune.search.tune import Subject
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
 needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")

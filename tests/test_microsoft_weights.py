@@ -78,8 +78,9 @@ def test_an_lstm_of_whole_numbers(tmp_path: Path, dtype: str, direction: str, ba
         ms("DynamicQuantizeLSTM", "x W R B . h c . ws z rs z", "y yh yc", **attrs),
         ms("DynamicQuantizeLSTM", "x W R . . h c P ws z rs z", "peep", **attrs),
         ms("DynamicQuantizeLSTM", "x W R . . . . . ws z rs z", ". last", **attrs),
+        ms("DynamicQuantizeLSTM", "x W R B . h c P ws z rs z", "clipped", clip=0.4, **attrs),
     ]
-    two_ways(write(tmp_path / "m.onnx", nodes, feeds, known, "y yh yc peep last"), feeds)
+    two_ways(write(tmp_path / "m.onnx", nodes, feeds, known, "y yh yc peep last clipped"), feeds)
 
 
 def test_as_a_package(tmp_path: Path) -> None:

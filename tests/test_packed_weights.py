@@ -12,7 +12,7 @@ from microsoft_models import ms, write
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
-from modelc import pipeline
+from modelc.compile import pipeline
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node
 from modelc.ops.packed import packed
@@ -34,7 +34,7 @@ def weights(bits: int, block: int, depth: int = DEPTH, columns: int = COLUMNS):
     return known, dict(K=depth, N=columns, bits=bits, block_size=block)
 
 
-def compiled(path: Path, **options) -> modelc.result.CompileResult:
+def compiled(path: Path, **options) -> modelc.compile.result.CompileResult:
     """For a shipped target, by whose numbers it is decided what stays packed."""
     result = modelc.compile(path, "x86-64-v3", path.with_suffix(".modelc"), database=False, **options)
     assert result.report.passed

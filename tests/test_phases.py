@@ -37,6 +37,7 @@ def reduction(op: str, shape: tuple[int, ...], axes: tuple[int, ...], keep: int 
         ((5, 7, 11), (0, 1, 2)),  # all of a small tensor
         ((300, 301), (0, 1)),  # parts for threads, and elements left over
         ((90001,), (0,)),
+        ((1, 300, 301), (0, 1, 2)),  # as all activations are by DynamicQuantizeLinear
         ((3, 30000), (1,)),  # few long rows
         ((3, 150, 200), (1, 2)),
         ((4, 3, 90, 80), (0, 2, 3)),  # two reductions that are not one
@@ -88,6 +89,18 @@ def test_a_tensor_is_reduced_in_parts_by_lanes() -> None:
     assert isinstance(threads, Loop) and threads.tag == "parallel" and threads.extent >= 2 * TARGET.cores
     assert any(isinstance(s, Alloc) and s.scope == "register" for s in threads.body)
     assert not any(s.where for s in statements(first) if isinstance(s, Leaf))
+
+
+def test_a_sum_under_a_condition_is_one_part_where_parts_would_not_be_alike() -> None:
+    text = """\
+task t(x0) -> (y0) anchor sum
+  in x0: float32[90001]
+  out y0: float32[]
+  block sum [| n:90001] add
+    where n % 3 < 2
+    y0[()] += x0[n]"""
+    built = check(parse_task(text))
+    assert [s.args["size"] for s in built.candidate.stages if s.args.get("parts") == "outer"] == [90001]
 
 
 def test_columns_are_added_up_row_by_row() -> None:

@@ -16,11 +16,11 @@ from onnx import helper
 from test_package_model import skip_without_tools
 
 import modelc
-from modelc import pipeline
-from modelc.choices import read_choices_file
 from modelc.codegen import kernels
 from modelc.codegen.kernels import Kernel, KernelStep
-from modelc.config import load_config, parse_config
+from modelc.compile import pipeline
+from modelc.compile.choices import read_choices_file
+from modelc.compile.config import load_config, parse_config
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
 from modelc.ir.expr import Const, op
 from modelc.package import read_package
@@ -187,6 +187,27 @@ def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:
     assert set(stages) == {"import"} and os.listdir(tmp_path) == ["m.onnx"]
 
 
+def test_empty_values_are_compiled_beside_others_and_where_the_model_says_them(tmp_path) -> None:
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), helper.make_node("Relu", ["x"], ["z"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": ["n", 4]}, {"y": [], "z": ["n", 4]}, {})
+    result = modelc.compile(path, output=tmp_path / "p", dims={"n": 0}, database=False)
+    assert result.report is not None and result.report.passed
+    with modelc.load(tmp_path / "p") as model:
+        found = model.run({"x": np.zeros((0, 4), np.float32)})
+    assert found["y"] == 0 and found["z"].shape == (0, 4)
+    path = small.save(tmp_path / "m.onnx", nodes[1:], {"x": [0, 4]}, {"z": [0, 4]}, {})
+    assert modelc.compile(path, output=tmp_path / "q", database=False).kernels == 0
+
+
+@pytest.mark.parametrize(("shape", "flags"), [(["n", "n + 1"], "--dim n=N"), (["", 3], r"--shape x=\?,3")])
+def test_what_has_no_elements_is_refused_with_the_flags_that_made_it_so(tmp_path, shape, flags) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": shape}, {"y": shape}, {})
+    sizes = (0, 1) if "n" in shape else (0, 3)
+    with pytest.raises(ModelError, match=rf"what would be compiled has no elements.*with {flags}, each"):
+        modelc.compile(path, output=tmp_path / "p", shapes=[{"x": sizes}])
+
+
 def broken(monkeypatch) -> None:
     """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
     choose, accept = pipeline.Schedules.chosen, pipeline.accepted
@@ -212,7 +233,7 @@ def broken(monkeypatch) -> None:
 def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:
     broken(monkeypatch)
     plain = DEFAULT.allowing(tensorize=False)  # an intrinsic's zeros are its own
-    with pytest.raises(VerificationError, match="was not written, for it is wrong: it departs from onnxruntime"):
+    with pytest.raises(VerificationError, match="was not written, for it is wrong: it is wrong in kernel"):
         modelc.compile(small.model(), config=plain, output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
     assert os.listdir(tmp_path) == []
     kept = modelc.compile(
@@ -223,13 +244,14 @@ def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypat
     assert summary is not None and not summary["passed"]
     report = modelc.verify(tmp_path / "p.modelc", small.model(), per_layer=True)
     assert report.first_departure is not None and report.first_departure.nodes[0] == "first"
+    assert report.first_wrong is not None and report.first_wrong.nodes[0] == "first"
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("codegen.kernels.compile_nest", "handover.verify_outputs"):
+    for place in ("codegen.kernels.compile_nest", "compile.publish.verify_outputs"):
         with monkeypatch.context() as patch:
             patch.setattr(f"modelc.{place}", interrupt)
             with pytest.raises(KeyboardInterrupt):
@@ -267,7 +289,7 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
     def none(*_: object) -> tuple[str, ...]:
         raise ToolchainError("no emulator for aarch64-linux-gnu")
 
-    monkeypatch.setattr("modelc.pipeline.emulator", none)
+    monkeypatch.setattr("modelc.compile.pipeline.emulator", none)
     arguments = (small.model(), "raspberry-pi-5", tmp_path / "p", small.SHAPES[:1])
     stages: list[str] = []
     with pytest.raises(ToolchainError, match=r"no emulator.*--no-verify"):

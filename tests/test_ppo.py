@@ -7,9 +7,9 @@ import pytest
 from test_search import best_of, space_of
 from three_ways import task_of
 
-from modelc.search import ppo
-from modelc.search.explorers import EXPLORERS
-from modelc.search.ppo import Networks, Proximal, advantages_of
+from modelc.tune.search import ppo
+from modelc.tune.search.explorers import EXPLORERS
+from modelc.tune.search.ppo import Networks, Proximal, advantages_of
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
 

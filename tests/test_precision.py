@@ -17,13 +17,15 @@ from partition_models import Model
 from three_ways import Example, check, host_target, random_inputs, stored_in_bfloat16, task_of
 
 import modelc
-from modelc import pipeline
-from modelc.choices import read_choices_file
 from modelc.codegen.lower.nest import lower_nest
-from modelc.config import load_config
+from modelc.compile import pipeline
+from modelc.compile.choices import read_choices_file
+from modelc.compile.config import load_config
+from modelc.compile.precision import constant_bytes
+from modelc.compile.programs import Programs
+from modelc.compile.publish import Comparison
 from modelc.errors import ConfigError, TargetError, VerificationError
 from modelc.frontend.onnx import import_model
-from modelc.handover import Comparison
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
 from modelc.ir.program import Program, run_program
@@ -39,8 +41,6 @@ from modelc.partition.precision import (
     to_bfloat16,
     with_roundings,
 )
-from modelc.precision import constant_bytes
-from modelc.programs import Programs
 from modelc.space.analysis.match import match
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest

@@ -19,6 +19,7 @@ from quantizers import (
     operators,
     optimized,
     recurrent,
+    speech,
     statically,
     transformer,
 )
@@ -109,6 +110,16 @@ def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, wh
     wanted = by_onnxruntime(path, feeds(path, 9))
     for name, value in wanted.items():
         assert np.ptp(value) > 0 and np.abs(found[name] - value).max() <= 0.02 * np.abs(value).max()
+
+
+@pytest.mark.parametrize("weights", ["u8", "s8"])
+def test_an_encoder_of_speech_is_as_near_as_steps_of_its_activations_allow(tmp_path: Path, weights: str) -> None:
+    path = dynamically(speech(tmp_path / "m.onnx"), tmp_path / "q.onnx", weights)
+    modelc.compile(path, output=tmp_path / "p.modelc", verify=False, database=False)
+    with modelc.load(tmp_path / "p.modelc") as model:
+        (output,) = model.run(feeds(path)).values()
+    (wanted,) = by_onnxruntime(path, feeds(path)).values()
+    assert np.ptp(wanted) > 0 and np.abs(output - wanted).max() <= 0.02 * np.abs(wanted).max()
 
 
 def test_a_model_for_one_machine_alone_is_refused(tmp_path: Path) -> None:

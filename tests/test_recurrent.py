@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,12 +85,15 @@ def model(
     layout=st.integers(0, 1),
     linear=st.integers(0, 1),
     swapped=st.booleans(),
+    clip=st.sampled_from([None, 0.25, 2.0]),
 )
 def test_steps_compute_what_the_whole_node_does(
-    tmp_path_factory, op, time, direction, optional, wanted, as_inputs, layout, linear, swapped
+    tmp_path_factory, op, time, direction, optional, wanted, as_inputs, layout, linear, swapped, clip
 ) -> None:
     path = tmp_path_factory.mktemp("recurrent") / "m.onnx"
     attrs: dict[str, Any] = {"linear_before_reset": linear} if op == "GRU" else {}
+    if clip:
+        attrs["clip"] = clip
     if swapped:
         names = FUNCTIONS[op]
         attrs["activations"] = [*(("Relu",) * len(names)), *names][: len(names) * (1 + (direction == "bidirectional"))]
@@ -130,6 +134,10 @@ def test_steps_share_their_kernels_and_nothing_is_copied_between_them(tmp_path, 
         ("GRU", "reverse", "Bh", {"linear_before_reset": 1}),
         ("GRU", "forward", "BL", {}),
         ("RNN", "bidirectional", "B", {"activations": ["Tanh", "Relu"]}),
+        ("LSTM", "bidirectional", "BhcP", {"clip": 0.3}),
+        ("GRU", "bidirectional", "BLh", {"clip": 0.3}),
+        ("GRU", "forward", "Bh", {"clip": 0.3, "linear_before_reset": 1}),
+        ("RNN", "reverse", "BL", {"clip": 0.3}),
     ],
 )
 def test_packages_agree_with_onnx_runtime(tmp_path, op, direction, given, attrs) -> None:
@@ -143,6 +151,26 @@ def test_packages_agree_with_onnx_runtime(tmp_path, op, direction, given, attrs)
             pytest.raises(RunError, match=r"'L' is 12 at \[1\]; .* from 0 to 11"),
         ):
             loaded.run(feeds)
+
+
+@pytest.mark.parametrize("op", sorted(GATES))
+@pytest.mark.parametrize("time", [3, 11])
+def test_what_is_clipped_is_what_onnx_runtime_clips(tmp_path, op, time) -> None:
+    """All that goes into gates, biases and peepholes with it, and not the cell state of an LSTM."""
+    feeds = model(tmp_path / "m.onnx", op, time, "bidirectional", "BhcP", as_inputs="XhcP", clip=0.2)
+    found = evaluate_graph(import_model(tmp_path / "m.onnx"), feeds)
+    wanted = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, feeds)
+    model(tmp_path / "m.onnx", op, time, "bidirectional", "BhcP", as_inputs="XhcP")
+    freely = evaluate_graph(import_model(tmp_path / "m.onnx"), feeds)
+    for (name, array), one in zip(found.items(), wanted, strict=True):
+        np.testing.assert_allclose(array, one, rtol=1e-5, atol=1e-6)
+        assert np.abs(freely[name] - one).max() > 0.05
+
+
+def test_a_clip_that_leaves_nothing_is_refused(tmp_path) -> None:
+    model(tmp_path / "m.onnx", "GRU", 3, clip=0.0)
+    with pytest.raises(ModelError, match=r"'rec' \(GRU\): expected a clip above 0, found 0"):
+        import_model(tmp_path / "m.onnx")
 
 
 def test_a_last_state_that_nobody_reads_is_not_computed_for_them(tmp_path) -> None:

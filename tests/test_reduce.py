@@ -18,13 +18,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from modelc.cli import main
 from modelc.cli.fixing import size_bounds
+from modelc.compile.inputs import Flags
+from modelc.compile.minimise import minimised
+from modelc.compile.reduction import Failure, Reduction, judged, reduce
 from modelc.errors import ModelError
 from modelc.frontend.excerpt import Whole
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering import Steered
-from modelc.inputs import Flags
-from modelc.minimise import minimised
-from modelc.reduction import Failure, Reduction, judged, reduce
 
 
 def chain(*operators: str, size: int | str = 6) -> onnx.ModelProto:
@@ -114,7 +114,7 @@ def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         together = ("Mul", "Sigmoid") in pairwise(ops)
         return Failure("wrong", f"{len(ops)} outputs are off") if together else None
 
-    monkeypatch.setattr("modelc.reduction.judged", judge)
+    monkeypatch.setattr("modelc.compile.reduction.judged", judge)
     found = reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", Flags(), ("--threads", "1"))
     assert (found.nodes, found.left, found.failure.kind) == (40, 2, "wrong") and found.attempts < 40
     assert [n.op_type for n in onnx.load(found.path).graph.node] == ["Mul", "Sigmoid"]
@@ -192,7 +192,7 @@ def test_sizes_from_data_are_bounded_in_every_excerpt(
             assert "n" not in arrays or 0 <= arrays["n"] <= 5
         return None
 
-    monkeypatch.setattr("modelc.reduction.judged", judge)
+    monkeypatch.setattr("modelc.compile.reduction.judged", judge)
     given_ = ("--bound", "n=5", "--state", "past=present", "-o", str(tmp_path / "small.onnx"))
     with pytest.raises(SystemExit) as end:
         main(["reduce", str(tmp_path / "m.onnx"), *given_, "--json"])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from three_ways import task_of
 
-from modelc.search.population import Space
 from modelc.space.cost.roofline import roofline_seconds
 from modelc.target import load_target
+from modelc.tune.search.population import Space
 
 TARGET = load_target("x86-64-v4")
 L1, L2 = TARGET.caches[:2]

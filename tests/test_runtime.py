@@ -327,6 +327,8 @@ def test_another_machines_package_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_package(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"is a file; expected a package, which is a folder"):
+        load(Path(__file__))
     with pytest.raises(ModelError, match=r"is not a package: cannot read .*manifest.json: No such file"):
         load(tmp_path)
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, KeysView
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import modelc
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.errors import ModelError
 from modelc.frontend.limits import MOST_NODES
 from modelc.frontend.onnx import import_model
 from modelc.ir.program import Program
 from modelc.layout.elimination import Factor, least
 from modelc.layout.program import partition
+from modelc.package import TensorInfo
+from modelc.partition.draft import drafting, prepared
 from modelc.partition.fuse import OPERATIONS
 from modelc.passes import run_passes
 
@@ -51,7 +55,7 @@ def program_of(path: Path) -> Program:
 
 @pytest.mark.parametrize(
     "name, nodes",
-    [("mixed", 70), ("chain", 150), ("shared", 60), ("below_a_move", 100)],
+    [("mixed", 70), ("chain", 150), ("shared", 60), ("below_a_move", 100), ("parallel", 100)],
 )
 def test_work_up_to_partition_grows_with_the_nodes(name: str, nodes: int, tmp_path: Path) -> None:
     sizes, counts = [], []
@@ -65,6 +69,44 @@ def test_work_up_to_partition_grows_with_the_nodes(name: str, nodes: int, tmp_pa
         counts.append(calls_of(lambda path=path: program_of(path)))
     exponent = log(counts[1] / counts[0]) / log(sizes[1] / sizes[0])
     assert counts[0] > 1000 and exponent < 1.25, f"calls grow from {counts[0]} to {counts[1]}: nodes ** {exponent:.2f}"
+
+
+class Copied(dict[str, Any]):
+    """A dictionary that counts how often all of it is gone over, as whoever copies it does."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Copied.times += 1
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:
+        Copied.times += 1
+        return super().keys()
+
+
+def test_tasks_look_up_what_they_need_of_all_values(tmp_path: Path) -> None:
+    onnx.save(scale_models.parallel(12), tmp_path / "m.onnx")
+    ready = prepared(import_model(tmp_path / "m.onnx"))
+    draft = drafting(0)(ready.graph, ready.pieces, {})
+    work = replace(draft.work, shapes=Copied(draft.work.shapes), dtypes=Copied(draft.work.dtypes))
+    assert len(replace(draft, work=work).program(ready.graph).tasks) == 12 and not Copied.times
+
+
+def test_arguments_are_checked_without_a_look_at_all_inputs_and_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[TensorInfo] = []
+    size = TensorInfo.bytes.fget
+    assert size is not None
+    monkeypatch.setattr(TensorInfo, "bytes", property(lambda tensor: (looks.append(tensor), size(tensor))[1]))
+    counts = []
+    for n in (20, 40):
+        onnx.save(scale_models.parallel(n), tmp_path / f"{n}.onnx")
+        looks.clear()
+        modelc.compile(tmp_path / f"{n}.onnx", output=tmp_path / f"{n}.modelc", verify=False)
+        counts.append(len(looks))
+    assert 0 < counts[1] < 3 * counts[0]
 
 
 def test_elimination_grows_with_the_variables() -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from modelc.search.objectives import PATIENCE, Weights, early_stop, geometric, required, stopping, total
-from modelc.search.scheduler import BELIEVED, ENOUGH, Scheduler, Work
+from modelc.tune.search.objectives import PATIENCE, Weights, early_stop, geometric, required, stopping, total
+from modelc.tune.search.scheduler import BELIEVED, ENOUGH, Scheduler, Work
 
 ONES = np.ones((1, 3))
 

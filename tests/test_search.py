@@ -10,12 +10,12 @@ from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
-from modelc.search.evolve import Evolve, Explorer, crossed, moved, redrawn, stepped
-from modelc.search.explorers import EXPLORERS
-from modelc.search.population import Individual, Space
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketch import Points
 from modelc.target import load_target
+from modelc.tune.search.evolve import Evolve, Explorer, crossed, moved, redrawn, stepped
+from modelc.tune.search.explorers import EXPLORERS
+from modelc.tune.search.population import Individual, Space
 
 TARGET = load_target("x86-64-v4")  # nothing runs: what a search finds must not depend on the machine
 CONV = task_of("Conv", {"pads": [1] * 4}, [(1, 16, 14, 14), (32, 16, 3, 3), (32,)], (1, 2), True).canonical()

@@ -272,6 +272,12 @@ def test_rfactor_refuses() -> None:
     assert "select" not in derived(several, "rfactor", block="sum", iter="n", size=5, parts="outer")
 
 
+def test_rfactor_of_an_iterator_beside_one_of_a_single_element() -> None:
+    single = ROWS.replace("| n:20]", "| k:1 n:20]").replace("x0[m, n]", "x0[m, k * 20 + n]")
+    after = derived(single, "rfactor", block="sum", iter="n", size=8, parts="outer")
+    assert "y0[m] += select(p < 2, sum_parts_sum[p, m], x0[m, p + 14] * x0[m, p + 14])" in after
+
+
 MAPS = """\
 task t(x0, x1) -> (y0) anchor add
   in x0: float32[4, 5, 6]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import modelc.space.choose as choose
-from modelc.choices import blaming_choices
+from modelc.compile.choices import blaming_choices
 from modelc.errors import ConfigError, InvalidCandidate
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout

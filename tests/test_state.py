@@ -9,12 +9,16 @@ from types import ModuleType
 import numpy as np
 import onnxruntime as ort
 import pytest
-from test_control import INFO, F, I, agree, node, saved
+from onnx import helper
+from test_control import INFO, B, F, I, agree, node, saved
 
 import modelc
+from modelc.compile.inputs import Flags, data_of, divided
 from modelc.errors import ModelError
-from modelc.inputs import Flags, data_of, divided
-from modelc.package import read_package
+from modelc.frontend.onnx import import_model
+from modelc.ir.graph import actual
+from modelc.ops import evaluate_graph
+from modelc.package import read_package, run_emulated
 from modelc.runtime import ModelError as LoadedError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,3 +163,70 @@ def named(path: Path) -> Path:
     """k' = k + z."""
     inputs = [INFO(name, F, ["m", 4]) for name in ("z", "k")]
     return saved(path, [node("Add", ["z", "k"], ["k_next"])], inputs, ["k_next"], {})
+
+
+# --- scalars --------------------------------------------------------------------------------------------------------
+
+
+def scalars(path: Path) -> Path:
+    """Values without dimensions: inputs, outputs, constants, a state, what branches give, what loops carry, and what a
+    Scan takes out of a constant."""
+    then = helper.make_graph([node("Neg", ["x"], ["minus"])], "then", [], [INFO("minus", F, [])])
+    otherwise = helper.make_graph([node("Mul", ["x", "three"], ["more"])], "otherwise", [], [INFO("more", F, [])])
+    loop = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["v", "x"], ["w"]), node("Mul", ["v", "v"], ["s"])],
+        "loop",
+        [INFO("i", I, []), INFO("go", B, []), INFO("v", F, [])],
+        [INFO("on", B, []), INFO("w", F, []), INFO("s", F, [])],
+    )
+    scan = helper.make_graph(
+        [node("Mul", ["v", "each"], ["w"]), node("Add", ["w", "x"], ["s"])],
+        "scan",
+        [INFO("v", F, []), INFO("each", F, [])],
+        [INFO("w", F, []), INFO("s", F, [])],
+    )
+    nodes = [
+        helper.make_node("If", ["q"], ["chosen"], then_branch=then, else_branch=otherwise),
+        helper.make_node("Loop", ["m", "", "x"], ["carried", "squares"], body=loop),
+        helper.make_node("Scan", ["x", "list"], ["product", "every"], body=scan, num_scan_inputs=1),
+        node("Add", ["h", "carried"], ["h_next"]),
+        node("Mul", ["fixed", "x"], ["scaled"]),
+        node("Identity", ["three"], ["constant"]),
+        node("ReduceSum", ["list"], ["total"], keepdims=0),
+        node("Cast", ["n"], ["real"], to=F),
+        node("Reshape", ["x", "none"], ["same"]),
+    ]
+    kinds = {"x": F, "q": B, "m": I, "h": F, "n": I, "fixed": F}
+    weights = {"three": np.float32(3), "list": np.float32([2, 3, 4]), "none": np.zeros(0, np.int64)}
+    outputs = ["chosen", "carried", "squares", "product", "every", "scaled", "constant", "total", "real", "same"]
+    return saved(path, nodes, [INFO(n, kind, []) for n, kind in kinds.items()], [*outputs, "h_next"], weights)
+
+
+def test_values_without_dimensions_have_none_anywhere(tmp_path) -> None:
+    """In Python, through the C interface, in the interpreter, and kept from run to run."""
+    path, fixed = scalars(tmp_path / "m.onnx"), {"fixed": 1.5}
+    given = {"constants": fixed, "bounds": {"m": 4}, "database": False}
+    for name, states in (("p", {}), ("kept", {"h": "h_next"})):
+        result = modelc.compile(path, output=tmp_path / name, states=states, **given)
+        assert result.report is not None and result.report.passed
+    constants = {"fixed": np.asarray(1.5, np.float32)}
+    graph, session = import_model(path, {}, constants, given["bounds"]), ort.InferenceSession(str(path))
+    state = np.zeros((), np.float32)
+    with modelc.load(tmp_path / "p") as plain, modelc.load(tmp_path / "kept") as keeping:
+        for q, m in ((True, 3), (False, 0), (True, 4)):
+            feed = {"x": np.float32(m + 0.5), "q": np.bool_(q), "m": np.int64(m), "n": np.int64(7)}
+            feed = {name: np.asarray(value) for name, value in feed.items()}
+            wanted = session.run(None, {**feed, "h": state, **constants})
+            names = [o.name for o in session.get_outputs()]
+            for found in (
+                plain.run({**feed, "h": state}),
+                run_emulated(tmp_path / "p", {**feed, "h": state}).outputs,
+                actual(evaluate_graph(graph, {**feed, "h": state})),
+                {**keeping.run(feed), "h_next": wanted[-1]},
+            ):
+                assert {name: array.shape for name, array in found.items()} == dict(
+                    zip(names, (array.shape for array in wanted), strict=True)
+                )
+                for name, array in zip(names, wanted, strict=True):
+                    np.testing.assert_allclose(found[name], array, rtol=1e-6)
+            state = wanted[-1]

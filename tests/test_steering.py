@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from test_unroll import INFO, B, F, I
 
 import modelc
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.errors import InputError, ModelError
 from modelc.frontend.load import read_model
 from modelc.frontend.specialise import declared_shapes, fixed_shapes, free_flags

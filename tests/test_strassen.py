@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
 
 import modelc
-from modelc.config import load_config, parse_config
+from modelc.compile.config import load_config, parse_config
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.verify import verify_task
 from modelc.policy import Policy

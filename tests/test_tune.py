@@ -12,14 +12,14 @@ from modelc.errors import ConfigError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
-from modelc.search.evolve import Random
-from modelc.search.explorers import explorer_class
-from modelc.search.objectives import Weights, total
-from modelc.search.population import Individual, Space
-from modelc.search.scheduler import Scheduler, Work
-from modelc.search.tune import Budget, Subject, Tuned, tune_tasks
 from modelc.space.choose import chosen
-from modelc.tuning import Measuring
+from modelc.tune.command import Measuring
+from modelc.tune.search.evolve import Random
+from modelc.tune.search.explorers import explorer_class
+from modelc.tune.search.objectives import Weights, total
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.scheduler import Scheduler, Work
+from modelc.tune.search.tune import Budget, Subject, Tuned, tune_tasks
 
 MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
 

@@ -11,12 +11,12 @@ import pytest
 import test_pipeline_model as small
 from onnx import helper
 
-from modelc.choices import read_choices_file
 from modelc.cli import main
+from modelc.compile.choices import read_choices_file
 from modelc.database import Database
 from modelc.errors import ConfigError
-from modelc.search.objectives import Aim, Weights, function_at
-from modelc.search.scheduler import Scheduler, Work
+from modelc.tune.search.objectives import Aim, Weights, function_at
+from modelc.tune.search.scheduler import Scheduler, Work
 
 OWN = """
 def worst(milliseconds):

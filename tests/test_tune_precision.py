@@ -10,14 +10,15 @@ import test_pipeline_model as small
 from test_precision import digests, native, products_add_most, strict
 
 import modelc
-from modelc import outcome, pipeline
-from modelc.choices import read_choices_file
 from modelc.cli import main
+from modelc.compile import pipeline
+from modelc.compile.choices import read_choices_file
 from modelc.database import Database
 from modelc.errors import ConfigError, VerificationError
-from modelc.networks import Network
 from modelc.plan.program import Compiled
-from modelc.tuning import TuneResult
+from modelc.tune import selection
+from modelc.tune.command import TuneResult
+from modelc.tune.networks import Network
 
 SHAPE = {"x": (1, 3, 20, 24)}
 
@@ -32,7 +33,7 @@ def tuned(place: Path, **more: object) -> TuneResult:
 def test_what_auto_keeps_in_float32_is_decided_before_tuning(tmp_path, monkeypatch, first_finalist_wins) -> None:
     """The first package is said to be wrong; the product stays in float32 then, whatever tuning finds for it."""
     products_add_most(monkeypatch)
-    monkeypatch.setattr(outcome, "gains", lambda before, after: True)
+    monkeypatch.setattr(selection, "gains", lambda before, after: True)
     found = tuned(tmp_path / "p", precision="auto")
     assert found.tuned and found.changed and found.report is not None and found.report.passed
     ((kept,),) = read_choices_file(tmp_path / "p").float32
@@ -57,7 +58,7 @@ def test_what_rounds_too_much_is_left_as_it_was(tmp_path, monkeypatch, first_fin
     """Of what was found, the Tasks that would multiply bfloat16 and did not before; where that is not enough, all."""
     tried, before = list[Mapping[str, object]](), dict[str, str]()
 
-    def departs(network: Network, found: outcome._Found) -> str:
+    def departs(network: Network, found: selection._Found) -> str:
         before.update({key: one.candidate.key for key, one in network.compiled.items()})
         tried.append(found.changed)
         return "it departs" if len(tried) <= times else ""
@@ -66,9 +67,9 @@ def test_what_rounds_too_much_is_left_as_it_was(tmp_path, monkeypatch, first_fin
         first = min(tried[0])
         return compiled.task.hash == first and compiled.candidate.key != before[first]
 
-    monkeypatch.setattr(outcome, "_departs", departs)
-    monkeypatch.setattr(outcome, "_narrow", narrow)
-    monkeypatch.setattr(outcome, "gains", lambda before, after: True)
+    monkeypatch.setattr(selection, "_departs", departs)
+    monkeypatch.setattr(selection, "_narrow", narrow)
+    monkeypatch.setattr(selection, "gains", lambda before, after: True)
     found = tuned(tmp_path / "p")
     assert (
         len(tried) == 2 and len(tried[0]) > 1 and tried[1] == {k: v for k, v in tried[0].items() if k != min(tried[0])}

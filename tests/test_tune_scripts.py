@@ -21,9 +21,9 @@ from modelc.codegen.kernels import llvm_machine
 from modelc.ir.block import Block, Task
 from modelc.measure.data import difference, draw, run_task
 from modelc.policy import Policy
-from modelc.search.objectives import total
-from modelc.search.population import Space
-from modelc.search.scheduler import Work
+from modelc.tune.search.objectives import total
+from modelc.tune.search.population import Space
+from modelc.tune.search.scheduler import Work
 
 
 def row(network: str, budget: str, gain: float, **ratios: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.cli.tuning_curve import curve, write_curve
 from modelc.errors import OutputError
-from modelc.search.tune import Moment
+from modelc.tune.search.tune import Moment
 
 LOG = (Moment(1.5, 16, 6.6e-3), Moment(3.0, 32, 6.5e-3), Moment(100.0, 900, 6.1e-3))
 SVG = "{http://www.w3.org/2000/svg}"

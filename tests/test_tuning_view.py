@@ -11,10 +11,10 @@ from rich.console import Console
 from test_tune import MATMULS, Machine, subjects_of
 
 from modelc.cli.tuning_view import SHOWN, clock, head, viewing
-from modelc.search.objectives import Weights, total
-from modelc.search.scheduler import Scheduler, Work
-from modelc.search.standing import ModelStanding, Standing, TaskStanding, Watch
-from modelc.search.tune import Budget, tune_tasks
+from modelc.tune.search.objectives import Weights, total
+from modelc.tune.search.scheduler import Scheduler, Work
+from modelc.tune.search.standing import ModelStanding, Standing, TaskStanding, Watch
+from modelc.tune.search.tune import Budget, tune_tasks
 
 
 def test_standings_say_what_was_found() -> None:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from three_ways import check, random_inputs, run_task
 
 import modelc
-from modelc.choices import read_choices_file
+from modelc.compile.choices import read_choices_file
 from modelc.errors import ConfigError, InvalidIR
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import Stage

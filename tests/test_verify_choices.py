@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
+from modelc.compile.verification import blueprints_of
 from modelc.package import read_package
-from modelc.verification import blueprints_of
 from modelc.verify import Report, verify_outputs
 
 CLASSES, FEATURES = 12, 8

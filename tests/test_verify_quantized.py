@@ -12,9 +12,9 @@ from meaning_in_float64 import in_float64
 from quantized_models import TARGETS, changed, clipped, conv_net, run_here
 
 import modelc
+from modelc.compile.verification import blueprints_of
 from modelc.frontend.surgery import Rounding, Span, cut, quantizes
 from modelc.package import read_package
-from modelc.verification import blueprints_of
 from modelc.verify import Report, verify_outputs
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.blueprint import Blueprint

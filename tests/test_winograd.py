@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sketch_points import accepted_points
 from three_ways import Example, build, check, close, random_inputs, run_kernel, run_task, stored_in_bfloat16, task_of
 
-from modelc.config import load_config
+from modelc.compile.config import load_config
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import Load, Op
 from modelc.ir.verify import verify_task

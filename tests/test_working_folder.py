@@ -18,11 +18,11 @@ from modelc.cli import VERBS
 from modelc.codegen import llvm_check
 from modelc.codegen.intrinsics.check import check_intrinsics
 from modelc.codegen.kernels import llvm_machine
+from modelc.compile.reduction import judged
 from modelc.measure.pool import Zygote
 from modelc.package import toolchain
 from modelc.package.toolchain import find_toolchain, native_machine
 from modelc.python_worker import HERE, worker_command
-from modelc.reduction import judged
 from modelc.target import list_targets, load_target, parse_target
 from modelc.target.native import build_probe
 from modelc.verify.engine import NAMES, Engine

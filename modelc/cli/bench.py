@@ -10,12 +10,14 @@ import click
 from modelc.cli.fixing import data_option, given_data
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.cli.places import no_package, package_argument
 
 MOST_SECONDS = 86400.0
+USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 
 
 @click.command()
-@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@package_argument(USAGE)
 @click.option(
     "--against",
     metavar="ENGINES",
@@ -23,7 +25,13 @@ MOST_SECONDS = 86400.0
     help="ort, ort-daz (denormals as zero), ort-plain (not optimised), openvino, openvino-bf16; or other packages, "
     "PKG.modelc. Several with commas, or the flag again.",
 )
-@click.option("--model", metavar="MODEL.onnx", type=click.Path(path_type=Path), help="What the other engines run.")
+@click.option(
+    "--model",
+    metavar="MODEL.onnx",
+    type=click.Path(path_type=Path),
+    callback=no_package(USAGE),
+    help="What the other engines run.",
+)
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Per engine.")
 @click.option(
     "--seconds", metavar="S", type=Finite(0.1, MOST_SECONDS), default=3.0, show_default=True, help="Per engine."

@@ -21,13 +21,14 @@ from modelc.cli.output import (
     say,
     size,
 )
+from modelc.cli.places import model_argument
 
 if TYPE_CHECKING:
     from modelc.space.agreement import Agreement
 
 
 @click.command("compile")
-@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@model_argument("modelc compile MODEL.onnx -o PKG.modelc")
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options
@@ -78,8 +79,8 @@ def compile_(
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
-    import_quickly("modelc.pipeline")
-    from modelc.pipeline import compile
+    import_quickly("modelc.compile.pipeline")
+    from modelc.compile.pipeline import compile
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)

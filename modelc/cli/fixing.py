@@ -104,7 +104,7 @@ def kept(states: tuple[str, ...], bounds: tuple[str, ...]) -> dict[str, Any]:
 
 def given_data(inputs: Path | None) -> Mapping[str, NDArray[Any]] | None:
     """What --inputs says."""
-    from modelc.arrays import read_npz
+    from modelc.compile.arrays import read_npz
 
     return None if inputs is None else read_npz(inputs)
 

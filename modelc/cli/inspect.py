@@ -28,7 +28,7 @@ def inspect(
 ) -> int:
     """Says what a model needs and whether it can be compiled, after what the flags fix, or what a package is and
     whether it is undamaged."""
-    from modelc.describe import inspect as inspect_path
+    from modelc.compile.describe import inspect as inspect_path
 
     found = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
     if as_json:

@@ -8,10 +8,11 @@ import click
 
 from modelc.cli.fixing import data_option, given_data
 from modelc.cli.output import json_option, print_json, progress, say, show, size
+from modelc.cli.places import package_argument
 
 
 @click.command()
-@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@package_argument("modelc profile PKG.modelc")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True)
 @data_option("What it runs on, in the variant that takes it (default: drawn, in the first).")
 @json_option

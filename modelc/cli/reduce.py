@@ -9,10 +9,11 @@ import click
 
 from modelc.cli.fixing import data_option, fixed, fixing_options, given_data, kept, kept_options
 from modelc.cli.output import config_option, json_option, precision_option, print_json, progress, say
+from modelc.cli.places import model_argument
 
 
 @click.command()
-@click.argument("model", metavar="MODEL.onnx", type=click.Path(path_type=Path))
+@model_argument("modelc reduce MODEL.onnx -o SMALL.onnx")
 @click.option(
     "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
 )
@@ -50,8 +51,8 @@ def reduce(
 ) -> int:
     """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over, with inputs
     that show it."""
-    from modelc.inputs import Flags
-    from modelc.reduction import reduce as reduced
+    from modelc.compile.inputs import Flags
+    from modelc.compile.reduction import reduce as reduced
 
     place = output or Path(f"{model.stem}-reduced.onnx")
     given = (("--target", target), ("--config", config), ("--precision", precision))

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from modelc.cli.output import json_option, print_json, say
+from modelc.cli.places import package_argument
 from modelc.errors import PackageError
 
 
 @click.command()
-@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
+@package_argument("modelc run PKG.modelc --inputs F.npz --outputs G.npz")
 @click.option("--inputs", metavar="F.npz", required=True, type=click.Path(path_type=Path), help="One array per input.")
 @click.option("--outputs", metavar="G.npz", required=True, type=click.Path(path_type=Path), help="Where to write.")
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")
@@ -19,7 +20,7 @@ from modelc.errors import PackageError
 def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
     """Runs a package on the arrays of an .npz file. Loading a package executes the library in it."""
     from modelc import runtime
-    from modelc.arrays import read_npz, write_npz
+    from modelc.compile.arrays import read_npz, write_npz
 
     feed = read_npz(inputs)
     try:

@@ -19,15 +19,23 @@ from modelc.cli.output import (
     print_event,
     say,
 )
+from modelc.cli.places import no_package
 
 if TYPE_CHECKING:
-    from modelc.tuning import TuneResult
+    from modelc.tune.command import TuneResult
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 @click.command()
-@click.argument("models", metavar="MODEL.onnx...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument(
+    "models",
+    metavar="MODEL.onnx...",
+    type=click.Path(path_type=Path),
+    nargs=-1,
+    required=True,
+    callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
+)
 @click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(
@@ -101,13 +109,13 @@ def tune(
     ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
-    import_quickly("modelc.tuning")
+    import_quickly("modelc.tune.command")
     from modelc.cli.terminal import err
     from modelc.cli.tuning_curve import write_curve
     from modelc.cli.tuning_view import viewing
-    from modelc.search.objectives import Aim
-    from modelc.search.standing import Standing
-    from modelc.tuning import tune as tuned
+    from modelc.tune.command import tune as tuned
+    from modelc.tune.search.objectives import Aim
+    from modelc.tune.search.standing import Standing
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)

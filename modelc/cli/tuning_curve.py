@@ -12,7 +12,7 @@ from modelc.errors import OutputError
 from modelc.scratch import beside
 
 if TYPE_CHECKING:
-    from modelc.search.tune import Moment
+    from modelc.tune.search.tune import Moment
 
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 32, 44  # around the plot

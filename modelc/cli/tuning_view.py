@@ -17,7 +17,7 @@ from modelc.cli.output import plain
 from modelc.cli.terminal import err
 
 if TYPE_CHECKING:
-    from modelc.search.standing import ModelStanding, Standing
+    from modelc.tune.search.standing import ModelStanding, Standing
 
 SHOWN = 12  # Tasks, of the largest shares
 

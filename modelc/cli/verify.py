@@ -10,6 +10,7 @@ import click
 from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.cli.places import no_package, package_argument
 
 if TYPE_CHECKING:
     from modelc.verify.kernels.report import KernelReport
@@ -18,9 +19,25 @@ if TYPE_CHECKING:
 CHECKS = ("quick", "default", "thorough")  # EFFORTS of samples.py, whose import takes long
 
 
+USAGE = "modelc verify PKG.modelc --against MODEL.onnx"
+
+
+def _by_against(context: click.Context, option: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        raise click.UsageError(f"verify takes the model by --against, not by --model: {USAGE}", context)
+
+
 @click.command()
-@click.argument("package", metavar="PKG", type=click.Path(path_type=Path))
-@click.option("--against", "model", metavar="MODEL.onnx", required=True, type=click.Path(path_type=Path))
+@package_argument(USAGE)
+@click.option(
+    "--against",
+    "model",
+    metavar="MODEL.onnx",
+    required=True,
+    type=click.Path(path_type=Path),
+    callback=no_package(USAGE),
+)
+@click.option("--model", "misnamed", hidden=True, expose_value=False, is_eager=True, callback=_by_against)
 @click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
 @click.option("--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Inputs to draw.")
@@ -49,9 +66,9 @@ def verify(
 ) -> int:
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
-    import_quickly("modelc.verification")
-    from modelc.arrays import read_npz
-    from modelc.verification import verify as verify_package
+    import_quickly("modelc.compile.verification")
+    from modelc.compile.arrays import read_npz
+    from modelc.compile.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)
     with progress("comparing with ONNX Runtime"):
@@ -81,8 +98,9 @@ def show_kernels(report: Report) -> None:
         piece = pieces.get(kernel.kernel)
         beside = f"{piece.distance.rms_rel:.1e}" if piece else ""
         judged = f"{kernel.worst:.2f}" if kernel.samples else ""
-        rows.append((kernel.kernel, f"{kernel.samples:,}", judged, beside, _kernel_word(kernel, piece)))
-    show(("kernel", "samples", "of the bound", "from ONNX Runtime", ""), rows)
+        value = piece.value if piece else ""
+        rows.append((kernel.kernel, value, f"{kernel.samples:,}", judged, beside, _kernel_word(kernel, piece)))
+    show(("kernel", "value", "samples", "of the bound", "from ONNX Runtime", ""), rows)
     first = report.first_departure
     where = f"{first.kernel} ({', '.join(first.nodes)})" if first else "none"
     say(f"first kernel that departs: {where}")

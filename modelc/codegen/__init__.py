@@ -1,5 +1,6 @@
 """Nest -> machine code: the only room that imports tvm.
 
+vectors.py   small words of TIR: sequences, vectors made of scalars and taken apart
 math/        scalar operations on vectors: casts, whole numbers, polynomials
 intrinsics/  applications of tensor intrinsics, and testing them against their semantics
 lower/       Nest -> TIR

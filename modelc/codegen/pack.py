@@ -30,4 +30,4 @@ def pack_constant(data: NDArray[Any], buffer: Buffer, layout: Layout) -> NDArray
             packed = np.stack([whole.take(range(t * stride, t * stride + tile), dim) for t in range(tiles)], dim)
         else:
             packed = packed.reshape(primitive.shape(packed.shape))
-    return np.ascontiguousarray(packed)
+    return np.asarray(packed, order="C")

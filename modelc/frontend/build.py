@@ -61,7 +61,8 @@ class Builder:
     sizes: Sizes = field(default_factory=Sizes)
     producers: dict[str, Node] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)  # what the user says that values of the model are at most
-    limited: dict[str, int] = field(default_factory=dict)  # values that every run checks, and the most that they can be
+    limited: dict[str, int] = field(default_factory=dict)  # what sizes are made of, and the most that it can be
+    promised: set[str] = field(default_factory=set)  # those of which the user says it: none of them is negative
     unbounded: dict[str, str] = field(default_factory=dict)  # sizes without a bound, and what the model calls them
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 

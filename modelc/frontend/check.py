@@ -20,6 +20,7 @@ from modelc.frontend.limits import FUNCTION_DEPTH, MOST_NODES, check_shape
 from modelc.frontend.microsoft import SIGNATURES
 
 IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
+LEFT_OUT = {("Resize", "roi"), ("Resize", "scales")}  # before operator set 13: restated.py gives empty ones
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 DESCRIPTION = ("name", "type", "doc_string", "ref_attr_name")  # what every attribute has
 FIELDS = {  # where the data of an attribute of each type is
@@ -205,7 +206,7 @@ def _check_node(node: onnx.NodeProto, signature: Signature, where: str) -> None:
     _check_count("input", node.input, signature.least_inputs, signature.most_inputs, where)
     _check_count("output", node.output, signature.least_outputs, signature.most_outputs, where)
     for k, (name, needed) in enumerate(signature.inputs):
-        if needed and k < len(node.input) and not node.input[k]:
+        if needed and k < len(node.input) and not node.input[k] and (node.op_type, name) not in LEFT_OUT:
             raise ModelError(f"{where}: expected an input at position {k} ({name}), found none")
     found = {a.name: a for a in node.attribute}
     for name, a in found.items():

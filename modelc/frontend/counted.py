@@ -18,6 +18,7 @@ from modelc.frontend.fold import run_node
 from modelc.frontend.merged import extended
 from modelc.frontend.normalise import NORMALISERS, Normaliser, plain
 from modelc.frontend.random import drawn_alike
+from modelc.frontend.ranges import ranged
 from modelc.frontend.recurrent import recurrent_sized
 from modelc.frontend.sizes import count_of, less, masked, refuse, rest_of, there, whole
 from modelc.frontend.windows import WINDOWS, window
@@ -179,20 +180,6 @@ def _agree(b: Builder, n: OnnxNode, marks: Mapping[int, str]) -> None:
     if other := [k for k, c in marks.items() if counts.get(k, c) != c]:
         raise refuse(n, n.inputs[0], other[0], "the shape asks for another")
     b.sizes.give(output, {**counts, **marks})
-
-
-def _range(b: Builder, n: OnnxNode) -> None:
-    steered, marks = _steered(b, n, 1)
-    start, delta = b.data(n.inputs[0]), b.data(n.inputs[2])
-    if not marks or start is None or delta is None or int(delta) != 1 or int(start) < 0:
-        raise n.fail("expected a range from a constant, in steps of 1, to a size that depends on data")
-    dtype = b.value(n.inputs[0]).dtype
-    limit = b.data(steered.inputs[1])
-    assert limit is not None
-    last = np.maximum(limit.reshape(()), int(start) + ROOM)
-    numbers = np.arange(int(start), int(last), dtype=np.int64).astype(DTYPES[dtype])
-    b.emit(n, "Identity", (b.constant(numbers, f"{n.outputs[0]}_numbers"),), outputs=n.outputs)
-    b.sizes.give(n.outputs[0], {0: less(b, n, marks[0], int(start))})
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
@@ -470,7 +457,7 @@ RULES: dict[str, Normaliser] = {
     "Reshape": _reshape,
     "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
+    "Range": ranged,
     "Slice": _slice,
     "Pad": _pad,
     "Concat": _concat,

@@ -100,7 +100,7 @@ class Whole:
         graph.sparse_initializer.extend(self.sparse[name] for name in outer if name in self.sparse)
         graph.input.extend(map(described, taken))
         graph.output.extend(map(described, sorted(given)))
-        return model, {name: np.ascontiguousarray(known[name]) for name in taken}
+        return model, {name: np.asarray(known[name], order="C") for name in taken}
 
     def _leaves(self, name: str, kept: Collection[int]) -> bool:
         """Whether others than the kept nodes read a value, or none does."""

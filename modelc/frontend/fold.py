@@ -26,6 +26,8 @@ def worth_folding(node: onnx.NodeProto, inputs: Sequence[Array | None], made: in
     """Whether the node, which makes `made` bytes, is small enough to be run now although it could be compiled."""
     if node.op_type in KEPT | RANDOM | POOLS or made is None:
         return False
+    if node.op_type == "Range" and not all(np.isfinite(x).all() for x in inputs if x is not None):
+        return False  # NumPy counts steps of infinite size otherwise than ONNX
     return sum(x.nbytes for x in inputs if x is not None) + made <= LIMIT
 
 

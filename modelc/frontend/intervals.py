@@ -36,7 +36,7 @@ def interval_of(b: Builder, name: str, found: dict[str, Interval] | None = None,
         value = b.values[name]
         low, high = _known(b, name, found, depth)
         if name in b.limited:
-            low, high = max(low, 0), min(high, b.limited[name])
+            low, high = max(low, 0) if name in b.promised else low, min(high, b.limited[name])
         if value.dtype == "bool":
             low, high = max(low, 0), min(high, 1)
         elif DTYPES[value.dtype].kind in "iu" and value.dtype in ("int8", "uint8", "int16", "uint16"):

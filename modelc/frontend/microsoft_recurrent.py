@@ -34,8 +34,10 @@ def _dynamic_quantize_lstm(b: Builder, n: OnnxNode) -> None:
     direction = n.attrs.get("direction", "forward")
     if directions != (2 if direction == "bidirectional" else 1):
         raise n.fail(f"expected weights of as many directions as {direction!r} has, found {directions}")
-    if n.input(4) or n.attrs.get("clip", 0) or n.attrs.get("input_forget", 0):
-        raise n.fail("expected sequences of full length, no clip and no input_forget, found one of them")
+    if n.input(4) or n.attrs.get("input_forget", 0):
+        raise n.fail("expected sequences of full length and no input_forget, found one of them")
+    if "clip" in n.attrs and not n.attrs["clip"] > 0:
+        raise n.fail(f"expected a clip above 0, found {n.attrs['clip']}")
     if time * directions > MOST_STEPS:
         raise n.fail(f"expected at most {MOST_STEPS} steps in all directions (MOST_STEPS), found {time * directions}")
     sides = [_direction(f, d, hidden) for d in range(directions)]
@@ -115,11 +117,20 @@ def _step(f: Formula, side: Direction, row: str, state: str, cell: str) -> tuple
     if side.peepholes:
         into = f("Add", into, f("Mul", cell, side.peepholes[0]))
         forget = f("Add", forget, f("Mul", cell, side.peepholes[2]))
-    kept = f("Mul", f(outer, forget), cell)
-    cell = f("Add", kept, f("Mul", f(outer, into), f(inner, new)))
+    kept = f("Mul", f(outer, _clipped(f, forget)), cell)
+    taken = f("Mul", f(outer, _clipped(f, into)), f(inner, _clipped(f, new)))
+    cell = f("Add", kept, taken)
     if side.peepholes:
         out = f("Add", out, f("Mul", cell, side.peepholes[1]))
-    return f("Mul", f(outer, out), f(last, cell)), cell
+    return f("Mul", f(outer, _clipped(f, out)), f(last, cell)), cell
+
+
+def _clipped(f: Formula, gate: str) -> str:
+    """What goes into the activation of a gate. The cell state is not clipped for its own: see ops/rnn.py."""
+    if "clip" not in f.n.attrs:
+        return gate
+    most = float(f.n.attrs["clip"])
+    return f("Clip", gate, f.constant(-most), f.constant(most))
 
 
 RECURRENT: dict[tuple[str, str], Normaliser] = {(MS, "DynamicQuantizeLSTM"): _dynamic_quantize_lstm}

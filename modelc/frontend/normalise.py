@@ -16,6 +16,7 @@ from modelc.frontend.build import Builder, OnnxNode
 from modelc.frontend.composed import batch_normalization_in_training, max_unpool, roi_align
 from modelc.frontend.finding import compress, non_max_suppression, non_zero, unique
 from modelc.frontend.random import ONNX_DRAWS, drawn
+from modelc.frontend.ranges import ranged
 from modelc.frontend.recurrent import recurrent
 from modelc.frontend.sliding import sliding
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
@@ -381,6 +382,7 @@ NORMALISERS: dict[str, Normaliser] = {
     "Dropout": _dropout,
     "ConstantOfShape": _constant_of_shape,
     "EyeLike": _eye_like,
+    "Range": ranged,
     "Split": _split,
     "Concat": _concat,
     "Pad": _pad,

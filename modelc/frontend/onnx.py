@@ -79,20 +79,20 @@ def import_model(
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
     builder = Builder(bounds=bounds or {})
-    builder.advice = lambda name: bound_advice(builder, name) or uses.advice(name)
+    builder.advice = lambda name: f"{uses.advice(name)}{bound_advice(builder, name)}"
     importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
     inputs = input_values(model.graph, shapes or {})
     importer.builder.reserved |= {x for _, n in nodes for x in (*n.input, *n.output)}
     scope = Scope(operator_sets(model))
     importer.inputs(inputs, scope)
     for value in inputs:
-        if value.name in builder.bounds:
+        if value.name in importer.sizes:
             count_sizes(builder, OnnxNode("Bound", "", 1, value.name, (), (), {}, value.name), value.name, value.name)
     importer.initialisers(model.graph, scope)
     for name, proto in nodes:
         importer.visit(proto, name, name, scope)
     _refuse(path, advised(uses, importer.lacking))
-    check_bounds(builder, {x for _, n in uses.nodes for x in (*n.input, *n.output)}, path)
+    check_bounds(builder, {x for _, n in uses.nodes for x in (*n.input, *n.output)}, uses.sizes, path)
     graph = importer.graph(model.graph, path, inputs)
     return replace(graph, notes=(*notes, *graph.notes))
 
@@ -244,9 +244,7 @@ class Importer(Importing):
     def _put(self, outputs: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
         for name, array in zip(outputs, arrays, strict=False):
             if name:
-                self.builder.values[name] = Value(
-                    name, array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(array.shape)
-                )
+                self.builder.values[name] = Value(name, array.dtype.name, array.shape, np.asarray(array, order="C"))
 
     # --- bodies ---------------------------------------------------------------------------------------------------
 

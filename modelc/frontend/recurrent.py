@@ -95,7 +95,7 @@ def _steps(
     time, batch, _ = b.shape(projected)
     backwards = d == 1 or n.attrs.get("direction", "forward") == "reverse"
     attrs = {"activations": activations_of(n.op, n.attrs, d)}
-    attrs |= {k: n.attrs[k] for k in ("linear_before_reset",) if k in n.attrs}
+    attrs |= {k: n.attrs[k] for k in ("linear_before_reset", "clip") if k in n.attrs}
     given: list[str] = [""] * time
     for t in reversed(range(time)) if backwards else range(time):
         mask = b.reshape(n, _rows(b, n, within, t), (batch,)) if within else ""

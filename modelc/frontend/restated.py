@@ -1,5 +1,5 @@
-"""A model in operators and types that a package has: random choices in terms of draws, maps as tables, products in
-float32 that may be computed with less."""
+"""A model in operators and types that a package has, and that ONNX Runtime takes: random choices in terms of draws,
+maps as tables, products in float32 that may be computed with less, empty tensors for what Resize leaves out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from onnx import TensorProto, helper
 
 from modelc.frontend.classical import ML
 from modelc.frontend.random import spelled_out
+from modelc.frontend.structure import every_node
 
 FLOAT32 = 1  # the accuracy_level of MatMulNBits that asks for float32
+NO_REGION = (11, 12)  # operator sets in which Resize has to have a roi and scales
+EMPTY = "modelc:empty"
 
 
 def restated(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model and what is different in it for its user; the model itself where there is nothing to restate."""
     tables, notes = _without_maps(model)
-    exact, more = _in_float32(tables)
-    return spelled_out(exact), (*notes, *more)
+    exact, of_products = _in_float32(tables)
+    complete, of_sizes = _with_empty_inputs(exact)
+    return spelled_out(complete), (*notes, *of_products, *of_sizes)
 
 
 def is_restated(path: str | Path) -> bool:
@@ -73,3 +77,27 @@ def _in_float32(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...
 def _rounds_activations(node: onnx.NodeProto) -> bool:
     levels = (a.i for a in node.attribute if a.name == "accuracy_level")
     return (node.op_type, node.domain) == ("MatMulNBits", "com.microsoft") and any(k > FLOAT32 for k in levels)
+
+
+def _with_empty_inputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Resize may leave out its roi and its scales from operator set 13 on; before, where they are of no use, they are
+    empty tensors, without which ONNX Runtime does not take the model."""
+    version = next((s.version for s in model.opset_import if s.domain in ("", "ai.onnx")), 0)
+    count = sum(_leaves_out(node) for _, node in every_node(model.graph)) if version in NO_REGION else 0
+    if not count:
+        return model, ()
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for _, node in every_node(result.graph):
+        if _leaves_out(node):
+            node.input[:] = [x or EMPTY for x in node.input]
+    result.graph.initializer.append(helper.make_tensor(EMPTY, TensorProto.FLOAT, [0], []))
+    return result, (
+        f"{count} Resize node(s) leave out roi or scales, which ONNX Runtime does not take before operator set 13; "
+        "they are compared with its own where these are empty",
+    )
+
+
+def _leaves_out(node: onnx.NodeProto) -> bool:
+    crops = any(a.s == b"tf_crop_and_resize" for a in node.attribute)
+    return node.op_type == "Resize" and node.domain in ("", "ai.onnx") and not crops and "" in node.input

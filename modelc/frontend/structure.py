@@ -45,6 +45,15 @@ def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     return [node.name or f"{node.op_type}_{index}" for index, node in enumerate(nodes)]
 
 
+def every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """The nodes with their names, and those of branches and loops in them."""
+    for name, node in zip(node_names(graph.node), graph.node, strict=True):
+        yield name, node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from every_node(inner)
+
+
 def captured(graph: onnx.GraphProto) -> set[str]:
     """What a branch reads from the graphs around it."""
     own = {t.name for t in graph.initializer} | {i.name for i in graph.input}

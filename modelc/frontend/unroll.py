@@ -20,8 +20,10 @@ from modelc.frontend.build import OnnxNode
 from modelc.frontend.control import visit_body
 from modelc.frontend.importing import Importing, Scope, Unsupported
 from modelc.frontend.limits import FEW_UNROLLED, MOST_UNROLLED
+from modelc.frontend.load import element_type
 from modelc.frontend.repeat import repeated_loop, repeated_scan
 from modelc.frontend.structure import reads
+from modelc.ir.expr import DTYPES
 
 ENDLESS = 1 << 62  # iterations of a Loop without a trip count
 TRIED = 2  # iterations that tell what the others become
@@ -64,11 +66,14 @@ def _loop(importer: Importing, body: Body) -> str | None:
     scans = len(graph.output) - 1 - len(states)
     if len(graph.input) != 2 + len(states) or scans < 0 or len(node.outputs) > len(states) + scans:
         raise node.fail(f"expected a body that carries the {len(states)} values given, found another number")
-    for k, what in ((0, "trip count"), (1, "condition")):
-        if node.input(k) and b.data(node.input(k)) is None:
+    trips, starts = (b.data(node.input(k)) for k in (0, 1))
+    count = ENDLESS if trips is None else int(_one(trips, node))
+    go = True if starts is None else bool(_one(starts, node))
+    if count <= 0 or not go:
+        return _passed_through(importer, body)
+    for known, name, what in ((trips, node.input(0), "trip count"), (starts, node.input(1), "condition")):
+        if name and known is None:
             return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
-    count = int(_one(b.data(node.input(0)), node)) if node.input(0) else ENDLESS
-    go = bool(_one(b.data(node.input(1)), node)) if node.input(1) else True
     handed: list[list[str]] = [[] for _ in range(scans)]
     done, before, made = 0, len(b.nodes), dict(b.sizes.made)
     while go and done < count:
@@ -97,9 +102,24 @@ def _loop(importer: Importing, body: Body) -> str | None:
         for collected, value in zip(handed, results[1 + len(states) :], strict=True):
             collected.append(value)
         done += 1
-    if not done and any(node.outputs[len(states) :]):
-        return "it runs no time, so the shape of what it hands out is not known"
     _finish(importer, node, states, handed, [0] * scans)
+    return None
+
+
+def _passed_through(importer: Importing, body: Body) -> str | None:
+    """A Loop that runs no time: what it carries is what it was given, and what it would hand out is empty. Of that the
+    body declares the type; dimensions that it leaves open are 0, as ONNX Runtime has them."""
+    b, node, states = importer.builder, body.node, body.node.inputs[2:]
+    values = list(states)
+    for declared, output in zip(body.graph.output[1 + len(states) :], node.outputs[len(states) :], strict=False):
+        if not output:
+            continue
+        if not declared.type.tensor_type.elem_type:
+            return f"it runs no time, and its body does not declare the type of {declared.name!r}, which it hands out"
+        dtype = element_type(declared.type.tensor_type.elem_type, f"value {declared.name!r}")
+        shape = tuple(max(d.dim_value, 0) for d in declared.type.tensor_type.shape.dim)
+        values.append(b.constant(np.zeros((0, *shape), DTYPES[dtype]), output))
+    _hand_over(importer, node, len(states), values)
     return None
 
 
@@ -253,7 +273,7 @@ def _part(importer: Importing, node: OnnxNode, x: str, axis: int, k: int) -> str
     b = importer.builder
     data, shape = b.data(x), b.shape(x)
     if data is not None:
-        return b.constant(np.ascontiguousarray(data.take(k, axis)), f"{x}_{k}")
+        return b.constant(np.asarray(data.take(k, axis), order="C"), f"{x}_{k}")
     bounds = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (k, k + 1, axis)]
     one = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{k}"),))
     return b.reshape(node, one, (*shape[:axis], *shape[axis + 1 :]), b.fresh(f"{x}_{k}"))
@@ -281,9 +301,14 @@ def _finish(
         target = (*shape[:axis], 1, *shape[axis:])
         rows = [b.reshape(node, x, target, b.fresh(f"{node.outputs[k]}_part")) for x in parts]
         values.append(b.emit(node, "Concat", rows, {"axis": axis}, (b.fresh(f"{node.outputs[k]}_all"),)))
+    _hand_over(importer, node, len(states), values)
+
+
+def _hand_over(importer: Importing, node: OnnxNode, states: int, values: Sequence[str]) -> None:
+    """Lets the node's outputs be `values`: those of all states, and of what else has a name."""
     index = 0
     for k, output in enumerate(node.outputs):
         if output:
             through = OnnxNode("Identity", "", 1, f"{node.name}/{output}", (), (output,), {}, node.source)
             importer.hand(through, output, values[index])
-        index += bool(output) or k < len(states)
+        index += bool(output) or k < states

@@ -19,7 +19,7 @@ from modelc.frontend.importing import Unsupported
 from modelc.frontend.load import ELEMENT_TYPES, tensor_array
 from modelc.frontend.outline import read_outline
 from modelc.frontend.specialise import declared_shapes
-from modelc.frontend.structure import node_names, reads
+from modelc.frontend.structure import every_node, reads
 
 MOST_STEERING = 16  # elements of an input that looks like a steering constant
 SOME_BOXES = 16  # of a class: so many at most are asked for where an input says how many
@@ -123,7 +123,7 @@ class Uses:
 
     @cached_property
     def nodes(self) -> tuple[tuple[str, onnx.NodeProto], ...]:
-        return tuple(_every_node(self.graph))
+        return tuple(every_node(self.graph))
 
     @cached_property
     def by_name(self) -> dict[str, onnx.NodeProto]:
@@ -256,14 +256,6 @@ def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
             one = one if one.reason.endswith(text) else replace(one, reason=one.reason + text)
         result.append(one)
     return result
-
-
-def _every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
-    for name, node in zip(node_names(graph.node), graph.node, strict=True):
-        yield name, node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _every_node(inner)
 
 
 # --- inputs that become indices -------------------------------------------------------------------------------------

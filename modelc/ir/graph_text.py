@@ -85,7 +85,7 @@ def _data(data: Array, elide: int | None) -> str:
         text = f"[{', '.join(map(repr, _numbers(data)))}]"
         if _array(_Reader(text).numbers(), data.dtype.name, data.shape).tobytes() == data.tobytes():
             return text
-    content = np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+    content = np.asarray(data).astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
     if elide is not None and data.size > elide:
         return f"<elided sha256:{hashlib.sha256(content).hexdigest()[:16]}>"
     return json.dumps(base64.b64encode(zlib.compress(content, 1)).decode())

@@ -101,7 +101,7 @@ def _operate(e: Op, args: list[Array]) -> Array:
     if operation.result == "cast":
         assert e.dtype is not None
         if e.name == "bits":
-            return np.asarray(np.ascontiguousarray(args[0]).view(DTYPES[e.dtype]).reshape(args[0].shape))
+            return np.asarray(args[0], order="C").view(DTYPES[e.dtype])
         return converted(args[0], DTYPES[e.dtype])
     result = operation.meaning(*args)
     dtype = np.dtype(np.bool_) if operation.result == "bool" else args[1 if operation.result == "select" else 0].dtype

@@ -126,8 +126,10 @@ def _define_within(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]
 
 def _infer(node: Node, inputs: Inputs) -> Types:
     time, batch, hidden, directions, batch_first = _extents(node, inputs)
-    if "clip" in node.attrs or node.attrs.get("input_forget", 0):
-        fail(node, "expected a cell without clip and input_forget, found one of them")
+    if node.attrs.get("input_forget", 0):
+        fail(node, "expected a cell whose forget gate is its own, found input_forget")
+    if "clip" in node.attrs and not node.attrs["clip"] > 0:
+        fail(node, f"expected a clip above 0, found {node.attrs['clip']}")
     _check_weights(node, inputs, batch, hidden, directions, batch_first)
     lengths = given(inputs, 4)
     if lengths is not None and (lengths.dtype, lengths.shape) != ("int32", (batch,)):
@@ -161,7 +163,8 @@ class _Cell:
         if unknown := [a for a in names if a not in _ACTIVATIONS]:
             fail(self.node, f"expected activations among {', '.join(_ACTIVATIONS)}, found {unknown[0]}")
         self.real = required(self.node, self.inputs, 0).dtype
-        self.activations = [partial(_ACTIVATIONS[a], self.real) for a in names]
+        functions = [partial(_ACTIVATIONS[a], self.real) for a in names]
+        self.activations = [*(partial(self.of_gate, f) for f in functions[:2]), *functions[2:]]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
         lengths = given(self.inputs, 4)
         if self.one:
@@ -170,6 +173,14 @@ class _Cell:
         if lengths is not None:
             check_known(self.node, lengths, lengths.data, 0, self.time)
         self.masked = lengths is not None and (lengths.data is None or bool((lengths.data < self.time).any()))
+
+    def of_gate(self, function: Callable[[Expr], Expr], x: Expr) -> Expr:
+        """The activation of a gate, of what the node clips. The cell state of an LSTM is not clipped for its own, which
+        is what ONNX Runtime does."""
+        if "clip" in self.node.attrs:
+            most = float(self.node.attrs["clip"])
+            x = op("min", op("max", x, const(-most, self.real)), const(most, self.real))
+        return function(x)
 
     def local(self, name: str, *shape: int) -> str:
         name = f"{name}{self.d}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,8 @@ def _range_infer(node: Node, inputs: Inputs) -> Types:
     if not delta:
         fail(node, "expected a delta other than zero, found zero")
     first, last, step = (v.item() for v in (start, limit, delta))
+    if not isfinite((last - first) / step):
+        fail(node, f"expected numbers between which steps can be counted, found {first} to {last} by {step}")
     return ((required(node, inputs, 0).dtype, (max(ceil((last - first) / step), 0),)),)
 
 

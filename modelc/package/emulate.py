@@ -116,7 +116,7 @@ def _driver(package: Package) -> list[str]:
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:
     if tensor.name not in inputs:
         raise InputError(f"the input '{tensor.name}' is missing")
-    array = np.ascontiguousarray(inputs[tensor.name])
+    array = np.asarray(inputs[tensor.name], order="C")
     found = array.dtype.name
     fits = tensor.shape == array.shape or padding is not None  # then the library looks
     if not fits or array.dtype != _numpy_dtype(tensor.dtype):

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class FixedInput:
 
     @classmethod
     def of(cls, name: str, array: NDArray[Any]) -> FixedInput:
-        plain = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        plain = np.asarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
         tensor = TensorInfo(name, array.dtype.name, array.shape)
         return cls(tensor, base64.b64encode(plain.tobytes()).decode())
 
@@ -353,8 +353,9 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
         ranks = [len(t.shape) for t in plan.outputs]
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
+        spaces = _spaces(plan, params_bytes)
         for argument in (a for one in plan.control for a in one.arguments):
-            _check_argument(argument, 1, plan, params_bytes, "control flow")
+            _check_argument(argument, 1, spaces, "control flow")
         end = 0
         for loop in plan.loops:
             if loop.first < end or loop.length < 1 or loop.count < 1 or loop.first + loop.length > len(plan.steps):
@@ -363,7 +364,7 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
                 )
             end = loop.first + loop.length
         for step, calls in zip(plan.steps, plan.calls, strict=True):
-            _check_step(step, calls, plan, params_bytes)
+            _check_step(step, calls, spaces)
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
     if len(set(shapes)) != len(shapes):
         raise PackageError(f"two variants of {where} have equal input shapes")
@@ -410,7 +411,20 @@ def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
             raise PackageError(f"{tensor.name!r} of {where} has a null character in its name, where C's strings end")
 
 
-def _check_step(step: Step, calls: int, plan: Plan, params_bytes: int) -> None:
+def _spaces(plan: Plan, params_bytes: int) -> Mapping[str, tuple[int, ...]]:
+    """The bytes of each buffer that arguments may lie in, by space."""
+    return {
+        "input": tuple(t.bytes for t in plan.inputs),
+        "output": tuple(t.bytes for t in plan.outputs),
+        "slot": plan.slots,
+        "size": (SIZE_BYTES,) * len(plan.sizes),
+        "arena": (plan.arena_bytes,),
+        "params": (params_bytes,),
+        "random": (RANDOM_BYTES,),
+    }
+
+
+def _check_step(step: Step, calls: int, spaces: Mapping[str, tuple[int, ...]]) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.symbol) or step.symbol.startswith(("mc_", "modelc_", "step_")):
         raise PackageError(f"step '{step.name}' has the symbol '{step.symbol}', which cannot name a kernel")
     if not 0 <= step.extent < 2**31:
@@ -421,22 +435,16 @@ def _check_step(step: Step, calls: int, plan: Plan, params_bytes: int) -> None:
         if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
             raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
     for argument in (*step.arguments, *(check.argument for check in step.checks)):
-        _check_argument(argument, calls, plan, params_bytes, f"step '{step.name}'")
+        _check_argument(argument, calls, spaces, f"step '{step.name}'")
 
 
-def _check_argument(argument: Argument, calls: int, plan: Plan, params_bytes: int, what: str) -> None:
-    if argument.space not in get_args(Space):
+def _check_argument(argument: Argument, calls: int, spaces: Mapping[str, tuple[int, ...]], what: str) -> None:
+    if argument.space not in spaces:
         raise PackageError(f"{what} has an argument in '{argument.space}'")
-    sizes = {
-        "input": tuple(t.bytes for t in plan.inputs),
-        "output": tuple(t.bytes for t in plan.outputs),
-        "slot": plan.slots,
-        "size": (SIZE_BYTES,) * len(plan.sizes),
-    }.get(argument.space)
-    others = {"arena": plan.arena_bytes, "params": params_bytes, "random": RANDOM_BYTES}
-    if sizes is not None and not 0 <= argument.index < len(sizes):
+    sizes = spaces[argument.space]
+    if not 0 <= argument.index < len(sizes):
         raise PackageError(f"{what} uses {argument.space} {argument.index} of {len(sizes)}")
-    size = others.get(argument.space, 0) if sizes is None else sizes[argument.index]
+    size = sizes[argument.index]
     last = argument.offset + (calls - 1) * argument.stride
     if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
         raise PackageError(f"{what} uses offset {argument.offset} of {argument.space}, which has {size} bytes")

@@ -54,8 +54,8 @@ class Draft:
         for name in list(needed):
             needed[self.work.places[name].root] = None
         values = {name: placed(self.work, name) for name in needed}
-        constants = {n: np.ascontiguousarray(d) for n, d in self.work.constants.items() if n in values}
-        constants = {n: d.reshape(values[n].shape) for n, d in constants.items()}
+        held = {n: d for n, d in self.work.constants.items() if n in values}
+        constants = {n: np.asarray(d, order="C").reshape(values[n].shape) for n, d in held.items()}
         return Program(graph.name, graph.inputs, graph.outputs, constants, values, tuple(tasks))
 
 
@@ -80,8 +80,8 @@ def bound_task(
     locals_ = [x for b in blocks for x in _written(b) if x not in outputs]
     names = {x: f"x{k}" for k, x in enumerate(inputs)} | {y: f"y{k}" for k, y in enumerate(dict.fromkeys(outputs))}
     names |= {t: f"t{k}" for k, t in enumerate(dict.fromkeys(locals_))}
-    shapes = {**work.shapes, **{n: b.shape for n, b in own.items()}}
-    dtypes = {**work.dtypes, **{n: b.dtype for n, b in own.items()}}
+    shapes = {x: own[x].shape if x in own else work.shapes[x] for x in names}
+    dtypes = {x: own[x].dtype if x in own else work.dtypes[x] for x in names}
     buffers, result = [], {}
     for value, name in names.items():
         if name[0] == "t":

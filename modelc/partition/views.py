@@ -194,7 +194,7 @@ class _Placer:
         self.constant = {n for n, v in graph.values.items() if v.data is not None}
         for p in pieces:
             self.shapes |= {n: p.locals[n].shape for n in p.tables}
-            self.constant |= p.tables.keys()
+            self.constant.update(p.tables)
         self.roots = {*graph.inputs, *graph.outputs, *self.constant}
         self.fixed = self.roots | {x for p in pieces if p.opaque for x in p.writes}
         self.moves: dict[str, tuple[Block, Load]] = {}

@@ -42,7 +42,7 @@ class FoldConstants:
             for name, data in zip(node.outputs, _computed(node, inputs), strict=False):
                 if name:
                     shape = values[name].shape
-                    value = Value(name, values[name].dtype, shape, np.ascontiguousarray(data).reshape(shape))
+                    value = Value(name, values[name].dtype, shape, np.asarray(data, order="C").reshape(shape))
                     values[name] = folded[name] = value
             for name in dict.fromkeys(node.inputs):
                 readers[name] -= 1

@@ -11,7 +11,7 @@ with int8; and as many channels, for which what writes them writes more. Weights
 (uint8 with a zero point far from the middle) are int8 and a shift, by which the sums of activations are multiplied.
 
 Numbers differ from those of the float contraction by its rounding errors alone: next to a tie a whole number may be a
-step away (README, Quantized models).
+step away (docs/quantized.md).
 """
 
 from __future__ import annotations

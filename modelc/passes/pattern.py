@@ -142,7 +142,7 @@ class Editor:
         return self.graph.fresh(base, self.values)
 
     def constant(self, data: Any, base: str, dtype: str = "int64") -> str:
-        array = np.ascontiguousarray(np.asarray(data).astype(DTYPES[dtype], copy=False)).reshape(np.shape(data))
+        array = np.asarray(np.asarray(data).astype(DTYPES[dtype], copy=False), order="C")
         name = self.fresh(base)
         self.values[name] = Value(name, dtype, array.shape, array)
         return name

@@ -134,7 +134,7 @@ class Parameters:
         """The offset of `data` as a kernel reads it: in `layout` over the logical shape of `buffer`."""
         use = (id(data), f"{buffer.dtype}{buffer.shape}{buffer.strides}", str(layout))
         if use not in self._by_use:
-            packed = np.ascontiguousarray(pack(data, buffer, layout))
+            packed = np.asarray(pack(data, buffer, layout), order="C")
             self._by_use[use] = (self._store(packed), data)  # holding `data` keeps its id taken
         return self._by_use[use][0]
 

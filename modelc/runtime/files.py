@@ -33,6 +33,8 @@ def open_folder(path: str) -> int:
     """A descriptor of a package's folder. Raises ModelError."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise ModelError(f"{path} is a file; expected a package, which is a folder") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise ModelError(f"cannot open the package {path}: {_reason(error)}") from None
 

@@ -298,7 +298,7 @@ class Model:
             array = np.asarray(inputs[tensor.name])
             if array.dtype != dtype and array.dtype != _bits_dtype(tensor.dtype):
                 raise ModelError(f"input '{tensor.name}' is {array.dtype.name}; the model takes {tensor.dtype}")
-            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+            arrays.append(np.asarray(array, order="C"))
         return arrays
 
     def _bound_to(self, arrays: Sequence[Array]) -> tuple[_Bound, ctypes.Array[Any] | None]:

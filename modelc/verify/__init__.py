@@ -1,9 +1,6 @@
 """Packages against what they mean: kernels, outputs, speed."""
 
-import sys
-from types import ModuleType
-from typing import Any
-
+from modelc.callable_room import make_callable
 from modelc.verify.bench import bench
 from modelc.verify.check import check_inputs
 from modelc.verify.compare import Distance, distance
@@ -24,14 +21,4 @@ __all__ = [
 ]
 
 
-class _Room(ModuleType):
-    """`modelc.verify(...)` is a call of the library, though `modelc.verify` is this room as well."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Report:
-        from modelc import verify_package
-
-        report: Report = verify_package(*args, **kwargs)
-        return report
-
-
-sys.modules[__name__].__class__ = _Room
+make_callable(__name__, "modelc.compile.verification", "verify")

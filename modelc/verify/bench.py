@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,9 +53,7 @@ def bench(
     packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
     others = [name for name in dict.fromkeys(against) if name not in packages]
     if unknown := sorted(set(others) - set(NAMES[1:])):
-        raise InputError(
-            f"cannot compare with {unknown[0]!r}; known are {', '.join(NAMES[1:])}, and packages: PKG{SUFFIX}"
-        )
+        raise InputError(_no_engine(unknown[0]))
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if others and model is None:
@@ -86,6 +86,16 @@ def bench(
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
         **shares,
     }
+
+
+def _no_engine(name: str) -> str:
+    """That there is no engine of this name, and which one was meant."""
+    if name.endswith(".onnx"):
+        hint = f" The model that engines run is given by --model {name}."
+    else:
+        close = get_close_matches(re.sub("onnx[ _-]?runtime|onnx", "ort", name.lower()), NAMES[1:], 1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+    return f"cannot compare with {name!r}; known are {', '.join(NAMES[1:])}, and packages: PKG{SUFFIX}.{hint}"
 
 
 def _native(path: str | Path) -> Package:

@@ -94,7 +94,7 @@ class Engine:
             watch.consume(watched(self._watched, watch.places, TIMEOUT))
         except PackageError as error:
             raise VerificationError(str(error)) from None
-        self._answer("watch")
+        self._answer("run")
         return read_arrays(str(self._taken))
 
     def count(self) -> None:

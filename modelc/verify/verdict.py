@@ -1,4 +1,4 @@
-"""Whether a package is right (README, What verified means).
+"""Whether a package is right (docs/verify.md).
 
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
 whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16, or by fewer
@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, VerificationError
@@ -38,7 +39,7 @@ from modelc.verify.check import (
 from modelc.verify.compare import BF16, QUANTIZED, Distance, Tolerance, distance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine, EngineError
 from modelc.verify.kernels.blueprint import Blueprint
-from modelc.verify.kernels.calls import rows_of, uses_by_step
+from modelc.verify.kernels.calls import Row, rows_of, uses_by_step
 from modelc.verify.kernels.judge import Judge, calls_of
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.lengths import padded_to
@@ -107,6 +108,8 @@ def verify_outputs(
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
+            if within is not None:
+                within.end(made)
             expected = reference.run(fed)
             carried.after(expected)
             shorter = padded_to(read, number, feed)
@@ -154,6 +157,7 @@ class _Inside:
     package: Package
     number: int
     effort: Effort
+    unseen: Sequence[Row] = ()  # of the last run: outputs of kernels that no control flow decides about
 
     @classmethod
     def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
@@ -166,11 +170,21 @@ class _Inside:
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
         self.judge.begin(feed)
 
+        within = {k for control in plan.control for k in range(control.first, control.end)}
+        due = {number: row for number, row in enumerate(rows) if row.after and row.step not in within}
+
         def consume(records: Iterator[Watched]) -> None:
-            for call in calls_of(records, rows, of_steps, phases):
+            for call in calls_of(_ticking_off(due, records), rows, of_steps, phases):
                 self.judge.look(call)
+            self.unseen = tuple(due.values())
 
         return Watch([row.place for row in rows], consume)
+
+    def end(self, outputs: Arrays) -> None:
+        """The run has come to its end: every kernel was to run, and what it made of an output to stay there."""
+        for row in self.unseen:
+            self.judge.not_run(row.use, row.buffer)
+        self.judge.end(outputs)
 
     def witnessed(self, model: Path, feed: Arrays, whole: _Whole) -> tuple[LayerReport, ...]:
         """Every kernel of the last run against ONNX Runtime's piece."""
@@ -179,11 +193,18 @@ class _Inside:
             for name, (bound, array) in self.judge.written().items()
         }
         try:
-            tolerance = (whole.rtol, whole.atol)
-            return compare_pieces(model, feed, values, tolerance, whole.bf16, whole.filters)
+            tolerance = (max(whole.rtol, RTOL), max(whole.atol, ATOL))  # no piece is equal to the last bit
+            return compare_pieces(model, feed, values, tolerance, whole.bf16, whole.filters, self.judge.explains)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
             return ()
+
+
+def _ticking_off(due: dict[int, Row], records: Iterator[Watched]) -> Iterator[Watched]:
+    """The records, of which those that are due become less."""
+    for record in records:
+        due.pop(record.place, None)
+        yield record
 
 
 @dataclass
@@ -221,7 +242,9 @@ class _Whole:
         dtypes = {t.name: t.dtype for t in self.package.manifest.variants[0].outputs}
         reports = []
         for name, array in made.items():
-            apart = self._distance(name, as_numbers(array, dtypes[name]), reference[name])
+            dtype, theirs = dtypes[name], reference[name]
+            theirs = as_numbers(theirs, dtype) if theirs.dtype == np.uint8 else theirs
+            apart = self._distance(name, as_numbers(array, dtype), theirs)
             flags = (name in self.rounded, self.filters and name not in self.rounded)
             hidden = not self.judged and name not in self.rounded and apart.rms_rel > HIDDEN
             reports.append(OutputReport(name, apart, apart.passed and not hidden, *flags))

@@ -17,7 +17,7 @@ from typing import Any
 
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
-from modelc.codegen.lower.vectors import local_buffer
+from modelc.codegen.vectors import local_buffer
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables

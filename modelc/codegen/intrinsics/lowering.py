@@ -23,7 +23,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
-from modelc.codegen.lower.vectors import int32, moved, ramp
+from modelc.codegen.vectors import int32, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES

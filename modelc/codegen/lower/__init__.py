@@ -1,7 +1,6 @@
 """Nest -> TIR.
 
 leaves.py       what lowering asks of a Leaf: how accesses move from lane to lane, conditions
-vectors.py      small words of TIR: sequences, vectors made of scalars and taken apart
 places.py       where Regions are: in memory, in registers, in what an intrinsic accumulates in
 expressions.py  expressions and accesses, on scalars and on the lanes of a vector loop
 transpose.py    rectangles of moves, transposed in registers

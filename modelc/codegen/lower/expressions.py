@@ -10,7 +10,9 @@ from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
-from modelc.codegen.lower.vectors import (
+from modelc.codegen.math.code import tir_dtype
+from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
+from modelc.codegen.vectors import (
     INDEX_OPS,
     constant,
     held,
@@ -22,8 +24,6 @@ from modelc.codegen.lower.vectors import (
     sequence,
     widen,
 )
-from modelc.codegen.math.code import tir_dtype
-from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
 from modelc.space.analysis.access import MOST_STEP

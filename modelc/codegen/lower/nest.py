@@ -53,8 +53,8 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.lower.vectors import constant, halved, int32, integer, local_buffer, sequence, widen
 from modelc.codegen.math.llvm_text import importing
+from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, sequence, widen
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS

@@ -9,7 +9,7 @@ from typing import Any
 from modelc.codegen.intrinsics.applications import Slots, TileFile
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.lower.leaves import slot_pieces
-from modelc.codegen.lower.vectors import int32, lanes_at, sequence
+from modelc.codegen.vectors import int32, lanes_at, sequence
 from modelc.ir.affine import Linear
 from modelc.ir.expr import NARROW, Const, Expr, Var
 from modelc.ir.nest import Region

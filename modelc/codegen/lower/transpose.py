@@ -19,7 +19,7 @@ from modelc.codegen.lean_tvm import tx
 from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.leaves import lane_step
 from modelc.codegen.lower.places import Memory, Scope, bind, stored_dtype
-from modelc.codegen.lower.vectors import int32, ramp
+from modelc.codegen.vectors import int32, ramp
 from modelc.ir.affine import simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, op, substitute
 from modelc.ir.nest import Leaf, Loop

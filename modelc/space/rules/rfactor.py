@@ -37,7 +37,8 @@ def rfactor_rule(task: Task, block: str, iter: str, size: int, parts: str) -> Ta
     if parts == "inner":
         return _factored(task, whole, split, size)
     count, rest = divmod(split.extent, size)
-    if not count or (rest and (len(whole.reduction) > 1 or whole.where)):
+    alone = all(i is split or i.extent == 1 for i in whole.reduction)
+    if not count or (rest and (not alone or whole.where)):
         raise DoesNotApply(f"{size} does not divide {iter} of block {block}")
     return _factored(task, whole, split, size, count, rest)
 
@@ -64,7 +65,8 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
         buffer = Buffer(fresh(task, f"{name}_{suffix}"), task.buffer(write.buffer).dtype, shape)
         buffers.append(buffer)
         writes.append(Load(buffer.name, at))
-        beyond = substitute(body, {split.name: op("add", Var(part), count * size - count)})
+        single: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # others, where elements are left over
+        beyond = substitute(body, {**single, split.name: op("add", Var(part), count * size - count)})
         ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if rest else writes[-1])
     partial = whole.mapped(lambda e: element if e == Var(split.name) else None)
     where = partial.where if count or split.extent % size == 0 else (*partial.where, op("lt", element, split.extent))

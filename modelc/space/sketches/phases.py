@@ -11,6 +11,7 @@ Where that leaves too little to do at once, the outermost reduction is factored 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -176,13 +177,14 @@ def parted(
     elif wanted > 1:
         counts = range(wanted, min(MOST_PARTS * wanted, size) + 1)
         size //= next((n for n in counts if size % n == 0), 1)
-    if size == outer.extent and (block.spatial or not side.reduce):
-        return task, block
-    try:
-        task = applied(task, stages, "rfactor", block=block.name, iter=outer.name, size=size, parts="outer")
-    except DoesNotApply:
-        return task, block
-    return task, partial_of(task, block.name)
+    sizes = [size] if size < outer.extent else []
+    if side.reduce and not block.spatial:
+        sizes.append(outer.extent)
+    for size in sizes:
+        with suppress(DoesNotApply):
+            task = applied(task, stages, "rfactor", block=block.name, iter=outer.name, size=size, parts="outer")
+            return task, partial_of(task, block.name)
+    return task, block
 
 
 def lanes_schedules(task: Task, across: Block, points: int, target: Target) -> dict[str, BlockSchedule]:

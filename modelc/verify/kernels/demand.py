@@ -2,29 +2,26 @@
 
 Asked for elements of a buffer, the evaluator finds which points of which Block write them, evaluates the body there and
 asks for the elements that it reads, until it comes to arrays that are known. Elements are lists of S indices; a
-reduction of K points is S x K. A contraction reads each distinct row of either factor once, and multiplies matrices:
-
-    samples (position, channel)     [P, K] x [K, C]     P positions, C channels, S = P * C
+reduction of K points is S x K; contractions are matrix products (products.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.affine import Linear, linear
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, children, conjunction, loads, variables
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads
 from modelc.ir.interpret import evaluate
+from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
+from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
 from modelc.verify.kernels.rounding import (
     Rounded,
-    accumulated,
     exact,
     extreme,
     is_float,
@@ -34,21 +31,13 @@ from modelc.verify.kernels.rounding import (
 )
 
 Array = NDArray[Any]
-Index = tuple[Array, ...]
 Order = tuple[int, ...]
 LAST: Order = (1 << 62,)
 GRID = 1 << 20  # points that are evaluated at once
 MANY_READS = 16  # of a map, which are collected before they are evaluated
 ROWS = 1 << 22  # elements of a factor that are read at once
 REMEMBERED = 1 << 22  # elements of a buffer whose values are kept, at most
-ENUMERATED = 1 << 22  # points of a Block of which it is looked up what each writes
-PARTS = 4  # of a contraction's depth, whose partial sums are looked at
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
-SPARSE = 4  # a row that meets less than one of so many columns is multiplied pair by pair
-
-
-class CannotSay(Exception):
-    """The elements cannot be evaluated, for the reason given."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ class Evaluator:
     budget: int
     spent: int = 0
     _memory: dict[tuple[str, Order], _Memory] = field(default_factory=dict)
-    _inverses: dict[tuple[int, int], _Inverse] = field(default_factory=dict)
+    _inverses: dict[tuple[int, int], Inverse] = field(default_factory=dict)
     _whole: dict[tuple[str, Order], dict[str, Array]] = field(default_factory=dict)
     _blocks: list[Block] = field(default_factory=list)  # whose ids are keys of _inverses
 
@@ -249,11 +238,11 @@ class Evaluator:
             pieces.append(self._values(block.body[part.number], points, min(GRID, count - k), order))
         return _joined(pieces, self.definitions.buffer(block.writes[part.number].buffer)[0])
 
-    def _inverse(self, block: Block, number: int) -> _Inverse:
+    def _inverse(self, block: Block, number: int) -> Inverse:
         key = (id(block), number)
         if key not in self._inverses:
             self._blocks.append(block)
-            self._inverses[key] = _Inverse(block, block.writes[number])
+            self._inverses[key] = Inverse(block, block.writes[number])
         return self._inverses[key]
 
     def _values(self, e: Expr, env: Mapping[str, Array], count: int, order: Order) -> Rounded:
@@ -313,7 +302,7 @@ class Evaluator:
             return exact(np.zeros(0, DTYPES[dtype]), dtype)
         flat = [axis.reshape(1, -1) for axis in np.indices(extents)] if extents else []
         reduced = dict(zip((i.name for i in block.reduction), flat, strict=True))
-        factors = _factors(block)
+        factors = factors_of(block)
         if factors is not None and depth:
             made = self._contraction(order, block, factors, points, reduced, count, depth)
             if made is not None:
@@ -359,14 +348,14 @@ class Evaluator:
         self,
         order: Order,
         block: Block,
-        factors: _Factors,
+        factors: Factors,
         points: dict[str, Array],
         reduced: Mapping[str, Array],
         count: int,
         depth: int,
     ) -> Rounded | None:
         """Sums of products as matrix products; None where samples are too scattered for it, or not finite."""
-        first, second = (_rows(points, names) for names in (factors.first_names, factors.second_names))
+        first, second = (rows_of(points, names) for names in (factors.first_names, factors.second_names))
         if count > 1 and max(len(first.rows), len(second.rows)) * depth > ROWS:
             # the longer side is halved, so that one half of its rows is read at a time
             longer = first if len(first.rows) >= len(second.rows) else second
@@ -376,7 +365,7 @@ class Evaluator:
                 self._reduction(order, block, 0, {n: v[half] for n, v in points.items()}, len(half)) for half in halves
             ]
             return _taken(_joined(parts, parts[0].dtype), np.argsort(np.concatenate(halves)))
-        groups = _rows(points, factors.shared)
+        groups = rows_of(points, factors.shared)
         if len(groups.rows) * FEW_MEMBERS > count and len(groups.rows) > 1:
             return None
         sides = []
@@ -397,251 +386,7 @@ class Evaluator:
             sides.append(side)
         if not all(np.isfinite(np.asarray(s.value, np.float64)).all() for s in sides):
             return None
-        return _matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count)
-
-
-# --- matrix products ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The distinct tuples of some iterators' values: `of` says of every sample which it is."""
-
-    names: tuple[str, ...]
-    rows: Array
-    of: Array
-
-
-def _rows(points: Mapping[str, Array], names: Sequence[str]) -> _Rows:
-    if not names:
-        count = len(next(iter(points.values()))) if points else 1
-        return _Rows((), np.zeros((1, 0), np.int64), np.zeros(count, np.int64))
-    columns = [points[name] for name in names]
-    extents = [int(column.max(initial=0)) + 1 for column in columns]
-    keys, of = np.unique(np.ravel_multi_index(columns, extents), return_inverse=True)
-    return _Rows(tuple(names), np.stack(np.unravel_index(keys, extents), axis=1), of.reshape(-1))
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """A sum of products of two factors: the spatial iterators of each, those of both, and each one's conditions."""
-
-    first: Expr
-    second: Expr
-    first_names: tuple[str, ...]
-    second_names: tuple[str, ...]
-    shared: tuple[str, ...]
-    guards: tuple[Expr | None, Expr | None]
-
-
-def _factors(block: Block) -> _Factors | None:
-    """None where `block` is no contraction of two factors that both go along the whole reduction."""
-    body = block.body[0]
-    if block.aggregation != "add" or not isinstance(body, Op) or body.name != "mul":
-        return None
-    reduction = {i.name for i in block.reduction if i.extent > 1}
-    names = [variables(a) for a in body.args]
-    if not all(reduction <= n for n in names) or not reduction:
-        return None
-    spatial = [i.name for i in block.spatial]
-    guard = conjunction(block.where) if block.where else None
-    guarded = variables(guard) if guard is not None else frozenset()
-    one_guards = guarded <= names[0] | {i.name for i in block.iters if i.extent == 1}
-    if guard is not None and not one_guards and not guarded <= names[1]:
-        return None
-    if guard is not None and any(isinstance(x, Load) for x in _all(guard)):
-        return None
-    in_guard = [guarded if one_guards else frozenset(), frozenset() if one_guards else guarded]
-    firsts, seconds = (
-        tuple(n for n in spatial if n in used | extra) for used, extra in zip(names, in_guard, strict=True)
-    )
-    shared = tuple(n for n in firsts if n in seconds)
-    guards = (guard, None) if one_guards else (None, guard)
-    return _Factors(body.args[0], body.args[1], firsts, seconds, shared, guards)
-
-
-def _all(e: Expr) -> list[Expr]:
-    return [e, *(x for child in children(e) for x in _all(child))]
-
-
-def _matrix_products(a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int) -> Rounded | None:
-    """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
-    matrix products, the others pair by pair."""
-    sums = _Sums.of(count)
-    order = np.argsort(group, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        columns = len(np.unique(of_b[members]))
-        meets = np.bincount(of_a[members], minlength=len(a.value))
-        is_dense = meets[of_a[members]] * SPARSE >= columns
-        dense, scattered = members[is_dense], members[~is_dense]
-        if dense.size:
-            sums.multiply(a, b, of_a, of_b, dense)
-        most = max(1, GRID // max(a.value.shape[1], 1))
-        for k in range(0, len(scattered), most):
-            sums.pair(a, b, of_a, of_b, scattered[k : k + most])
-    if is_float(a.dtype):
-        depth = a.value.shape[1]
-        return accumulated(sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias)
-    if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
-        return None
-    whole = sums.value.astype(np.int64).astype(DTYPES[a.dtype])
-    return Rounded(whole, a.dtype, None, sums.bias if sums.bias.any() else None)
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Of every sample the sum of products, that of their squares, the largest of its partial sums, and what the errors
-    of the factors add."""
-
-    value: Array
-    squares: Array
-    largest: Array
-    variance: Array
-    bias: Array
-
-    @classmethod
-    def of(cls, count: int) -> _Sums:
-        return cls(*(np.zeros(count) for _ in range(5)))
-
-    def multiply(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
-        """Samples `members` by matrix products of the rows that they name."""
-        rows, at_row = np.unique(of_a[members], return_inverse=True)
-        columns, at_column = np.unique(of_b[members], return_inverse=True)
-        place = (at_row.reshape(-1), at_column.reshape(-1))
-        x, y = _Side.of(a, rows), _Side.of(b, columns)
-        total, most = np.zeros((len(rows), len(columns))), np.zeros((len(rows), len(columns)))
-        for part in _parts_of(x.value.shape[1], is_float(a.dtype)):
-            total += x.value[:, part] @ y.value[:, part].T
-            most = np.maximum(most, np.abs(total))
-        self.value[members], self.largest[members] = total[place], most[place]
-        if is_float(a.dtype):
-            self.squares[members] = (x.square @ y.square.T)[place]
-        self._add(x, y, members, lambda one, two: (one @ two.T)[place])
-
-    def pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
-        """Samples `members` one by one."""
-        x, y = _Side.of(a, of_a[members]), _Side.of(b, of_b[members])
-        terms = x.value * y.value
-        parts = [terms[:, part].sum(axis=1) for part in _parts_of(terms.shape[1], is_float(a.dtype))]
-        partial = np.cumsum(parts, axis=0)
-        self.value[members], self.largest[members] = partial[-1], np.abs(partial).max(axis=0)
-        self.squares[members] = np.einsum("sk,sk->s", terms, terms)
-        self._add(x, y, members, lambda one, two: np.einsum("sk,sk->s", one, two))
-
-    def _add(self, x: _Side, y: _Side, members: Array, product: Callable[[Array, Array], Array]) -> None:
-        """What the factors' errors come to."""
-        for one, two in ((x.variance, y.square), (x.square, y.variance), (x.variance, y.variance)):
-            if one is not None and two is not None:
-                self.variance[members] += product(one, two)
-        for one, two in ((x.bias, y.size), (x.size, y.bias), (x.bias, y.bias)):
-            if one is not None and two is not None:
-                self.bias[members] += product(one, two)
-
-
-def _parts_of(depth: int, several: bool) -> list[slice]:
-    """A contraction's depth in parts, after each of which a partial sum is looked at."""
-    step = max(1, -(-depth // PARTS)) if several else max(1, depth)
-    return [slice(k, k + step) for k in range(0, depth, step)]
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Some rows of a factor, and what products of errors are made of; None where there are none."""
-
-    value: Array
-    variance: Array | None
-    bias: Array | None
-
-    @classmethod
-    def of(cls, factor: Rounded, rows: Array) -> _Side:
-        shape = (len(rows), factor.value.shape[1])
-        sigma, bias = (
-            None if x is None else np.broadcast_to(x, factor.value.shape)[rows] for x in (factor.sigma, factor.bias)
-        )
-        value = np.asarray(factor.value[rows], np.float64).reshape(shape)
-        return cls(value, None if sigma is None else sigma**2, bias)
-
-    @cached_property
-    def square(self) -> Array:
-        return self.value**2
-
-    @cached_property
-    def size(self) -> Array:
-        return np.abs(self.value)
-
-
-# --- which points write an element ----------------------------------------------------------------------------------
-
-
-class _Inverse:
-    """From elements that a Block writes to the points of its spatial iterators. Each index is an iterator (times a
-    step, further by an offset), or the digits of several; else every point is looked up."""
-
-    def __init__(self, block: Block, write: Load) -> None:
-        self._write, self._spatial = write, block.spatial
-        self._ranges = {i.name: i.extent for i in block.spatial}
-        forms = [linear(index) for index in write.indices]
-        self._forms = [form for form in forms if form is not None and form.plain]
-        names = [atom.name for form in self._forms for atom, _ in form.terms if isinstance(atom, Var)]
-        self._table: Array | None = None
-        apart = len(self._forms) == len(forms) and len(set(names)) == len(names)
-        self._direct = apart and all(map(self._are_digits, self._forms))
-
-    def _are_digits(self, form: Linear) -> bool:
-        """Whether each step is larger than what all smaller ones come to."""
-        reach = 0
-        for name, step in _steps(form)[::-1]:
-            if step <= reach:
-                return False
-            reach += step * (self._ranges[name] - 1)
-        return True
-
-    def points(self, index: Index, count: int) -> tuple[NDArray[np.bool_], dict[str, Array]]:
-        """Which of `count` elements are written, and the iterators' values there."""
-        return self._decoded(index, count) if self._direct else self._looked_up(index, count)
-
-    def _decoded(self, index: Index, count: int) -> tuple[NDArray[np.bool_], dict[str, Array]]:
-        written, points = np.ones(count, bool), {}
-        for form, at in zip(self._forms, index, strict=True):
-            left = at - form.constant
-            for name, step in _steps(form):
-                digit = np.minimum(np.maximum(left // step, 0), self._ranges[name] - 1)
-                points[name] = digit
-                left = left - digit * step
-            written &= left == 0
-        for it in self._spatial:
-            if it.name not in points:
-                points[it.name] = np.full(count, it.extent - 1)  # the last one stays
-        return written, points
-
-    def _looked_up(self, index: Index, count: int) -> tuple[NDArray[np.bool_], dict[str, Array]]:
-        extents = [i.extent for i in self._spatial]
-        if prod(extents) > ENUMERATED:
-            raise CannotSay(f"{self._write} has too many points to be looked up")
-        if any(isinstance(x, Load) for i in self._write.indices for x in _all(i)):
-            raise CannotSay(f"{self._write} is written where data says")
-        if self._table is None:
-            grid = dict(zip((i.name for i in self._spatial), np.indices(extents), strict=True))
-            places = [np.broadcast_to(evaluate(i, grid, {}), extents).reshape(-1) for i in self._write.indices]
-            self._table = np.stack(places, axis=1) if places else np.zeros((prod(extents), 0), np.int64)
-        sizes = [
-            max(int(column.max(initial=0)), int(at.max(initial=0))) + 1
-            for column, at in zip(self._table.T, index, strict=True)
-        ]
-        keys = np.ravel_multi_index(tuple(self._table.T), sizes)
-        order = np.argsort(keys, kind="stable")
-        asked = np.ravel_multi_index(index, sizes)
-        place = np.searchsorted(keys[order], asked, side="right") - 1
-        point = order[np.maximum(place, 0)]
-        written = (place >= 0) & (keys[point] == asked)
-        values = np.unravel_index(point, extents) if extents else ()
-        return written, dict(zip((i.name for i in self._spatial), values, strict=True))
-
-
-def _steps(form: Linear) -> list[tuple[str, int]]:
-    """The iterators and their steps, the largest first."""
-    steps = [(atom.name, step) for atom, step in form.terms if isinstance(atom, Var)]
-    return sorted(steps, key=lambda item: -item[1])
+        return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count)
 
 
 # --- small ----------------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
-from modelc.verify.kernels.demand import CannotSay, Evaluator
-from modelc.verify.kernels.meaning import Imported, channel_of, every_graph, of_task
+from modelc.verify.kernels.demand import Evaluator
+from modelc.verify.kernels.inverse import CannotSay
+from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen
@@ -37,6 +38,8 @@ REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of 
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
 )  # where transforms have to be evaluated, or time is over
+OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
+LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
 JUDGED_RUNS = 2  # in which every kernel is judged; in more of them those that did not run before
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first
 
@@ -93,13 +96,28 @@ class Judge:
     runs: int = 0
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
-    _writers: dict[str, BoundTask] = field(default_factory=dict)  # of those that kernels wrote
+    _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _bytes: int = 0
     _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
-    _channels: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
+
+    @cached_property
+    def _last_reads(self) -> Mapping[int, list[str]]:
+        """The values that a Task, by its identity, is the last to read."""
+        last = {
+            name: id(bound)
+            for program in self.blueprint.program.every_program
+            for bound in program.tasks
+            for name in bound.inputs
+            if name not in program.outputs
+        }
+        values: dict[int, list[str]] = {}
+        for name, task in last.items():
+            values.setdefault(task, []).append(name)
+        return values
 
     @cached_property
     def rounded(self) -> frozenset[str]:
@@ -128,16 +146,42 @@ class Judge:
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
-        for buffer, array in call.wrote.items():
-            shadow.write(bound.values[buffer], array)
-            if program is self.blueprint.program:
-                self._remember(bound, bound.values[buffer], array)
+        self.remember(call)
         self.reports[key] = report if previous is None else previous.joined(report)
         self.spent += time.process_time() - start
 
-    def _remember(self, bound: BoundTask, name: str, array: Array) -> None:
+    def not_run(self, use: Use, buffer: str) -> None:
+        """A kernel did not run that had to."""
+        self._fault(use.program, use.bound, use.bound.values[buffer], "was not computed: its kernel did not run")
+
+    def end(self, outputs: Mapping[str, Array]) -> None:
+        """A run has ended with these outputs, which have to be what kernels wrote there."""
+        program = self.blueprint.program
+        shadow = self._memory.get(id(program), _Shadow())
+        for bound in program.tasks:
+            for name in bound.outputs:
+                if name in outputs and not shadow.holds(name, outputs[name]):
+                    self._fault(program, bound, name, "is something else at the end of the run than what was written")
+
+    def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
+        key = (program.name, bound.task.name)
+        report = self.reports.get(key, KernelReport(bound.task.name, bound.task.nodes))
+        self.reports[key] = report.with_fault(value, sentence)
+
+    def remember(self, call: KernelCall) -> None:
+        """Takes what one call wrote for what is there from now on."""
+        bound, program = call.use.bound, call.use.program
+        shadow = self._memory.setdefault(id(program), _Shadow())
+        for buffer, array in call.wrote.items():
+            shadow.write(bound.values[buffer], array)
+            if program is self.blueprint.program:
+                self._remember(call, buffer, array)
+        shadow.forget(self._last_reads.get(id(bound), ()))
+
+    def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
+        name = call.use.bound.values[buffer]
         if name in self.blueprint.graph.values:
-            self._given[name], self._writers[name] = array, bound
+            self._given[name], self._writers[name] = array, (call, buffer)
             self._bytes += array.nbytes
             while self._bytes > REMEMBERED_BYTES:
                 oldest = next(iter(self._writers))
@@ -147,11 +191,29 @@ class Judge:
     def written(self) -> dict[str, tuple[BoundTask, Array]]:
         """The model's values that kernels wrote in the last run, as the model has them."""
         values: dict[str, tuple[BoundTask, Array]] = {}
-        for name, bound in self._writers.items():
+        for name, (call, _) in self._writers.items():
             array = in_model(self._given[name], self.blueprint.graph.values[name])
             if array is not None:
-                values[name] = (bound, array)
+                values[name] = (call.use.bound, array)
         return values
+
+    def explains(self, name: str, theirs: Array) -> bool:
+        """Whether rounding explains how far another engine's numbers are from those that a kernel wrote in the last
+        run: where they are farthest apart, ours are right, and theirs within a few times the bound."""
+        call, buffer = self._writers[name]
+        ours = in_model(self._given[name], self.blueprint.graph.values[name])
+        if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
+            return False
+        ours = ours[tuple(slice(m) for m in theirs.shape)]
+        with np.errstate(all="ignore"):
+            apart = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).reshape(-1)
+            worst = np.argsort(np.where(np.isnan(apart), np.inf, apart))[-LOOKED_AT:]
+            index = np.unravel_index(worst, theirs.shape) if theirs.shape else ()
+            try:
+                own, other = self.verdicts(call, buffer, index), self.verdicts(call, buffer, index, theirs)
+            except CannotSay:
+                return False
+        return all(verdict.worst <= 1 for verdict in own) and all(verdict.worst <= OTHER_ENGINE for verdict in other)
 
     # --- one output -----------------------------------------------------------------------------------------------
 
@@ -162,43 +224,50 @@ class Judge:
         task, name = bound.task, bound.values[buffer]
         key = (task.hash, buffer)
         if key not in self._channels:
-            self._channels[key] = channel_of(task, buffer)
-        channel = self._channels[key]
-        report = report.with_silence(name, Silence.of(ours, channel))
+            self._channels[key] = channels_of(task, buffer)
+        channels = self._channels[key]
+        report = report.with_silence(name, Silence.of(ours, channels[0] if channels else None))
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
-        rounding = rounding_error(compiled.task, compiled.candidate.stages) > 0
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
-        effort = FEW if rounding or late else self.effort
-        channels = None
-        if previous is not None and self.runs > 1 and channel is not None:
+        effort = FEW if late or _rounds_otherwise(compiled) else self.effort
+        subset = None
+        if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
-            channels, effort = np.union1d(silent, rng.integers(0, ours.shape[channel], SOME_CHANNELS)), FEW
+            subset, effort = np.union1d(silent, rng.integers(0, ours.shape[channels[0]], SOME_CHANNELS)), FEW
         tiles = _tiles(task, compiled, buffer, ours.ndim)
-        index = chosen(ours.shape, channel, tiles, effort, rng, _depth(task), channels)
-        extra = np.zeros(())
-        if rounding:
-            try:
-                extra = self._more_rounding(call, buffer, index, compiled)
-            except CannotSay as reason:
-                return report.without(name, str(reason))
-        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
-        verdicts = []
-        by_model = self._by_model(call, name, ours, index, extra, narrow)
-        if by_model is not None:
-            verdicts.append(by_model)
-        if by_model is None or narrow:
-            try:
-                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
-            except CannotSay as reason:
-                if by_model is None:
-                    return report.without(name, str(reason))
+        index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
+        try:
+            verdicts = self.verdicts(call, buffer, index)
+        except CannotSay as reason:
+            return report.without(name, str(reason))
         for verdict in verdicts:
             report = report.with_verdict(name, verdict)
         return report
+
+    def verdicts(
+        self, call: KernelCall, buffer: str, index: tuple[Array, ...], numbers: Array | None = None
+    ) -> list[Verdict]:
+        """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against what the model, the Task, or
+        both, say. Raises CannotSay."""
+        bound, ours = call.use.bound, call.wrote[buffer] if numbers is None else numbers
+        compiled = self.blueprint.scheduled[bound.task.hash]
+        extra = np.zeros(())
+        if _rounds_otherwise(compiled):
+            extra = self._more_rounding(call, buffer, index, compiled)
+        narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
+        by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
+        verdicts = [] if by_model is None else [by_model]
+        if by_model is None or narrow:
+            try:
+                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
+            except CannotSay:
+                if by_model is None:
+                    raise
+        return verdicts
 
     def _by_model(
         self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
@@ -260,6 +329,11 @@ class Judge:
         return np.asarray(Evaluator(of_task(derived, known, narrow), 1 << 28).elements(names[buffer], at).bound)
 
 
+def _rounds_otherwise(compiled: Scheduled) -> bool:
+    """Whether a kernel is by minimal filtering or Strassen's products."""
+    return rounding_error(compiled.task, compiled.candidate.stages) > 0
+
+
 def constant_of(program: Program, placed: Placed) -> Array:
     """The data of a constant, or of a view of one."""
     data = program.constants[placed.root]
@@ -312,6 +386,8 @@ class Verdict:
             apart = np.where(same, 0.0, np.abs(numbers - wanted))
         open_ = ~np.isfinite(limit)
         ratio = np.where(open_ | (apart == 0), 0.0, apart / np.maximum(limit, 0.0))
+        if numbers.dtype.kind in "biu":  # a step at a tie is no distance
+            ratio = np.where(ratio <= 1, 0.0, ratio)
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
         if not ratio.size:
             return cls(0, 0.0, 0, by, "")
@@ -336,6 +412,11 @@ class _Shadow:
 
     def write(self, name: str, array: Array) -> None:
         self._written[name] = array
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Nobody reads these any more."""
+        for name in names:
+            self._written.pop(name, None)
 
     def holds(self, name: str, array: Array) -> bool:
         """Whether `array` is what was written to the value, as far as that is known."""

@@ -20,7 +20,8 @@ from modelc.ir.expr import Var
 from modelc.ir.graph import Graph
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
-from modelc.verify.kernels.demand import CannotSay, Definitions, Order
+from modelc.verify.kernels.demand import Definitions, Order
+from modelc.verify.kernels.inverse import CannotSay
 
 Array = NDArray[Any]
 ROUNDOFF_BF16 = 2.0**-8
@@ -139,9 +140,9 @@ def every_graph(graph: Graph) -> Iterator[Graph]:
             yield from every_graph(body)
 
 
-def channel_of(task: Task, output: str) -> int | None:
-    """The longest dimension of `output` along which, through all Blocks, constants of more than one element are
-    indexed; None where there is none."""
+def channels_of(task: Task, output: str) -> tuple[int, ...]:
+    """The dimensions of `output` along which, through all Blocks, constants of more than one element are indexed, the
+    longest first."""
     along: dict[str, set[int]] = {name: set(range(len(task.buffer(name).shape))) for name in task.constants}
     for block in task.blocks:
         if not isinstance(block, Block):
@@ -156,5 +157,4 @@ def channel_of(task: Task, output: str) -> int | None:
             dims = {d for d, index in enumerate(write.indices) if isinstance(index, Var) and index.name in names}
             along[write.buffer] = along.get(write.buffer, set()) | dims
     shape = task.buffer(output).shape
-    indexed = [d for d in along.get(output, ()) if shape[d] > 1]
-    return max(indexed, key=lambda d: (shape[d], -d)) if indexed else None
+    return tuple(sorted((d for d in along.get(output, ()) if shape[d] > 1), key=lambda d: (-shape[d], d)))

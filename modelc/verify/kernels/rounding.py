@@ -15,7 +15,7 @@ farther away than that, and may be on either side elsewhere. Whole numbers and m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,18 @@ def _real(e: Op, args: Sequence[Rounded], short: bool) -> Rounded:
     for slope, a in zip(slopes, args, strict=True):
         variance = variance + (0.0 if a.sigma is None else _product(slope, a.sigma) ** 2)
         bias = bias + (0.0 if a.bias is None else _product(np.abs(slope), a.bias))
-    return rounded_once(value, dtype, variance, bias)
+    rounded = rounded_once(value, dtype, variance, bias)
+    if e.name not in ("add", "sub"):
+        return rounded
+    whole = _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < 2.0 ** PLACES[dtype])
+    sigma, bias = np.where(whole, 0.0, _or_zero(rounded.sigma)), np.where(whole, bias, _or_zero(rounded.bias))
+    return replace(rounded, sigma=sigma, bias=bias)
+
+
+def _are_whole(x: Rounded) -> NDArray[np.bool_]:
+    """Which numbers are whole, and so are those that a jump may have made of them: sums of such are not rounded."""
+    unrounded = (_or_zero(x.sigma) == 0) & (_or_zero(x.bias) == np.rint(_or_zero(x.bias)))
+    return np.asarray((x.value == np.rint(x.value)) & unrounded)
 
 
 def _product(a: Array, b: Array) -> Array:

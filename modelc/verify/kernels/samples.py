@@ -4,7 +4,8 @@ Corners and edges; both sides of every boundary of a tile, of a vector and of an
 cut otherwise than inside; every index along each dimension that is not much longer than channels are, at several
 positions (constants are indexed along one, so that each of their elements weighs on some sample); and random ones.
 Samples are positions x channels, as far as there is room: a contraction reads a row for each position and a column for
-each channel.
+each channel. Where constants are indexed along several dimensions (positions of tokens, anchors), or there are more
+channels than room, each index of these has one sample more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ LANES = (4, 8, 16, 32, 64)  # of vectors and unrolled loops, whatever the kernel
 NEAR_ENDS = 3  # elements at both ends of a dimension
 LEAST_POSITIONS = 12  # at which channels are looked at, however much each reads
 MOST_EDGES = 96  # places along a dimension that are looked at on purpose
+COVERED = 32  # times the samples: indices of constants, of which each is looked at
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,19 @@ def edges(extent: int, tiles: Iterable[int]) -> Array:
 
 def chosen(
     shape: Sequence[int],
-    channel: int | None,
+    channels: Sequence[int],
     tiles: Sequence[Sequence[int]],
     effort: Effort,
     rng: np.random.Generator,
     depth: int = 1,
-    channels: Array | None = None,
+    subset: Array | None = None,
 ) -> tuple[Array, ...]:
     """Indices of the samples of a result of `shape`, an array for each dimension. `tiles` are the sizes of tiles along
-    each; along dimension `channel` constants are indexed; each position reads `depth` operands. `channels`
-    are those that are looked at, where it is not every one."""
+    each; along dimensions `channels`, the longest first, constants are indexed; each position reads `depth` operands.
+    `subset`: indices along the first of the channels that are looked at, where it is not every one."""
+    channel = channels[0] if channels else None
     count = prod(shape)
-    if count <= effort.samples and channels is None:
+    if count <= effort.samples and subset is None:
         return np.unravel_index(np.arange(count), shape) if shape else ()
     others = [d for d in range(len(shape)) if d != channel]
     positions = _positions([shape[d] for d in others], [tiles[d] for d in others], effort, rng)
@@ -85,24 +88,27 @@ def chosen(
         positions = positions[np.concatenate([np.arange(corners), others_of])]
     if channel is None:
         return tuple(positions[:, k] for k in range(len(others)))
-    channels = np.arange(shape[channel]) if channels is None else channels
-    each = max(1, min(len(positions), effort.samples // max(len(channels), 1)))
-    if len(channels) <= effort.samples:
-        picked = positions[rng.permutation(len(positions))[:each]]
-        rows, columns = np.repeat(np.arange(len(picked)), len(channels)), np.tile(channels, len(picked))
-        spread = np.arange(len(positions))  # the positions that are left, with some channel each
-        more = rng.choice(edges(shape[channel], tiles[channel]), len(positions))
-        places = np.concatenate([picked[rows], positions[spread]])
-        columns = np.concatenate([columns, more])
-    else:
-        columns = rng.choice(channels, effort.samples)
-        columns[: len(positions)] = rng.choice(edges(shape[channel], tiles[channel]), len(positions))[: len(columns)]
-        places = positions[rng.integers(0, len(positions), len(columns))]
-    index = [np.zeros(0, np.int64)] * len(shape)
-    index[channel] = columns
-    for k, d in enumerate(others):
-        index[d] = places[:, k]
-    return tuple(index)
+    columns = np.arange(shape[channel]) if subset is None else subset
+    rows = min(len(positions), effort.samples // len(columns))  # positions at which each of them is looked at
+    picked = positions[rng.permutation(len(positions))[:rows]]
+    places = np.concatenate([np.repeat(picked, len(columns), axis=0), positions])
+    at_edges = rng.choice(edges(shape[channel], tiles[channel]), len(positions))
+    along = np.concatenate([np.tile(columns, rows), at_edges])
+    index = [places[:, others.index(d)] if d != channel else along for d in range(len(shape))]
+    if (len(channels) == 1 and rows) or subset is not None:
+        return tuple(index)
+    return tuple(np.concatenate(pair) for pair in zip(index, _covering(shape, channels, effort, rng), strict=True))
+
+
+def _covering(
+    shape: Sequence[int], channels: Sequence[int], effort: Effort, rng: np.random.Generator
+) -> tuple[Array, ...]:
+    """Every index along `channels` once, or as many as there is room for, with the other dimensions anywhere."""
+    extents = [shape[d] for d in channels]
+    count, most = prod(extents), COVERED * effort.samples
+    numbers = np.arange(count) if count <= most else rng.choice(count, most, replace=False)
+    along = dict(zip(channels, np.unravel_index(numbers, extents), strict=True))
+    return tuple(along.get(d, rng.integers(0, extent, len(numbers))) for d, extent in enumerate(shape))
 
 
 def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Effort, rng: np.random.Generator) -> Array:

@@ -19,7 +19,9 @@ Array = NDArray[Any]
 
 def logical(place: Placed | Buffer, data: bytes) -> Array:
     """The value by its logical shape, from the bytes of its place: from its first element to its last."""
-    return _viewed(place, np.frombuffer(data, DTYPES[place.dtype]))
+    kind = DTYPES[place.dtype]
+    bits = kind if kind.isbuiltin == 1 else np.dtype(f"u{kind.itemsize}")  # NumPy strides its own dtypes alone
+    return _viewed(place, np.frombuffer(data, bits)).view(kind)
 
 
 def _viewed(place: Placed | Buffer, flat: Array) -> Array:

@@ -1,0 +1,22 @@
+"""A model and a target go in, a verified package comes out; `modelc.compile(...)` calls pipeline.compile.
+
+config.py        the configuration: defaults, and what a user's file changes
+inputs.py        what of a model's inputs is fixed, by flags, data and configuration
+padding.py       dimensions along which inputs may be shorter
+choices.py       choices.json: what an earlier package chose
+stages.py        names and times of the stages
+precision.py     which contractions multiply bfloat16
+programs.py      a model as Programs, in chosen layouts and precision
+publish.py       a package takes its place when it has been found right
+result.py        what `compile` gives back
+pipeline.py      the stages in order
+verification.py  a package that is there, verified again
+minimise.py      delta debugging
+reduction.py     a model made small that is refused or computed wrongly
+arrays.py        files of arrays, read and written
+describe.py      `inspect`: what a model or a package is
+"""
+
+from modelc.callable_room import make_callable
+
+make_callable(__name__, "modelc.compile.pipeline", "compile")

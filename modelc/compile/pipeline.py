@@ -1,0 +1,511 @@
+"""The stages, in order: a model and a target go in, a verified package comes out (DESIGN section 2)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from modelc import __version__
+from modelc.codegen.pack import pack_constant
+from modelc.compile.choices import (
+    Choices,
+    Shapes,
+    blaming_choices,
+    check_choices,
+    digest_of,
+    occurrences,
+    read_choices_file,
+)
+from modelc.compile.config import Config, Inputs, check_precision, load_config
+from modelc.compile.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
+from modelc.compile.padding import padding_of
+from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
+from modelc.compile.programs import Partitioning, Programs, packed_is_faster
+from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
+from modelc.compile.result import CompileResult
+from modelc.compile.stages import STAGES, Progress, Stages, Stopped
+from modelc.database import database_for
+from modelc.database.recorded import Recorded
+from modelc.errors import ConfigError, VerificationError, blaming
+from modelc.frontend.onnx import import_model
+from modelc.frontend.steering import Given
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.ir.graph import Graph
+from modelc.ir.graph_text import show_graph
+from modelc.ir.nest import Nest
+from modelc.ir.program import Program
+from modelc.ops.found import checks_sizes
+from modelc.package import (
+    FixedInput,
+    Package,
+    PackageSpec,
+    PackageTarget,
+    check_place,
+    compile_kernel,
+    emulator,
+    find_toolchain,
+    write_package,
+)
+from modelc.package.padding import Padding
+from modelc.partition.draft import Prepared, prepared
+from modelc.partition.precision import require_bfloat16
+from modelc.passes import checked_pass, run_passes
+from modelc.passes.fold_constants import FoldConstants
+from modelc.passes.integer_contractions import IntegerContractions
+from modelc.passes.pack_weights import PackWeights
+from modelc.passes.quantized import multiplied
+from modelc.plan.program import Compiled, Parameters, plan_program
+from modelc.space.agreement import Agreement, agreed
+from modelc.space.choose import Schedules, accepted
+from modelc.space.rules.derivation import rounding_error
+from modelc.target import Target, load_target
+from modelc.verify import Report
+from modelc.verify.check import drawn
+from modelc.verify.kernels.blueprint import Blueprint, Scheduled
+from modelc.verify.precision import Arrays
+
+if TYPE_CHECKING:
+    from modelc.codegen.kernels import Kernel
+
+MOST_THREADS = 4
+NAMED = 4  # nodes of a task that an error names
+SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
+TOOLS = ("apache-tvm", "numpy", "onnx")
+
+
+def compile(
+    model: str | Path,
+    target: str | Path | Target | None = None,
+    output: str | Path | None = None,
+    shapes: Sequence[Shapes] = (),
+    config: str | Path | Config | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+    keep_unverified: bool = False,
+    stop_after: str | None = None,
+    dump_dir: str | Path | None = None,
+    choices: str | Path | None = None,
+    precision: str | None = None,
+    progress: Progress | None = None,
+    database: str | Path | bool = True,
+    run_threads: int = 1,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    states: Mapping[str, str] | None = None,
+    pad_dims: Sequence[str] = (),
+    pad_values: Mapping[str, float] | None = None,
+    bounds: Mapping[str, int] | None = None,
+) -> CompileResult:
+    """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
+
+    `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
+    `precision` (f32, bf16, auto) is said in place of the configuration's. `dims` fixes free dimensions by name, each
+    of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
+    where neither `shapes` nor `dims` are given; `states` names inputs that the package keeps from run to run, and for
+    each the output that it is after a run; `pad_dims` names dimensions along which inputs may be shorter than a
+    variant's, and are filled up with zeros, or with what `pad_values` say by input; `bounds` says the most that values
+    of the model can be which sizes are made of, where these depend on data and nothing else bounds them.
+    `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
+    they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
+    another model's choices, and for other shapes, the Tasks that occur are taken.
+    `database` is one of modelc.tune: True, the user's own if it is there; False, none. Without `choices`, of each
+    Task the Candidate is taken that was measured to be the fastest for just this target and version of modelc, on
+    `run_threads` threads. Raises ModelcError; VerificationError where the package is wrong, and then there is none
+    unless `keep_unverified`.
+    """
+    if stop_after is not None and stop_after not in STAGES:
+        raise ConfigError(f"there is no stage {stop_after!r}; the stages are {', '.join(STAGES)}")
+    path = Path(model)
+    given = None if target is None else target if isinstance(target, Target) else load_target(target)
+    settings = None if config is None else config if isinstance(config, Config) else load_config(config)
+    locked: Choices | None = None
+    tasks: Mapping[str, Candidate] = {}
+    digest = digest_of(path)
+    if choices is not None and not isinstance(database, bool):
+        raise ConfigError(f"{choices} says what is taken: give either choices or a database")
+    if choices is not None:
+        found = read_choices_file(choices)
+        check_choices(found, __version__, None, given, str(choices))
+        given, tasks = found.target, found.tasks
+        locked = found if found.model_sha256 == digest else None
+        settings = settings or (found.config if locked else replace(found.config, inputs=Inputs()))
+    settings = settings if settings is not None else load_config()
+    if precision is not None:
+        settings = settings.allowing(precision=check_precision(precision, "precision"))
+    flags = Flags(
+        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
+    )
+    settings = flags.kept(settings)
+    with blaming(f"model {path}"):
+        flags = as_chosen(locked, flags, settings.inputs)
+        steering = flags.applied(path, inputs)
+    run = Run(
+        model=path,
+        digest=digest,
+        target=given if given is not None else load_target("native"),
+        config=settings,
+        shapes=steering.shapes,
+        constants=steering.constants,
+        inputs=inputs,
+        threads=threads or default_threads(),
+        locked=locked if locked is not None and made_for(locked, steering) else None,
+        tasks=tasks,
+        stages=Stages(
+            last=stop_after or STAGES[-1],
+            dump_dir=None if dump_dir is None else Path(dump_dir),
+            progress=progress or (lambda stage, text: None),
+        ),
+    )
+    known, note = database_for(database if choices is None else False, write=False)
+    with known or nullcontext(), blaming(f"model {path}"):
+        run.notes = (note,) if note else ()
+        run.recorded = Recorded(known, run.target, run_threads) if known else None
+        return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
+
+
+def place_of(task: Task) -> str:
+    """The task and the nodes that it covers, for an error."""
+    more = f" and {len(task.nodes) - NAMED} more" if len(task.nodes) > NAMED else ""
+    return f"task {task.name} ({', '.join(map(repr, task.nodes[:NAMED]))}{more})"
+
+
+def default_threads() -> int:
+    """CPUs that this process may run on, but not more than kernels keep busy."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, MOST_THREADS)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A package that was written and, if that was asked for, found right; and what it was made of."""
+
+    programs: Programs
+    compiled: dict[str, Compiled]  # by the Task's hash
+    spec: PackageSpec
+    package: Package
+    report: Report | None
+
+
+@dataclass
+class Run:
+    """One compilation: what it was asked for, and what has become of it."""
+
+    model: Path
+    digest: str
+    target: Target
+    config: Config
+    shapes: tuple[Shapes, ...]
+    threads: int = field(default_factory=default_threads)
+    locked: Choices | None = None  # of this very model and these shapes: layouts and precision are theirs
+    tasks: Mapping[str, Candidate] = field(default_factory=dict)  # that were chosen before, by the Task's hash
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # inputs of the model that are fixed
+    inputs: Mapping[str, NDArray[Any]] | None = None  # to verify with
+    stages: Stages = field(default_factory=Stages)
+    done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
+    recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
+    rejected: int = 0  # schedules that the Nest's verifier refused
+    padding: Padding | None = None  # since import
+    imported: tuple[Graph, ...] = ()  # for each of `shapes`, since import
+    graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
+    cold_bytes: int = 0  # of the constants of the largest of them
+    parameter_bytes: int = 0  # of the largest of the programs, since partition
+    found: Schedules | None = None  # what was found of Tasks, under the policy that it names
+    agreement: Agreement = field(default_factory=Agreement)  # of what was scheduled last
+    notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
+
+    def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
+        if self.stages.reach("package"):  # what would fail at the end, before any work
+            check_place(output)
+            find_toolchain(self.target.triple)
+            if verify and self.stages.reach("verify"):
+                with offering_no_verify():
+                    emulator(self.target.triple, self.target.features)
+        if self.stages.reach("codegen"):
+            from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
+
+            llvm_machine(self.target)
+        if self.config.policy.precision == "bf16":
+            require_bfloat16(self.target)
+        verify = verify and self.stages.reach("verify")
+        try:
+            built = self.built(output, verify, keep_unverified)
+        except Stopped:
+            return CompileResult(None, self.target.name, self.stages.seconds, self.threads)
+        spec, compiled, files = built.spec, built.compiled, built.package.manifest.files
+        return CompileResult(
+            path=output,
+            target=self.target.name,
+            seconds=self.stages.seconds,
+            threads=self.threads,
+            kernels=len(compiled),
+            steps=len(spec.variants[0].steps),
+            arena_bytes=max(plan.arena_bytes for plan in spec.variants),
+            params_bytes=spec.params_bytes,
+            library_bytes=files["libmodel.so"].bytes,
+            rejected=self.rejected,
+            chosen=len(compiled.keys() & self.tasks.keys()),
+            measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
+            database=self.recorded.database.path if self.recorded else None,
+            other_records=sum(self.recorded.others.values()) if self.recorded else 0,
+            agreement=self.agreement,
+            notes=(*spec.notes, *self.notes, *(self.recorded.notes if self.recorded else ())),
+            report=built.report,
+        )
+
+    def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:
+        """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
+        first = self.programs()
+        precision, target = self.config.policy.precision, self.target
+        searched = precision == "auto" and narrowing(precision, target) and self.locked is None
+        if searched and not verify and self.stages.reach("package"):
+            raise ConfigError("precision auto is decided by verification: verify, or say --precision bf16 or f32")
+        added = partial(self.added, first) if searched else None
+        for kept, last in ways(first.kept, added, self.config.verify.bf16.rms):
+            programs = first
+            if kept != first.kept:
+                self.stages.progress("partition", f"{sum(map(len, kept))} tasks stay in float32")
+                programs = self.partitioning.keeping(first, kept)
+            try:
+                return self.made(programs, output, verify, keep_unverified and last)
+            except VerificationError:
+                if last:
+                    raise
+        raise AssertionError("one of the ways is the last")
+
+    def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
+        """schedule to verify. What fewer multiplications take too far off is made again with all of them."""
+        compiled = self.kernels(programs.rounded)
+        filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
+        start = time.perf_counter()
+        spec = self.spec(programs, compiled)
+        self.stages.took("package", time.perf_counter() - start)
+        comparison = Comparison(self.model, self.inputs, self.config.verify, self.blueprints(programs, compiled))
+        try:
+            package, report = handed_over(
+                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
+            )
+            return Built(programs, compiled, spec, package, report)
+        except WrongByFiltering as wrong:
+            self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
+            self.notes += (
+                f"fewer multiplications (Winograd, Strassen) are not used, for with them the package {wrong}",
+            )
+            self.config = self.config.allowing(winograd=False, strassen=False)
+            self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
+            self.done = {key: one for key, one in self.done.items() if key not in filtered}
+            return self.made(programs, output, verify, keep_unverified)
+
+    def added(self, programs: Programs) -> list[Added]:
+        """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
+        wide, every = programs.wide, each_rounded(programs.wide)
+        self.kernels([*wide, *(one for some in every for one in some.values())], together=False)
+
+        def package(program: Program, path: Path) -> Package:
+            return write_package(self.spec(programs.only(program), self.kernels([program])), path)
+
+        def draw(package: Package) -> Arrays:
+            return next(drawn(package, self.model, self.config.verify.seed))
+
+        progress = partial(self.stages.progress, "verify")
+        return [errors_added(p, some, package, draw, progress) for p, some in zip(wide, every, strict=True)]
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
+    def programs(self) -> Programs:
+        """import, simplify, partition."""
+        with self.stages.stage("import", str(self.model)) as dump:
+            states, bounds = self.config.inputs.states, self.config.inputs.bounds
+            graphs = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
+            self.imported = tuple(graphs)
+            if not self.config.check_addresses and any(map(checks_sizes, graphs)):
+                raise ConfigError(
+                    "the model computes sizes from data, which a run has to check: check_addresses is false"
+                )
+            check_states(graphs, states)
+            for graph in graphs:
+                check_elements(self.model, graph)
+            self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
+            if self.inputs is not None:
+                self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)
+            for graph in graphs if self.stages.dumping else ():
+                dump(show_graph(graph, SHOWN_ELEMENTS))
+        with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
+            units = multiplied(self.target) if self.config.policy.tensorize else ()
+            graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
+            graphs = [checked_pass(graph, "integer_contractions", IntegerContractions(units)) for graph in graphs]
+            graphs = [
+                checked_pass(graph, "pack_weights", PackWeights(partial(packed_is_faster, self.schedules, graph)))
+                for graph in graphs
+            ]
+            graphs = [checked_pass(graph, "fold_constants", FoldConstants(dequantize=1)) for graph in graphs]
+            for graph in graphs if self.stages.dumping else ():
+                dump(show_graph(graph, SHOWN_ELEMENTS))
+        with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
+            self.graphs = tuple(prepared(graph) for graph in graphs)
+            self.cold_bytes = max(constant_bytes(g, self.config.policy.precision, self.target) for g in graphs)
+            programs = self.partitioning.programs()
+            self.parameter_bytes = programs.parameter_bytes
+            for program in programs.rounded if self.stages.dumping else ():
+                dump(str(program))
+        return programs
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """What the graphs are cut into Programs by, under the policy of now."""
+        return Partitioning(self.graphs, self.target, self.config, self.schedules, self.locked)
+
+    @property
+    def schedules(self) -> Schedules:
+        """What Tasks are scheduled by, under the policy of now."""
+        if self.found is None or (self.found.target, self.found.policy) != (self.estimating, self.config.policy):
+            self.found = Schedules(self.estimating, self.config.policy)
+        return self.found
+
+    @property
+    def estimating(self) -> Target:
+        """The target, with what estimates have to know of the network."""
+        return replace(self.target, cold_bytes=self.cold_bytes)
+
+    def _on_pass(self, name: str, graph: Graph) -> None:
+        self.stages.progress("simplify", f"{name}: {len(graph.nodes)} nodes")
+
+    def kernels(self, programs: Sequence[Program], together: bool = True) -> dict[str, Compiled]:
+        """schedule, codegen: every distinct Task once, by its hash. `together`: the Programs make one package, in which
+        constants are stored once where that costs next to nothing."""
+        every: dict[str, Task] = {}
+        for program in programs:
+            for bound in program.kernels:
+                every.setdefault(bound.task.hash, bound.task)
+        if self.recorded is not None:
+            canonical = {key: task.canonical() for key, task in every.items() if key not in self.tasks}
+            self.recorded.take(canonical, occurrences(programs), self.config.policy, self.parameter_bytes)
+        tasks = {key: task for key, task in every.items() if key not in self.done}
+        with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
+            if together and tasks.keys() - (given := self.given).keys():
+                self.agreement = agreed(programs, self.schedules, given)
+                self.schedules.prefer(self.agreement.schedules)
+            scheduled = {}
+            for key, task in tasks.items():
+                with blaming(place_of(task)):
+                    scheduled[key] = one = self.schedule(key, task)
+                if self.stages.dumping:
+                    dump(f"{key} {task.name}\n{one[1]}\n{one[3]}\n")
+        with self.stages.stage("codegen", f"{len(tasks)} kernels, {self.threads} threads") as dump:
+            kernels = self.compile_all(tasks, {key: nest for key, (_, _, _, nest) in scheduled.items()})
+            if self.stages.dumping:
+                dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
+        self.done |= {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
+        return {key: self.done[key] for key in every}
+
+    @property
+    def given(self) -> Mapping[str, Candidate]:
+        """What is not open any more, by the Task's hash: what is compiled, was chosen before, or a database says."""
+        recorded = self.recorded.candidates if self.recorded is not None else {}
+        return {**recorded, **self.tasks, **{key: one.candidate for key, one in self.done.items()}}
+
+    def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
+        """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
+        canonical = task.canonical()
+        given = self.tasks.get(key)
+        if given is None and self.recorded is not None:
+            given = self.recorded.candidates.get(key)
+        if given is not None:
+            with self.blaming_given(task):
+                found = accepted(canonical, given, self.target)
+        else:
+            found = self.schedules.chosen(canonical)
+            self.rejected += len(found.rejected)
+        return canonical, found.candidate, found.task, found.nest
+
+    def blaming_given(self, task: Task) -> AbstractContextManager[None]:
+        """Where the Candidate of `task` was not made here, what fails is its fault."""
+        place = f"the task {task.name} ({task.hash})"
+        if self.recorded is not None and task.hash in self.recorded.candidates:
+            return blaming_choices(place, True, f"{self.recorded.database.path} says", "with --no-database")
+        return blaming_choices(place, task.hash in self.tasks)
+
+    def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
+        """Machine code in parallel: LLVM releases the interpreter."""
+        from modelc.codegen.kernels import compile_nest
+
+        done = 0
+
+        def one(key: str) -> Kernel:
+            nonlocal done
+            with (
+                blaming(place_of(tasks[key])),
+                self.blaming_given(tasks[key]),
+            ):
+                kernel = compile_nest(nests[key], f"k_{key}", self.target)
+            done += 1
+            self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
+            return kernel
+
+        pool = ThreadPoolExecutor(self.threads)
+        try:
+            return dict(zip(nests, pool.map(one, nests), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def spec(self, programs: Programs, compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
+        """Everything that the package is made of."""
+        parameters = Parameters()
+        checked, states = self.config.check_addresses, self.config.inputs.states
+        with blaming_choices("tasks and layouts", bool(self.tasks)):
+            plans = tuple(
+                plan_program(program, compiled, parameters, pack_constant, checked, expose, {} if expose else states)
+                for program in programs.rounded
+            )
+        tasks = {key: one.candidate for key, one in compiled.items()}
+        constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
+        made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
+        chosen = Choices(*made_for, tasks, occurrences(programs.rounded), programs.kept, programs.layouts)
+        return PackageSpec(
+            name=self.model.stem,
+            target=PackageTarget(self.target.name, self.target.triple, self.target.features),
+            variants=plans,
+            objects={one.kernel.symbol: self.object_of(one.kernel) for one in compiled.values()},
+            params=tuple(parameters.arrays),
+            choices=chosen.to_json(),
+            versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
+            flush_denormals=self.config.flush_denormals,
+            check_addresses=self.config.check_addresses,
+            notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
+            constants=constants,
+            padding=None if expose else self.padding,
+            bounds=self.config.inputs.bounds,
+        )
+
+    def object_of(self, kernel: Kernel) -> bytes:
+        if kernel.object is not None:
+            return kernel.object
+        assert kernel.source is not None
+        return compile_kernel(find_toolchain(self.target.triple), kernel.source)
+
+    def blueprints(self, programs: Programs, compiled: Mapping[str, Compiled] | None = None) -> tuple[Blueprint, ...]:
+        """What the kernels of each variant are judged by; of Tasks that are not `compiled`, by the schedules chosen."""
+        scheduled: dict[str, Scheduled] = {}
+        for bound in (bound for program in programs.rounded for bound in program.kernels):
+            key = bound.task.hash
+            if key not in scheduled:
+                known = None if compiled is None else compiled[key]
+                made = (
+                    self.schedule(key, bound.task)
+                    if known is None
+                    else (known.task, known.candidate, known.derived, known.nest)
+                )
+                scheduled[key] = Scheduled.of(*made)
+        pairs = zip(self.imported, programs.rounded, strict=True)
+        return tuple(Blueprint(graph, program, scheduled) for graph, program in pairs)

@@ -1,0 +1,149 @@
+"""A model as Programs: its graphs are cut into Tasks, with values stored as costs least in the schedules that these
+Tasks will get, and with contractions in the precision that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from modelc.compile.choices import Choices, blaming_choices
+from modelc.compile.config import Config
+from modelc.compile.precision import narrowing, rounded
+from modelc.ir.graph import Graph
+from modelc.ir.program import Program
+from modelc.layout.choice import LayoutPolicy
+from modelc.layout.convert import LayoutChoice
+from modelc.layout.program import check_storage, choose_layouts, partition
+from modelc.partition.draft import Prepared
+from modelc.partition.precision import writing_tasks
+from modelc.space.choose import Schedules
+from modelc.space.cost.roofline import roofline_seconds
+from modelc.target import Target
+from modelc.verify.precision import Kept
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One way to cut a model into Tasks: `wide`, a Program for each set of shapes, as the model says it; `rounded`, the
+    same in the precision that is asked for, where the Tasks called `kept` stay in float32. Both store values as
+    `layouts` say."""
+
+    wide: tuple[Program, ...]
+    rounded: tuple[Program, ...]
+    layouts: tuple[LayoutChoice, ...]
+    kept: Kept
+
+    @cached_property
+    def parameter_bytes(self) -> int:
+        """Of the constants of the largest Program."""
+        return max(
+            sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in self.rounded
+        )
+
+    @property
+    def kept_values(self) -> tuple[frozenset[str], ...]:
+        """What the Tasks that stay in float32 write, for each set of shapes: layouts change how a Task is called, and
+        not what it writes."""
+        return tuple(
+            frozenset(x for bound in program.tasks if bound.task.name in names for x in bound.outputs)
+            for program, names in zip(self.wide, self.kept, strict=True)
+        )
+
+    def only(self, program: Program) -> Programs:
+        """What a package of `program` alone is made of."""
+        return replace(self, rounded=(program,))
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """What the graphs of a model, one for each set of shapes, are cut into Programs by. `schedules` are under the
+    policy of `config`; `locked` choices say layouts and precision."""
+
+    graphs: tuple[Prepared, ...]
+    target: Target
+    config: Config
+    schedules: Schedules
+    locked: Choices | None = None
+
+    def programs(self) -> Programs:
+        """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
+        need not be."""
+        if self.locked is not None:
+            return self.stored(self.locked.layouts, self.locked.float32)
+        nothing: Kept = ((),) * len(self.graphs)
+        return self.stored(self.chosen_layouts(nothing), nothing)
+
+    def keeping(self, programs: Programs, kept: Kept) -> Programs:
+        """Where the Tasks `kept` of `programs` stay in float32, in layouts chosen for that: Tasks may be called
+        otherwise there."""
+        values = replace(programs, kept=kept).kept_values
+        return self.narrowed(self.chosen_layouts(values), values)
+
+    def relaid(self, programs: Programs, layouts: tuple[LayoutChoice, ...]) -> Programs:
+        """`programs` with values stored as `layouts` say; what stays in float32 does."""
+        return self.narrowed(layouts, programs.kept_values)
+
+    def narrowed(self, layouts: tuple[LayoutChoice, ...], kept_values: Sequence[Collection[str]]) -> Programs:
+        """With values stored as `layouts` say, where the Tasks that write `kept_values` stay in float32."""
+        wide = self.cut(layouts)
+        kept = tuple(writing_tasks(program, some) for program, some in zip(wide, kept_values, strict=True))
+        return self.in_precision(wide, layouts, kept)
+
+    def stored(self, layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
+        """With values stored as `layouts` say, where the Tasks called `kept` stay in float32."""
+        with blaming_choices("layouts and float32", self.locked is not None):
+            wide = self.cut(layouts)
+        return self.in_precision(wide, layouts, kept)
+
+    def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
+        """As the model says it, with values stored as `layouts` say."""
+        each = zip(self.graphs, layouts, strict=True)
+        return tuple(partition(graph, self.attention_bytes, choice) for graph, choice in each)
+
+    def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
+        """With the Programs `wide` also in the precision that is asked for."""
+        precision, each = self.config.policy.precision, zip(wide, kept, strict=True)
+        with blaming_choices("layouts and float32", self.locked is not None):
+            programs = tuple(rounded(program, precision, self.target, names) for program, names in each)
+        for program in programs:
+            for one in program.every_program:
+                check_storage(one)
+        return Programs(wide, programs, layouts, kept)
+
+    def chosen_layouts(self, kept_values: Sequence[Collection[str]]) -> tuple[LayoutChoice, ...]:
+        """How the values of each graph are stored: as costs least in the schedules that its Tasks will get, in the
+        precision that is asked for, where the Tasks that write `kept_values` stay in float32."""
+        each = zip(self.graphs, kept_values, strict=True)
+        return tuple(choose_layouts(graph, self.policy(values), self.attention_bytes) for graph, values in each)
+
+    def policy(self, kept_values: Collection[str], blocked: bool = False) -> LayoutPolicy:
+        """How layouts are chosen; `blocked`: of those too that split a dimension, whatever the configuration says."""
+        layout, narrow = self.config.layout, narrowing(self.config.policy.precision, self.target)
+        return LayoutPolicy(
+            self.schedules,
+            layout.search,
+            layout.propagate,
+            self.target.lanes("float32") if layout.blocked or blocked else 0,
+            self.target.cost.layout_doubt_share,
+            frozenset(kept_values) if narrow else None,
+        )
+
+    @property
+    def attention_bytes(self) -> int:
+        """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
+        return self.target.second.bytes // 2 if self.config.policy.attention else 0
+
+
+def packed_is_faster(schedules: Schedules, graph: Graph, packed: Graph, real: Graph) -> bool:
+    """Whether a product of packed weights is estimated to take less time than one of real ones in `graph`, of which all
+    constants together say where weights come from."""
+    numbers = sum(prod(value.shape) for value in graph.values.values() if value.data is not None)
+    seconds = []
+    for way, size in ((packed, 1), (real, 4)):
+        target = replace(schedules.target, cold_bytes=numbers * size)
+        tasks = [bound.task for bound in partition(way).kernels]
+        least = sum(roofline_seconds([task], target, target.cores) for task in tasks)
+        seconds.append(max(least, sum(map(schedules.seconds, tasks))))
+    return seconds[0] < seconds[1]

@@ -1,0 +1,96 @@
+"""The end of a compilation: a package is written and compared with ONNX Runtime, and takes its place when it has been
+found right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.compile.config import Verification
+from modelc.compile.stages import Stages
+from modelc.errors import ToolchainError, VerificationError, blaming
+from modelc.package import Package, PackageSpec, write_package
+from modelc.verify import Report
+from modelc.verify.engine import EngineError
+from modelc.verify.kernels.blueprint import Blueprint
+from modelc.verify.verdict import verify_outputs
+
+SHARE, LEAST_SECONDS = 0.15, 1.0  # of the processor time of a compilation so far, judging kernels may take; at least
+
+
+class WrongByFiltering(VerificationError):
+    """An output that is computed by fewer multiplications (Winograd's or Strassen's rule) is wrong."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a package is compared with: `model`, which ONNX Runtime runs on `inputs`, or on drawn ones; its kernels with
+    the `blueprints` of its variants."""
+
+    model: Path
+    inputs: Mapping[str, NDArray[Any]] | None
+    limits: Verification
+    blueprints: Sequence[Blueprint]
+
+    def __str__(self) -> str:
+        inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
+        return f"{inputs} against ONNX Runtime"
+
+    def report(self, folder: Path) -> Report:
+        """How far the package in `folder` is off."""
+        v = self.limits
+        given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
+        seconds = max(LEAST_SECONDS, SHARE * time.process_time()) if v.check != "thorough" else None
+        return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check, seconds=seconds)
+
+
+def handed_over(
+    spec: PackageSpec,
+    output: Path,
+    comparison: Comparison | None,
+    stages: Stages,
+    keep_unverified: bool = False,
+    filtered: bool = False,
+) -> tuple[Package, Report | None]:
+    """package, verify: the package takes its place at `output` when it has been found right, or at once where there is
+    no comparison. Raises VerificationError where it is wrong, unless `keep_unverified`; and WrongByFiltering where it
+    is `filtered`, which says that there is another way, and an output that is computed by fewer multiplications is
+    wrong."""
+    report: Report | None = None
+    written = False
+
+    def check(folder: Path) -> Mapping[str, Any]:
+        nonlocal report, written
+        assert comparison is not None
+        written = True
+        stages.took("package", time.perf_counter() - start)
+        with stages.stage("verify", str(comparison)), offering_no_verify():
+            report = comparison.report(folder)
+        if filtered and any(o.filtered and (o.amplified or not o.passed) for o in report.outputs):
+            raise WrongByFiltering(report.sentence())
+        if not report.passed and not keep_unverified:
+            raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
+        return report.to_json()
+
+    stages.progress("package", str(output))
+    start = time.perf_counter()
+    with blaming("stage package"):
+        package = write_package(spec, output, check if comparison else None)
+    if not written:
+        stages.took("package", time.perf_counter() - start)
+    return package, report
+
+
+@contextmanager
+def offering_no_verify() -> Iterator[None]:
+    """What is lacked only to verify is named with the way to do without."""
+    try:
+        yield
+    except (ToolchainError, EngineError) as error:
+        raise type(error)(f"{error}; to have the package unverified, compile with --no-verify") from None

@@ -1,0 +1,96 @@
+"""A package that is there: its kernels by what they mean, its outputs against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc import __version__
+from modelc.compile.choices import check_choices, digest_of, parse_choices
+from modelc.compile.pipeline import Run
+from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, blaming
+from modelc.package import Package, read_choices, read_package
+from modelc.verify import Report
+from modelc.verify.check import other_model
+from modelc.verify.compare import BF16, Tolerance
+from modelc.verify.kernels.blueprint import Blueprint
+from modelc.verify.kernels.samples import EFFORTS
+from modelc.verify.verdict import ATOL, RTOL, SAMPLES, verify_outputs
+
+
+def verify(
+    package: str | Path,
+    model: str | Path,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    samples: int = SAMPLES,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    per_layer: bool = False,
+    bf16: Tolerance = BF16,
+    check: str = "default",
+) -> Report:
+    """Judges every kernel of a package by itself, and compares the whole with ONNX Runtime on `inputs`, or on `samples`
+    drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, everything else as
+    `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each kernel are looked at.
+    `per_layer` compares every kernel with ONNX Runtime's piece of the model too."""
+    with blaming(f"package {package}, model {model}"):
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if not 0 <= value < inf:
+                raise InputError(f"{name} is {value}; expected a number from 0")
+        if check not in EFFORTS:
+            raise InputError(f"check is {check!r}; expected one of {', '.join(EFFORTS)}")
+        read = read_package(package)
+        notes = list(other_model(read, model))
+        blueprints: tuple[Blueprint, ...] = ()
+        try:
+            blueprints = blueprints_of(read, Path(model)) if read_choices(read) else ()
+        except (ModelcError, InvalidIR) as error:
+            if not notes:
+                raise
+            notes.append(f"its kernels cannot be judged by that file, whose Tasks are others: {error}")
+        if not read_choices(read):
+            notes.append("its kernels cannot be judged by themselves, for choices.json does not say how they were made")
+        limits = (rtol, atol, bf16)
+        report = verify_outputs(
+            Path(package),
+            Path(model),
+            inputs,
+            seed,
+            samples,
+            *limits,
+            blueprints=blueprints,
+            check=check,
+            per_layer=per_layer,
+        )
+        return replace(report, notes=(*notes, *report.notes))
+
+
+def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:
+    """How each variant of a package was made, from its choices and its model, or another with the same Tasks. Raises
+    ConfigError where the choices do not name all of them."""
+    source = str(read.path / "choices.json")
+    chosen = parse_choices(read_choices(read), source)
+    check_choices(chosen, __version__, None, None, source)
+    constants = {one.name: one.array() for one in chosen.constants}
+    run = Run(
+        model,
+        digest_of(model),
+        chosen.target,
+        chosen.config,
+        chosen.shapes,
+        locked=chosen,
+        tasks=chosen.tasks,
+        constants=constants,
+    )
+    programs = run.programs()
+    tasks = {bound.task.hash: bound.task for program in programs.rounded for bound in program.kernels}
+    if missing := [task.name for key, task in tasks.items() if key not in chosen.tasks]:
+        counts = f"{len(missing)} of {len(tasks)} Tasks"
+        raise ConfigError(f"{source} has no schedule of {counts} of {model}, the first of which is {missing[0]}")
+    return run.blueprints(programs)

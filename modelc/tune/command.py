@@ -1,0 +1,358 @@
+"""Tuning models: their Tasks' Candidates are searched by measuring on this machine, and each package is written from
+what was found if that is faster than without, timed as wholes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.compile.choices import Shapes, digest_of
+from modelc.compile.config import Config, check_precision, load_config
+from modelc.compile.inputs import Flags, data_of, divided
+from modelc.compile.pipeline import Run
+from modelc.compile.stages import Progress, Stages
+from modelc.database import Conditions, Database, code_version, database_for
+from modelc.errors import ConfigError, PackageError, TargetError, blaming
+from modelc.frontend.steering import Given
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
+from modelc.measure.bench import beside
+from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
+from modelc.package.toolchain import native_machine
+from modelc.partition.precision import require_bfloat16
+from modelc.space.sketch import Floats
+from modelc.target import Target, load_target
+from modelc.tune.end_to_end import Times, compared
+from modelc.tune.joint import Session
+from modelc.tune.networks import Network
+from modelc.tune.search.explorers import explorer_class
+from modelc.tune.search.objectives import Aim, Objective, Weights
+from modelc.tune.search.resume import Memory
+from modelc.tune.search.standing import Standing
+from modelc.tune.search.tune import Budget, Subject, Tuned
+from modelc.tune.selection import Made, made
+from modelc.verify import Report
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What became of the model of that name. `path` is its package; `tuned` says whether it is made of what was found,
+    `changed` of how many of its Tasks tuning chose otherwise, and `alternative` what of layouts and cuts. `times` are
+    of both packages and of ONNX Runtime, by turns. `search` is that of all models that were tuned together, with
+    predictions of this one alone. `known` records were in `database` before; `notes` say what else was noteworthy."""
+
+    model: str
+    path: Path
+    tuned: bool
+    changed: int
+    tasks: int
+    search: Tuned
+    times: Times
+    report: Report | None
+    alternative: str = ""
+    database: Path | None = None
+    known: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float:
+        """The untuned package's time over the tuned one's."""
+        return self.times.untuned_ms / self.times.tuned_ms if self.times.tuned_ms else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "path": str(self.path),
+            "tuned": self.tuned,
+            "tasks": self.tasks,
+            "changed_tasks": self.changed,
+            "alternative": self.alternative,
+            "ended": self.search.ended,
+            "measurements": self.search.trials,
+            "database": None if self.database is None else str(self.database),
+            "known_records": self.known,
+            "notes": list(self.notes),
+            "seconds": round(self.search.seconds, 3),
+            "preparing_seconds": round(self.search.preparing, 3),
+            "search_seconds": round(self.search.searching, 3),
+            "measurements_per_second": round(self.search.rate, 3),
+            "search_share": round(self.search.share, 4),
+            "untuned_ms": self.times.untuned_ms,
+            "tuned_ms": self.times.tuned_ms,
+            "loops_ms": self.times.loops_ms,
+            "ort_ms": self.times.ort_ms,
+            "speedup": self.speedup,
+            "log": [moment.to_json() for moment in self.search.log],
+            "verification": None if self.report is None else self.report.to_json()["summary"],
+        }
+
+
+def tune(
+    models: str | Path | Sequence[str | Path],
+    target: str | Path | Target | None = None,
+    budget: str | Budget = "5m",
+    explorer: str = "evolve",
+    output: str | Path | None = None,
+    seed: int = 0,
+    shapes: Sequence[Shapes] = (),
+    threads: int = 1,
+    database: str | Path | bool = True,
+    progress: Progress | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    config: str | Path | Config | None = None,
+    watch: Callable[[Standing], None] | None = None,
+    runner: str = "local",
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    states: Mapping[str, str] | None = None,
+    pad_dims: Sequence[str] = (),
+    pad_values: Mapping[str, float] | None = None,
+    aim: Aim = Aim(),  # noqa: B008 (frozen)
+    bounds: Mapping[str, int] | None = None,
+    precision: str | None = None,
+) -> tuple[TuneResult, ...]:
+    """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
+    to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
+    they have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there
+    is none, and of `shapes`, `dims` and what else is said of inputs each model takes what names its own.
+
+    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
+    the package is made of the best so far. `dims`, `constants`, `inputs`, `states`, `pad_dims`,
+    `pad_values`, `bounds`, `config` and `precision` are those of compile; what auto keeps in float32 is decided before
+    anything is measured. If the whole is not
+    faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
+    Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
+    target and version of modelc on so many threads is not measured again: the same call again goes on.
+    `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
+    board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`: kernels are measured there, and
+    packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Gives a
+    result for each model. Raises ModelcError."""
+    paths = [Path(models)] if isinstance(models, str | Path) else [Path(model) for model in models]
+    flags = Flags(
+        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
+    )
+    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch, precision)
+    with _places(paths, None if output is None else Path(output)) as places:
+        return _tune(paths, places, target, config, flags, inputs, progress, asked)
+
+
+@contextmanager
+def _places(models: Sequence[Path], output: Path | None) -> Iterator[list[Path]]:
+    """Where the packages go: of one model to `output`, of several into that folder, which is made if need be."""
+    names = [path.stem for path in models]
+    if not names:
+        raise ConfigError("there is no model to tune")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two models are called {twice[0]}: their packages would have one name; rename one")
+    if len(names) == 1:
+        yield [output if output is not None else Path(f"{names[0]}.modelc")]
+        return
+    folder = output if output is not None else Path()
+    with _made_folder(folder):
+        yield [folder / f"{name}.modelc" for name in names]
+
+
+@contextmanager
+def _made_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder where there is none; where nothing comes of it, it goes."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        yield
+        return
+    except OSError as error:
+        raise PackageError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What tune() was asked for, whatever the models are."""
+
+    budget: str | Budget
+    explorer: str
+    seed: int
+    threads: int
+    database: str | Path | bool
+    runner: str
+    aim: Aim
+    watch: Callable[[Standing], None] | None
+    precision: str | None
+
+
+def _tune(
+    models: Sequence[Path],
+    places: Sequence[Path],
+    target: str | Path | Target | None,
+    config: str | Path | Config | None,
+    flags: Flags,
+    data: Mapping[str, NDArray[Any]] | None,
+    progress: Progress | None,
+    asked: _Asked,
+) -> tuple[TuneResult, ...]:
+    spend = asked.budget if isinstance(asked.budget, Budget) else Budget.parse(asked.budget)
+    explorer_class(asked.explorer)
+    digests = [digest_of(path) for path in models]
+    objective = asked.aim.of([path.stem for path in models])
+    where = Where.parse(asked.runner)
+    if target is None and where.board is not None:
+        raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
+    found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
+    if where.here:
+        _check_machine(found)
+    _check_features(found, where)
+    settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
+    if asked.precision is not None:
+        settings = settings.allowing(precision=check_precision(asked.precision, "precision"))
+    if settings.policy.precision == "bf16":
+        require_bfloat16(found)
+    say = progress or (lambda stage, text: None)
+    runs = []
+    each = zip(models, digests, divided(flags, models), data_of(data, models), strict=True)
+    for path, digest, own, feed in each:
+        with blaming(f"model {path}"):
+            steering = own.over(settings.inputs).applied(path, feed)
+        stages = Stages(progress=_naming(say, path.stem) if len(models) > 1 else say)
+        asked_for = (path, digest, found, own.kept(settings), steering.shapes)
+        runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
+    for place in places:
+        check_place(place)
+    find_toolchain(found.triple)
+    emulator(found.triple, found.features)  # for verification
+    known, note = database_for(asked.database, write=True)
+    with known or nullcontext():
+        networks = []
+        for path, run, place in zip(models, runs, places, strict=True):
+            with blaming(f"model {path}"):
+                networks.append(Network.of(path.stem, run, place))
+        results = _tuned(networks, spend, objective, where, known, say, asked)
+    noteworthy = tuple(filter(None, (note, known.note if known else "")))
+    return tuple(replace(one, notes=(*noteworthy, *one.notes)) for one in results)
+
+
+def _naming(say: Progress, name: str) -> Progress:
+    return lambda stage, text: say(stage, f"{name}: {text}")
+
+
+def _is_target(target: Target, where: Where) -> bool:
+    """Whether packages are timed here as wholes: kernels ran here, or on a machine of the same key."""
+    return where.here or (where.elsewhere and load_target("native").key == target.key)
+
+
+def _check_machine(target: Target) -> None:
+    """Raises TargetError where this machine is another than `target`."""
+    if machine_of(target.triple) != native_machine():
+        raise TargetError(
+            f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot; say through "
+            "which --runner"
+        )
+
+
+def _check_features(target: Target, where: Where) -> None:
+    """Raises TargetError where this machine could not even verify what is tuned for one of its kind."""
+    if machine_of(target.triple) != native_machine() or not (missing := lacking(target.features)):
+        return
+    if where.here or not emulator(target.triple, target.features):
+        why = "measures" if where.here else "ends with verifying the package here"
+        raise TargetError(
+            f"the target {target.name} has features that this machine lacks ({', '.join(missing[:5])}): tuning {why}, "
+            "so it needs a target that this machine runs, such as native"
+        )
+
+
+def _tuned(
+    networks: Sequence[Network],
+    budget: Budget,
+    objective: Callable[[Weights, Floats], Objective],
+    where: Where,
+    database: Database | None,
+    say: Progress,
+    asked: _Asked,
+) -> list[TuneResult]:
+    threads, run, memory = asked.threads, networks[0].run, None
+    timed = _is_target(run.target, where)
+    beside_ort = [_beside_ort(network, threads) for network in networks] if timed and asked.watch else []
+    if database is not None:
+        version, policy = code_version(run.target), run.config.policy
+
+        def conditions(task: Task, cold_bytes: int) -> Conditions:
+            return Conditions.of(task, run.target, version, threads, cold_bytes, policy, where.command)
+
+        memory = Memory(database, conditions)
+    one = Session(
+        networks, asked.explorer, asked.seed, threads, budget, objective, memory, say, asked.watch, beside_ort
+    )
+    one.prepare()
+    with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
+        search, leading = one.run(Measuring(measurer))
+    notes = [one.learned.says] if explorer_class(asked.explorer).learns else []
+    if search.trouble:
+        notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
+    known_to_compile = None if where.command or search.trouble else database
+    found = []
+    for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
+        with blaming(f"model {network.run.model}"):
+            package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
+        every = (*notes, *one.alternatives[number].notes, *package.notes)
+        found.append(_result(network, replace(package, notes=every), search.of(number), database, one.known))
+    return found
+
+
+def _beside_ort(network: Network, threads: int) -> float:
+    """ONNX Runtime's time over the untuned package's; 0 where it does not run the model."""
+    with blaming(f"model {network.run.model}"):
+        times = compared(network.run, {"untuned": network.spec}, threads, brief=True)
+    return times.ort_ms / times.untuned_ms
+
+
+def _result(network: Network, one: Made, search: Tuned, database: Database | None, known: int) -> TuneResult:
+    return TuneResult(
+        model=network.name,
+        path=network.output,
+        tuned=one.changed > 0 or bool(one.alternative),
+        changed=one.changed,
+        tasks=len(network.compiled),
+        search=search,
+        times=one.times,
+        report=one.report,
+        alternative=one.alternative,
+        database=None if database is None else database.path,
+        known=known,
+        notes=one.notes,
+    )
+
+
+def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked) -> Measurer | Cluster:
+    setting = Setting(asked.threads, run.config.flush_denormals, asked.seed)
+    if where.cluster:
+        return Cluster(run.target, where.cluster, code_version, setting, say=say)
+    return Measurer(run.target, setting, where=where, say=say)
+
+
+class Measuring:
+    """A Measurer, or a Cluster, as rounds of measurements ask for it: constants are as cold as a Subject says."""
+
+    def __init__(self, measurer: Measurer | Cluster) -> None:
+        self.measurer: Any = measurer
+        self.ahead = measurer.lead
+
+    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
+        measured = self.measurer.subject(subject.task, subject.cold_bytes)
+        number: int = self.measurer.submit(measured, candidate, verify=verify)
+        return number
+
+    def result(self) -> tuple[int, Measurement]:
+        found: tuple[int, Measurement] = next(self.measurer.results())
+        return found

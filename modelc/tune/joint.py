@@ -1,0 +1,168 @@
+"""One session of tuning: what is measured of which Tasks, in two stages (ALT, section 5).
+
+joint   alternatives for each network (other layouts, other places where Tasks end), each judged by the best loops that
+        are found for its Tasks, within a share of the budget; what paid is combined
+loops   Candidates of the Tasks of what is left, where the predicted time falls fastest, for the rest of the budget
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from modelc.compile.stages import Progress
+from modelc.space.sketch import Floats
+from modelc.tune.alternatives import Alternative, Alternatives
+from modelc.tune.networks import Network, Subjects, Tasks
+from modelc.tune.search.cross import Cross
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.objectives import Objective, Weights
+from modelc.tune.search.population import Space
+from modelc.tune.search.resume import Memory
+from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.standing import Standing, Watch
+from modelc.tune.search.tune import BATCH, Budget, Measure, Moment, Subject, Tuned, tune_tasks
+
+CROSSED = 8  # Candidates of a round of the joint stage
+PREPARED = 0.5  # of the joint stage's share of the budget, after which no more alternatives are made
+FINALISTS = 3  # alternatives of a network that go on, with the one that combines what paid
+
+
+@dataclass
+class Session:
+    """Tunes `networks`, one time. `memory` is what a database knows; `watch` is told how everything stands, with
+    `beside_ort`, ONNX Runtime's time over each untuned package's."""
+
+    networks: Sequence[Network]
+    explorer: str
+    seed: int
+    threads: int
+    budget: Budget
+    objective: Callable[[Weights, Floats], Objective]
+    memory: Memory | None = None
+    say: Progress = lambda stage, text: None
+    watch: Callable[[Standing], None] | None = None
+    beside_ort: Sequence[float] = ()
+    known: int = 0  # records that were there before
+
+    def __post_init__(self) -> None:
+        self.learned = LearnedCost(self.seed)
+        self.subjects = Subjects(self.networks, self.explorer, self.seed, self.threads, self.learned)
+        self.alternatives = [Alternatives(network.run, network.base) for network in self.networks]
+        self.share = self.networks[0].run.config.tune.joint
+        self.search = Tuned.prepared(0.0)
+        self._watch: Watch | None = None
+        self._begun: set[str] = set()
+
+    def prepare(self) -> None:
+        """Everything before the first measurement. What making alternatives takes counts against the budget."""
+        found = [[one.base] for one in self.alternatives]
+        tasks = self.subjects.tasks(found)
+        begin = time.monotonic()
+        if self.share:
+            until = begin + PREPARED * self.share * self.budget.seconds
+            for rows, one in zip(found, self.alternatives, strict=True):
+                name = one.run.model.stem
+                self.say("joint", f"alternatives for {name}")
+                rows += one.found(until, partial(self._making, name))
+            self.say("joint", f"the tasks of {sum(map(len, found)) - len(found)} alternatives")
+            tasks = self.subjects.tasks(found)
+        self.search = Tuned.prepared(time.monotonic() - begin)
+        if self.memory is not None:
+            run = max((network.run for network in self.networks), key=lambda run: run.cold_bytes)
+            self.learned.begin(
+                self.memory.elsewhere(
+                    tasks.subjects, lambda task: Space(task, run.estimating, run.config.policy, self.threads)
+                )
+            )
+        self.tasks = tasks
+        kind = Cross if len(tasks.alternatives) > len(self.networks) else Scheduler
+        self.scheduler: Scheduler = kind(tasks.work, self._objective(tasks), seed=self.seed)
+        self._recall()
+        count = len(tasks.alternatives) - len(self.networks)
+        more = f", {count} alternatives" if count else ""
+        self.say("tune", f"{len(tasks.subjects)} tasks{more}, {self.known} records")
+
+    def _making(self, name: str, text: str) -> None:
+        self.say("joint", f"{name}: {text}")
+
+    def run(self, measure: Measure) -> tuple[Tuned, tuple[Alternative, ...]]:
+        """What was found, and the alternative of each network that is fastest with it."""
+        search = self.search
+        if isinstance(self.scheduler, Cross):
+            search = self._stage("joint", measure, self.budget.part(self.share), CROSSED, search)
+            if search.stopped:
+                return search, self._leading()
+            begin = time.monotonic()
+            try:
+                self._combine()
+            except KeyboardInterrupt:
+                return replace(search, ended="interrupted"), self._leading()
+            search = replace(search, seconds=search.seconds + time.monotonic() - begin)
+        found = self._stage("loops", measure, self.budget, BATCH, search)
+        return search.then(found), self._leading()
+
+    def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned) -> Tuned:
+        tasks = self.tasks
+        models, says = [network.name for network in self.networks], [one.says for one in tasks.alternatives]
+        watch = Watch(
+            tasks.subjects, tasks.names, self.scheduler, self.budget, models, self.beside_ort, says, stage, self._watch
+        )
+        self._watch = watch
+
+        def follow(moment: Moment, subject: Subject) -> None:
+            predicted = f"{1e3 * moment.predicted:.3f} ms predicted"
+            self.say("tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {predicted}")
+            if self.watch is not None:
+                self.watch(watch.after(moment, subject))
+
+        return tune_tasks(
+            tasks.subjects, self.scheduler, measure, budget, self.memory, follow, batch, before, stage == "loops"
+        )
+
+    def _combine(self) -> None:
+        """From here on, of each network: what there is without tuning, the fastest alternatives, and the one that
+        combines what was measured to be faster."""
+        scheduler, tasks = self.scheduler, self.tasks
+        weights, seconds = scheduler.objective.weights, scheduler.seconds
+        measured = {
+            subject.task.hash: float(own)
+            for subject, own, history in zip(tasks.subjects, seconds, scheduler.histories, strict=True)
+            if history
+        }
+        compared, whole = scheduler.compared(), weights.each @ seconds
+        kept = []
+        for number, own in enumerate(self.alternatives):
+            first = weights.first[number]
+            faster = [k for k in compared if weights.owners[k] == number and k != first and whole[k] < whole[first]]
+            faster.sort(key=lambda k: float(whole[k]))
+            paid = [tasks.alternatives[k] for k in faster]
+            self.say("joint", f"{len(paid)} alternatives for {own.run.model.stem} were faster")
+            rows = [own.base, *paid[:FINALISTS]]
+            together = own.combined(measured, paid)
+            if together is not None and all(together.occurrences != one.occurrences for one in rows):
+                rows.append(together)
+            kept.append(rows)
+        histories = dict(zip((s.key for s in tasks.subjects), scheduler.histories, strict=True))
+        tasks = self.subjects.tasks(kept)
+        scheduler = Scheduler(tasks.work, self._objective(tasks), seed=self.seed)
+        for number, subject in enumerate(tasks.subjects):
+            scheduler.histories[number] = histories.get(subject.key, [])
+        self.tasks, self.scheduler = tasks, scheduler
+        self._recall()
+
+    def _objective(self, tasks: Tasks) -> Objective:
+        return self.objective(tasks.weights, np.array([work.seconds for work in tasks.work]))
+
+    def _recall(self) -> None:
+        """Lets what is new begin where the records of it end."""
+        if self.memory is not None:
+            self.known += self.memory.recall(self.tasks.subjects, self.scheduler, self._begun)
+        self._begun |= {subject.key for subject in self.tasks.subjects}
+
+    def _leading(self) -> tuple[Alternative, ...]:
+        return tuple(self.tasks.alternatives[k] for k in self.scheduler.leading())

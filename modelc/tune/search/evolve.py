@@ -1,0 +1,224 @@
+"""Explorers: what to measure next of one Task.
+
+An explorer proposes individuals that it has not proposed before, each legal, and learns what was measured of them.
+(A Nest is verified once it is measured and the fastest of its Task so far: measure/bench.py.)
+Evolution is Ansor's (section 5.1): selection in proportion to the predicted throughput; mutation of one knob (to a
+neighbour, or to any value), or of the Sketch itself; crossover within a Sketch; and a share of random and of
+constructed individuals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from modelc.ir.candidate import Candidate
+from modelc.measure.measurement import Measurement
+from modelc.space.sketch import Floats, Points
+from modelc.tune.search.learned import LearnedCost
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.residual import Residual
+
+POPULATION, GENERATIONS = 256, 4
+ELITE = 32  # that pass to the next generation as they are
+ANCESTORS = 16  # of the best measured, from which each search begins
+CROSSED, NEAR, ANYWHERE = 0.35, 0.40, 0.20  # parts of a generation by operation; the rest changes its Sketch
+CHANCE = 0.1  # of a batch that is random
+DRAWN = 8  # rows that are drawn for each random one that is wanted
+SCORED = 20  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
+GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
+
+
+class Explorer(ABC):
+    """What proposes individuals of `space`; equal seeds and equal measurements give equal proposals. `learns`: by a
+    learned cost, if it is given one."""
+
+    learns = False
+
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        self.space, self.rng, self.learned = space, np.random.default_rng(seed), learned
+        self.seen: set[str] = set()  # Candidates
+        self._tried: set[bytes] = set()  # rows, accepted or not
+
+    @abstractmethod
+    def propose(self, count: int) -> list[Individual]:
+        """At most `count` individuals to measure, none of which was proposed before; none: the space is exhausted, as
+        far as this explorer goes."""
+
+    def learn(self, measured: Sequence[tuple[Individual, Measurement]]) -> None:  # noqa: B027 (most need nothing)
+        """Takes what became of individuals."""
+
+    def skip(self, candidate: Candidate) -> None:
+        """Says that `candidate` is measured otherwise."""
+        self.seen.add(candidate.key)
+
+    def new(self, rows: Points) -> Points:
+        """Those of `rows` that were not tried yet, once each, in their order."""
+        kept: dict[bytes, Points] = {}
+        for row in rows:
+            if (key := row.tobytes()) not in self._tried:
+                kept.setdefault(key, row)
+        return np.stack(list(kept.values())) if kept else self.space.empty
+
+    def take(self, rows: Iterable[Points], count: int) -> list[Individual]:
+        """The first `count` of `rows` that are legal and new."""
+        found: list[Individual] = []
+        for row in rows:
+            if len(found) >= count:
+                break
+            if (key := row.tobytes()) in self._tried:
+                continue
+            self._tried.add(key)
+            if not self.space.legal(row[None, :])[0]:
+                continue
+            one = self.space.individual(row)
+            if (name := one.candidate.key) not in self.seen:
+                self.seen.add(name)
+                found.append(one)
+        return found
+
+    def drawn(self, count: int) -> list[Individual]:
+        """At most `count` random ones."""
+        return self.take(self.space.random(max(DRAWN * count, ELITE), self.rng), count)
+
+
+class Random(Explorer):
+    """Points by chance."""
+
+    def propose(self, count: int) -> list[Individual]:
+        return self.drawn(count)
+
+
+class Construct(Explorer):
+    """Gensor's constructions, with other seeds as long as they find something else."""
+
+    SEEDS = 4  # that may find nothing new, one after the other
+
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        super().__init__(space, seed, learned)
+        self.next_seed = seed
+
+    def propose(self, count: int) -> list[Individual]:
+        found: list[Individual] = []
+        barren = 0
+        while len(found) < count and barren < self.SEEDS:
+            more = self.take(self.space.constructed(self.space.cores, self.next_seed), count - len(found))
+            if len(found) + len(more) < count:
+                self.next_seed += 1
+            barren = 0 if more else barren + 1
+            found += more
+        return found
+
+
+class Evolve(Explorer):
+    """Evolution on all Sketches at once."""
+
+    learns = True
+
+    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
+        super().__init__(space, seed, learned)
+        self.residual = Residual(space)
+        self.built = space.constructed(space.cores)
+        self.rows, self.seconds = space.empty, np.zeros(0)  # measured
+
+    def propose(self, count: int) -> list[Individual]:
+        found = self.take(self.built, max(1, round(GUIDED * count)))
+        best = self.sorted(self.explored())
+        found += self.take(best, count - len(found) - round(CHANCE * count))
+        found += self.drawn(count - len(found))
+        return found + self.take(best, count - len(found))
+
+    def learn(self, measured: Sequence[tuple[Individual, Measurement]]) -> None:
+        good = [(self.space.row(one), m.seconds) for one, m in measured if m.ok]
+        if good:
+            rows, seconds = np.stack([r for r, _ in good]), np.array([s for _, s in good])
+            self.residual.learn(rows, seconds)
+            self.rows = np.concatenate([self.rows, rows])
+            self.seconds = np.concatenate([self.seconds, seconds])
+            if self.learned is not None:
+                self.learned.add(self.space, [(one, m.relative) for one, m in measured if m.ok])
+
+    def sorted(self, rows: Points) -> Points:
+        """`rows`, the first of them in the order of the learned cost, where that is used."""
+        if self.learned is None or self.learned.fitted is None:
+            return rows
+        first = rows[:SCORED]
+        scores = self.learned.scores(self.space, [self.space.individual(row) for row in first])
+        if scores is None:
+            return rows
+        order = np.argsort(-scores, kind="stable")
+        return np.concatenate([first[order[np.isfinite(scores[order])]], rows[SCORED:]])
+
+    def explored(self) -> Points:
+        """What some generations find that was not tried yet, the fastest predicted first."""
+        ancestors = self.rows[np.argsort(self.seconds, kind="stable")[:ANCESTORS]]
+        rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])[:POPULATION]
+        known, seconds = self.space.empty, np.zeros(0)
+        for generation in range(GENERATIONS + 1):
+            rows = np.unique(rows, axis=0)
+            predicted = self.residual.predict(rows)
+            known, seconds = np.concatenate([known, rows]), np.concatenate([seconds, predicted])
+            if generation < GENERATIONS:
+                elite = rows[np.argsort(predicted, kind="stable")[:ELITE]]
+                rows = np.concatenate([elite, self.children(rows, predicted)])
+        return self.new(known[np.argsort(seconds, kind="stable")])
+
+    def children(self, rows: Points, seconds: Floats) -> Points:
+        """The legal ones of the next generation. The fitness of a row is its throughput."""
+        fitness = 1 / seconds
+        parents = rows[self.rng.choice(len(rows), POPULATION - ELITE, p=fitness / fitness.sum())]
+        mates = rows[self.rng.choice(len(rows), len(parents), p=fitness / fitness.sum())]
+        way = self.rng.random(len(parents))
+        found = np.where((way < CROSSED)[:, None], crossed(parents, mates, self.rng), parents)
+        near, anywhere = CROSSED + NEAR, CROSSED + NEAR + ANYWHERE
+        found = np.where(((way >= CROSSED) & (way < near))[:, None], stepped(self.space, parents, self.rng), found)
+        found = np.where(((way >= near) & (way < anywhere))[:, None], redrawn(self.space, parents, self.rng), found)
+        for place in np.flatnonzero(way >= anywhere):
+            found[place] = moved(self.space, parents[place], self.rng)
+        return np.asarray(found[self.space.legal(found)], np.int64)
+
+
+def crossed(parents: Points, mates: Points, rng: np.random.Generator) -> Points:
+    """Each knob of either parent, where both are of one Sketch; else the first."""
+    alike = parents[:, :1] == mates[:, :1]
+    return np.asarray(np.where(alike & (rng.random(parents.shape) < 0.5), mates, parents), np.int64)
+
+
+def stepped(space: Space, rows: Points, rng: np.random.Generator) -> Points:
+    """One knob of each, moved to a neighbouring value."""
+    found: Points = rows.copy()
+    at, knob = np.arange(len(rows)), _open_knob(space, rows, rng)
+    most = space.sizes[rows[:, 0], knob] - 1
+    found[at, 1 + knob] = np.clip(rows[at, 1 + knob] + rng.integers(0, 2, len(rows)) * 2 - 1, 0, most)
+    return found
+
+
+def redrawn(space: Space, rows: Points, rng: np.random.Generator) -> Points:
+    """One knob of each at any of its values."""
+    found: Points = rows.copy()
+    at, knob = np.arange(len(rows)), _open_knob(space, rows, rng)
+    found[at, 1 + knob] = rng.integers(0, space.sizes[rows[:, 0], knob])
+    return found
+
+
+def _open_knob(space: Space, rows: Points, rng: np.random.Generator) -> Points:
+    """A knob of each row's Sketch; the first where it has none."""
+    return np.asarray(rng.integers(0, np.maximum(space.widths[rows[:, 0]], 1)), np.int64)
+
+
+def moved(space: Space, row: Points, rng: np.random.Generator) -> Points:
+    """The row in another Sketch: knobs of the same name keep their value or the nearest one that there is, others are
+    as that Sketch's start has them."""
+    number = int(rng.integers(0, len(space.sketches)))
+    old, new = space.sketches[row[0]], space.sketches[number]
+    values = old.values(space.points(row[0], row[None, :])[0])
+    point = new.start()
+    for place, knob in enumerate(new.knobs):
+        value = values.get(knob.name)
+        if value in knob.values:
+            point[place] = knob.values.index(value)
+        elif isinstance(value, int) and all(isinstance(v, int) for v in knob.values):
+            point[place] = int(np.argmin([abs(int(v) - value) for v in knob.values]))
+    return np.asarray(space.rows(number, point[None, :])[0])

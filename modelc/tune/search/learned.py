@@ -1,0 +1,321 @@
+"""The learned cost (Ansor, section 5.2): gradient-boosted trees that correct the analytic cost of a schedule.
+
+    score = best seconds of the Task / (estimated seconds * what estimates of the Task are off by) * exp(trees)
+
+A score is a throughput over the best of its Task. The trees are asked about the innermost statements of the Nest
+(features.py), the terms of the estimate, and the knobs of the point: what a knob does that no feature sees
+(prefetching, the order of loops that touch the same) is learned by its name, from all Tasks whose Sketches have it.
+They are fitted to logarithms, for it is ratios of times that schedules of unlike Tasks have in common; the loss is
+weighted by throughput:
+
+    sum of throughput * (log(score) - log(throughput))^2
+
+XGBoost (the extra `modelc[tune]`) grows the trees. Examples of all Tasks train one model: what is learned of one helps
+with others. It is used only while it orders examples that it was not trained on better than the analytic cost does:
+those pairs of a Task of which one is in its best quarter, since a search takes the best.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import log2
+from typing import Any
+
+import numpy as np
+
+from modelc.errors import InvalidIR
+from modelc.ir.candidate import Candidate
+from modelc.space.nest.build import nest_of
+from modelc.space.sketch import TERMS
+from modelc.tune.search.features import NAMES, features
+from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.ranking import Floats, Ints, pairs_of
+
+MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
+ROUNDS, DEPTH, RATE, BINS = 200, 9, 0.08, 64
+SHARE = 0.3  # of the columns, that each tree may ask: there are more of them than small sets of examples tell apart
+DRAWN = 0.8  # of the examples, that each tree is grown on
+FEWEST = 3.0  # examples of the best throughput that a leaf has at least
+MOST_SCORE = 2.0  # of an estimate
+LEAST = 64  # examples, below which nothing is learned
+GROWN = 1.5  # times the examples of last time, before it is learned again
+MOST = 2000  # examples that are learned from: the latest
+JUDGED = 600  # of them that it is judged by
+FOLDS = 3  # parts of these: each is ranked by a model of the others
+PAIRS = 200  # of examples of one Task, below which nothing can be compared
+REMEMBERED = 1024  # schedules of a Task whose features are kept, some 3 kB each
+BETTER = 0.01  # of the pairs, that more have to be ranked right: chance does less than that
+
+
+@dataclass(frozen=True)
+class Example:
+    """One schedule: of which Task (its hash), what its Nest does [COLUMNS], its knobs by name, the seconds that are
+    estimated and those that were measured (0: not yet), with what relative standard error."""
+
+    task: str
+    numbers: Floats
+    knobs: Mapping[str, float]
+    estimated: float
+    seconds: float = 0.0
+    noise: float = 0.0
+
+
+COLUMNS = (*NAMES, *TERMS)
+
+
+def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
+    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing. The Space keeps
+    what is found: evolution comes back to the same points, and those that are measured have been scored before."""
+    if len(space.described) > REMEMBERED:
+        space.described.clear()
+        space.touched.clear()
+    keys = [space.row(one).tobytes() for one in individuals]
+    new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in space.described}
+    space.described.update(zip(new, _described(space, list(new.values())), strict=True))
+    return [space.described[key] for key in keys]
+
+
+def _described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
+    if not individuals:
+        return []
+    rows = np.stack([space.row(one) for one in individuals])
+    estimated, terms = space.estimate(rows), space.terms(rows)
+    found: list[Example | None] = []
+    for one, seconds, own in zip(individuals, estimated, terms, strict=True):
+        candidate = one.candidate.without_prefetch()
+        if candidate not in space.touched:
+            space.touched[candidate] = _features(space, one, candidate)
+        numbers = space.touched[candidate]
+        known = None if numbers is None else np.concatenate([numbers, own])
+        found.append(None if known is None else Example(space.task.hash, known, knobs_of(one), float(seconds)))
+    return found
+
+
+def _features(space: Space, one: Individual, candidate: Candidate) -> Floats | None:
+    """Of the Nest of an individual by its Candidate without prefetches, of which no feature says anything."""
+    line = space.target.caches[0].line
+    try:
+        nest = nest_of(space.derived(one), candidate, line)
+    except InvalidIR:
+        return None
+    return features(nest, frozenset(space.task.constants), line)
+
+
+def knobs_of(one: Individual) -> dict[str, float]:
+    """The knobs of a point, and its Sketch: whole numbers as log2(1 + x), 1 for what is said in words."""
+    values = one.sketch.values(one.point)
+    words = [f"kind {one.sketch.kind}", f"sketch {one.sketch.name}"]
+    words += [f"{name} {value}" for name, value in values.items() if isinstance(value, str)]
+    return dict.fromkeys(words, 1.0) | {n: log2(1.0 + v) for n, v in values.items() if not isinstance(v, str)}
+
+
+# --- scores ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Of a Task: the least measured seconds, and by what factor estimates are off in the middle."""
+
+    best: float
+    off: float
+
+
+def scales(examples: Sequence[Example]) -> dict[str, Scale]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one in examples:
+        found.setdefault(one.task, []).append((one.seconds, one.estimated))
+    return {
+        task: Scale(min(s for s, _ in pairs), float(np.median([s / e for s, e in pairs])))
+        for task, pairs in found.items()
+    }
+
+
+def analytic(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
+    """The scores that estimates give [P]; of a Task of which nothing is known, over the best of its estimates."""
+    return np.minimum(MOST_SCORE, np.exp(_logarithms(examples, known)))
+
+
+def _logarithms(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
+    least: dict[str, float] = {}
+    for one in examples:
+        least[one.task] = min(one.estimated, least.get(one.task, one.estimated))
+    places = [known.get(one.task, Scale(least[one.task], 1.0)) for one in examples]
+    pairs = zip(examples, places, strict=True)
+    return np.log(np.array([scale.best / (scale.off * one.estimated) for one, scale in pairs], np.float64))
+
+
+def throughputs(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
+    """What was measured, over the best of each Task [P]."""
+    return np.array([known[one.task].best / one.seconds for one in examples], np.float64)
+
+
+def groups_of(examples: Sequence[Example]) -> Ints:
+    """A number for each Task [P]."""
+    places = {task: k for k, task in enumerate(dict.fromkeys(one.task for one in examples))}
+    return np.array([places[one.task] for one in examples], np.int64)
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Trees, the knobs that they ask about, and the scales of the Tasks that they were fitted on."""
+
+    trees: Any
+    knobs: tuple[str, ...]
+    known: Mapping[str, Scale]
+
+    def scores(self, examples: Sequence[Example]) -> Floats:
+        """[P]; of a Task of which nothing is known, over the best of `examples`."""
+        if not examples:
+            return np.zeros(0)
+        found = np.exp(_logarithms(examples, self.known) + self.trees.predict(_matrix(examples, self.knobs)))
+        best: dict[str, float] = {}
+        for one, score in zip(examples, found, strict=True):
+            best[one.task] = 1.0 if one.task in self.known else max(best.get(one.task, 0.0), float(score))
+        return np.asarray(found / np.array([best[one.task] for one in examples]), np.float64)
+
+
+def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
+    """Equal examples and seeds give equal scores."""
+    import xgboost
+
+    known = scales(examples)
+    wanted = throughputs(examples, known)
+    names = tuple(sorted({name for one in examples for name in one.knobs}))
+    matrix = _matrix(examples, names)
+    matrix.set_info(label=np.log(wanted) - _logarithms(examples, known), weight=wanted)
+    options = {
+        "objective": "reg:squarederror",
+        "tree_method": "hist",
+        "max_depth": DEPTH,
+        "eta": RATE,
+        "max_bin": BINS,
+        "subsample": DRAWN,
+        "colsample_bytree": SHARE,
+        "min_child_weight": FEWEST,
+        "base_score": 0.0,
+        "nthread": 1,
+        "seed": seed,
+        "verbosity": 0,
+    }
+    return Fitted(xgboost.train(options, matrix, ROUNDS), names, known)
+
+
+def _matrix(examples: Sequence[Example], names: Sequence[str]) -> Any:
+    """What the trees are asked about: COLUMNS, the estimate, and the knobs `names`, missing where a point has none."""
+    import xgboost
+
+    rows = np.stack([one.numbers for one in examples])
+    estimated = np.log2([one.estimated for one in examples])
+    places = {name: k for k, name in enumerate(names)}
+    knobs = np.full((len(examples), len(names)), np.nan)
+    for row, one in zip(knobs, examples, strict=True):
+        for name, value in one.knobs.items():
+            if name in places:
+                row[places[name]] = value
+    return xgboost.DMatrix(np.column_stack([rows, estimated, knobs]), nthread=1)
+
+
+# --- while tuning ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LearnedCost:
+    """What is learned from the measurements of all Tasks of a search, as they come. `says` is a sentence on whether it
+    is used, and why."""
+
+    seed: int = 0
+    examples: list[Example] = field(default_factory=list)  # the latest
+    count: int = 0  # of all there were
+    fitted: Fitted | None = None  # None: the analytic cost is used
+    says: str = "the analytic cost is used: little is measured"
+    _waiting: list[tuple[Space, Individual, float]] = field(default_factory=list)  # measured since, not described yet
+    _learned: int = 0  # examples when it last was
+
+    def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
+        """Takes seconds that were measured; learns when there are enough more of them. Describing takes longer than
+        learning: what is never learned from is never described."""
+        self._waiting = [*self._waiting, *((space, one, seconds) for one, seconds in measured)][-MOST:]
+        if self.count + len(self._waiting) >= max(LEAST, GROWN * self._learned):
+            self._describe()
+            self.learn()
+
+    def _describe(self) -> None:
+        """Makes examples of what waits."""
+        waiting, self._waiting = self._waiting, []
+        for space, group in groupby(waiting, key=lambda one: one[0]):
+            some = list(group)
+            pairs = zip(described(space, [one for _, one, _ in some]), (s for *_, s in some), strict=True)
+            self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
+
+    def begin(self, examples: Sequence[Example]) -> None:
+        """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
+        self._keep(examples)
+        if self.count >= LEAST:
+            self.learn(by_task=True)
+
+    def _keep(self, examples: Sequence[Example]) -> None:
+        self.examples = [*self.examples, *examples][-MOST:]
+        self.count += len(examples)
+
+    def learn(self, by_task: bool = False) -> None:
+        """Fits the model to the latest examples, if it is better on those that are held out."""
+        self._learned = self.count
+        if not available():
+            self.says = MISSING
+            return
+        better, self.says = judged(self.examples[-JUDGED:], self.seed, by_task)
+        self.fitted = fit(self.examples, self.seed) if better else None
+
+    def scores(self, space: Space, individuals: Sequence[Individual]) -> Floats | None:
+        """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
+        if self.fitted is None or not individuals:
+            return None
+        found = described(space, individuals)
+        result = np.full(len(individuals), -np.inf)
+        good = [one for one in found if one is not None]
+        result[[one is not None for one in found]] = self.fitted.scores(good)
+        return result
+
+
+def available() -> bool:
+    """Whether XGBoost is there."""
+    return importlib.util.find_spec("xgboost") is not None
+
+
+def judged(examples: Sequence[Example], seed: int = 0, by_task: bool = False) -> tuple[bool, str]:
+    """(whether models that have not seen what they order put the best quarter of Tasks in order better than the
+    analytic cost does, a sentence that says so); `by_task`: that have seen nothing of its Task."""
+    known = scales(examples)
+    wanted, groups, base = throughputs(examples, known), groups_of(examples), analytic(examples, known)
+    right, pairs = pairs_of(base, wanted, groups, best=True)
+    if pairs < PAIRS or (by_task and len(known) < FOLDS):
+        return False, "the analytic cost is used: too little is measured to compare it with the learned one"
+    learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups, best=True)
+    shares = (
+        f"{100 * learned / pairs:.1f} % of held-out pairs with one of the best right, "
+        f"the analytic one {100 * right / pairs:.1f} %"
+    )
+    if learned > right + BETTER * pairs:
+        return True, f"the learned cost is used: it orders {shares}"
+    return False, f"the analytic cost is used: the learned one orders {shares}"
+
+
+def held_out(examples: Sequence[Example], folds: int, seed: int = 0, by_task: bool = False) -> Floats:
+    """The score of each example by a model of the other parts [P]; examples fall into parts by chance, or (`by_task`)
+    Tasks do."""
+    groups = groups_of(examples) if by_task else np.arange(len(examples))
+    part = (np.random.default_rng(seed).permutation(int(groups.max(initial=0)) + 1) % folds)[groups]
+    found = np.zeros(len(examples))
+    for k in range(folds):
+        parts: tuple[list[Example], list[Example]] = ([], [])
+        for one, place in zip(examples, part, strict=True):
+            parts[int(place == k)].append(one)
+        if all(parts):
+            found[part == k] = fit(parts[0], seed).scores(parts[1])
+    return found

@@ -1,0 +1,292 @@
+"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed as wholes by turns
+with what there is without, of which the fastest is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from modelc import __version__
+from modelc.compile.choices import Choices
+from modelc.compile.pipeline import Run
+from modelc.database import Database
+from modelc.database.record import NO_CONSTANTS, constants_in
+from modelc.database.recorded import Recorded
+from modelc.database.whole import gains
+from modelc.errors import DatabaseError, VerificationError
+from modelc.ir.candidate import Candidate
+from modelc.package import FixedInput
+from modelc.package.spec import PackageSpec
+from modelc.plan.program import Compiled
+from modelc.scratch import TemporaryFolder
+from modelc.tune.alternatives import Alternative
+from modelc.tune.end_to_end import Times, compared
+from modelc.tune.networks import Network
+from modelc.tune.retiming import (
+    FINAL,
+    HEATS,
+    Floats,
+    Round,
+    entrants,
+    finalists,
+    gain_of,
+    packages_of,
+    step_times,
+    winner,
+)
+from modelc.tune.search.tune import Subject
+from modelc.verify import Report
+
+
+@dataclass(frozen=True)
+class Made:
+    """A package that was written: `changed` Tasks have other Candidates than without tuning, which is none where the
+    whole gained nothing; `alternative` says what else is otherwise."""
+
+    changed: int
+    alternative: str
+    times: Times
+    report: Report | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found for an alternative of a network: `changed` Candidates, and the compilation with them."""
+
+    alternative: Alternative
+    changed: Mapping[str, Candidate]
+    run: Run
+    recorded: Recorded | None
+    note: str = ""
+
+    @property
+    def tuned(self) -> bool:
+        return bool(self.changed or self.alternative.says)
+
+    @property
+    def spec(self) -> PackageSpec:
+        programs = self.alternative.programs
+        return self.run.spec(programs, self.run.kernels(programs.rounded))
+
+    def written(self, network: Network) -> Report | None:
+        """The report on the package, which is at its place then."""
+        return self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False).report
+
+
+def made(
+    network: Network,
+    alternative: Alternative,
+    subjects: Sequence[Subject],
+    database: Database | None,
+    threads: int,
+    timed: bool,
+) -> Made:
+    """Writes the package of what was found for the Tasks of an alternative of a network; where it can be `timed` here
+    as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
+    else the fastest of these. With a database, what was found is what compile takes of it."""
+    notes: list[str] = []
+    base = _found(network, network.base, subjects, database, threads, timed)
+    other = _found(network, alternative, subjects, database, threads, timed) if alternative.says else None
+    notes += [one.note for one in (base, other) if one is not None and one.note]
+    if network.run.config.policy.precision != "f32":
+        base = _within_policy(network, base, notes)
+        other = other and _within_policy(network, other, notes)
+    ways = [one for one in (other, base) if one is not None and one.tuned]
+    times = Times()
+    if timed:
+        specs = {"untuned": network.spec}
+        if base.tuned:
+            specs["loops" if other else "tuned"] = base.spec
+        if other is not None:
+            specs["tuned"] = other.spec
+        times = compared(network.run, specs, threads)
+        loops_ms = times.loops_ms if other else times.tuned_ms
+        if base.recorded is not None:
+            cold, policy = network.programs.parameter_bytes, network.run.config.policy
+            name = base.recorded.network(network.base.occurrences, policy, cold)
+            seconds = 1e-3 * times.untuned_ms, 1e-3 * (loops_ms or times.untuned_ms)
+            try:
+                base.recorded.settle(name, base.changed, *seconds)
+            except DatabaseError as error:
+                notes.append(f"what the network took is not written down: {error}")
+        if other is not None and loops_ms and loops_ms <= times.tuned_ms:
+            notes.append(
+                f"other layouts and cuts are not taken ({alternative.says}): with them it took {times.tuned_ms:.3f} "
+                f"ms, and {loops_ms:.3f} ms without, by turns"
+            )
+            ways, times = [base], replace(times, tuned_ms=loops_ms, loops_ms=0.0)
+        if not gains(times.untuned_ms, times.tuned_ms or times.untuned_ms):
+            ways = []
+    if times.note:
+        notes.append(times.note)
+    return _first_right(network, [*ways, replace(base, changed={}, run=network.run)], times, notes)
+
+
+def _within_policy(network: Network, found: _Found, notes: list[str]) -> _Found:
+    """What was found, if its roundings to bfloat16 add up to no more than is allowed of a package; else that of it
+    which multiplies bfloat16 in no Task that did not without tuning; else nothing. `notes` say so."""
+    wrong = _departs(network, found) if found.changed else ""
+    if not wrong:
+        return found
+    programs = found.alternative.programs
+    untuned = _locked(network, found.alternative, {})
+    before, after = untuned.kernels(programs.rounded), found.run.kernels(programs.rounded)
+    changed = {key: one for key, one in found.changed.items() if _narrow(before[key]) or not _narrow(after[key])}
+    left = _locked(network, found.alternative, changed, {key: after[key] for key in changed}) if changed else untuned
+    less = replace(found, changed=changed, run=left)
+    if changed and _departs(network, less):
+        less = replace(found, changed={}, run=untuned)
+    notes.append(
+        f"{len(found.changed) - len(less.changed)} of {len(found.changed)} changed tasks are left as they were, for "
+        f"with all of them roundings to bfloat16 add up to too much: {wrong}"
+    )
+    return less
+
+
+def _departs(network: Network, found: _Found) -> str:
+    """What is wrong with the package of what was found, if anything is."""
+    with TemporaryFolder("found") as folder:
+        place = Path(folder) / "found.modelc"
+        try:
+            found.run.made(found.alternative.programs, place, verify=True, keep_unverified=False)
+        except VerificationError as wrong:
+            return str(wrong).partition(": ")[2][:300]
+    return ""
+
+
+def _narrow(compiled: Compiled) -> bool:
+    """Whether the kernel multiplies bfloat16."""
+    return any(work.dtype == "bfloat16" for work in compiled.works)
+
+
+def _first_right(network: Network, ways: Sequence[_Found], times: Times, notes: list[str]) -> Made:
+    """Writes the first that is right; the last is the untuned one. `notes` say why others are not."""
+    for number, one in enumerate(ways):
+        try:
+            report = one.written(network)
+        except VerificationError as wrong:
+            if number == len(ways) - 1 or not one.alternative.says:
+                raise
+            notes.append(f"other layouts and cuts are not taken ({one.alternative.says}): {str(wrong)[:300]}")
+            times = replace(times, tuned_ms=times.loops_ms, loops_ms=0.0)
+            continue
+        if one.alternative.says:
+            notes.append(
+                f"values are stored, or tasks cut, otherwise than compile does by itself: "
+                f"{one.alternative.says}; compile --choices rebuilds it"
+            )
+        return Made(len(one.changed), one.alternative.says, times, report, (*notes, *one.run.notes))
+    raise AssertionError("there is always the untuned one")
+
+
+def _found(
+    network: Network,
+    alternative: Alternative,
+    subjects: Sequence[Subject],
+    database: Database | None,
+    threads: int,
+    timed: bool,
+) -> _Found:
+    """What is taken for an alternative: where its kernels are `timed` here, what wins the finals; else what is known to
+    be faster by itself."""
+    run = network.run
+    places = {key: network.place_of(task) for key, task in alternative.tasks.items()}
+    own = {s.task.hash: s for s in subjects if places.get(s.task.hash) == _place_of(network, s)}
+    changed = {key: s.best for key, s in own.items() if s.best is not s.untuned}
+    contenders = {key: entrants(s.compared, s.untuned) for key, s in own.items()}
+    recorded = None
+    if database is not None:
+        recorded = Recorded(database, run.target, threads)
+        cold, policy = network.programs.parameter_bytes, run.config.policy
+        found = recorded.look(alternative.tasks, policy, cold)
+        changed = {key: one for key, one in found.items() if one.key != alternative.untuned[key].key}
+        for key, task in alternative.tasks.items():
+            measured = recorded.measured(task, alternative.untuned[key], policy, cold)
+            contenders[key] = entrants(measured, alternative.untuned[key])
+    if timed:
+        return _final(network, alternative, contenders, threads, recorded)
+    locked = _locked(network, alternative, changed) if changed or alternative.says else run
+    return _Found(alternative, changed, locked, recorded)
+
+
+def _final(
+    network: Network,
+    alternative: Alternative,
+    contenders: Mapping[str, Sequence[Candidate]],
+    threads: int,
+    recorded: Recorded | None,
+) -> _Found:
+    """What wins the finals of an alternative."""
+    untuned = _locked(network, alternative, {}) if alternative.says else network.run
+    most = packages_of(alternative.programs.parameter_bytes)
+    known: dict[tuple[str, str], Compiled] = {}
+    timed = partial(_timed, network, alternative, untuned, known, threads)
+    entered = {key: some[:most] for key, some in contenders.items()}
+    heats = timed(HEATS, entered)
+    last = {key: [entered[key][k - 1] for k in finalists(one, HEATS.fresh)] for key, one in heats.items()}
+    times = timed(FINAL, last)
+    if not times:
+        return _Found(alternative, {}, untuned, recorded)
+    won = {key: k for key, one in times.items() if (k := winner(one, FINAL.fresh))}
+    changed = {key: last[key][k - 1] for key, k in won.items()}
+    locked = _locked(network, alternative, changed, {key: known[key, one.key] for key, one in changed.items()})
+    which = f" ({alternative.says})" if alternative.says else ""
+    note = (
+        f"finals{which}: {len(changed)} of {sum(map(bool, entered.values()))} tasks are likely faster in the network "
+        f"too, which promises {gain_of(times, won):.3f} times the speed"
+    )
+    return _Found(alternative, changed, locked if changed else untuned, recorded, note)
+
+
+def _timed(
+    network: Network,
+    alternative: Alternative,
+    untuned: Run,
+    known: dict[tuple[str, str], Compiled],
+    threads: int,
+    stage: Round,
+    entered: Mapping[str, Sequence[Candidate]],
+) -> dict[str, Floats]:
+    """Milliseconds of every Task in a round of the finals, by its hash [Candidates x slices], the first of which is the
+    untuned one; nothing where none has another Candidate. `known` are the kernels that are built, by Task and
+    Candidate."""
+    most = max(map(len, entered.values()), default=0)
+    if not most:
+        return {}
+    programs, runs = alternative.programs, [untuned]
+    for k in range(most):
+        rank = {key: some[k] for key, some in entered.items() if len(some) > k}
+        done = {key: known[key, one.key] for key, one in rank.items() if (key, one.key) in known}
+        runs.append(_locked(network, alternative, rank, done))
+    compiled = [run.kernels(programs.rounded) for run in runs]
+    known.update({(key, one.candidate.key): one for some in compiled for key, one in some.items()})
+    specs = [run.spec(programs, one) for run, one in zip(runs, compiled, strict=True)]
+    task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
+    say = partial(network.run.stages.progress, "finals")
+    times = step_times(stage, network.run, specs, task_of, threads, say)
+    return {key: one[: 1 + len(entered.get(key, ()))] for key, one in times.items()}
+
+
+def _place_of(network: Network, subject: Subject) -> str:
+    """Where the constants of a Subject lie."""
+    return constants_in(network.run.target, subject.cold_bytes) if subject.task.constants else NO_CONSTANTS
+
+
+def _locked(
+    network: Network,
+    alternative: Alternative,
+    changed: Mapping[str, Candidate],
+    done: Mapping[str, Compiled] = MappingProxyType({}),
+) -> Run:
+    """The compilation of an alternative with other Candidates; what has not changed is built, and what is `done`."""
+    run, programs = network.run, alternative.programs
+    tasks = {**alternative.untuned, **changed}
+    constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
+    made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
+    choices = Choices(*made_for, tasks, alternative.occurrences, programs.kept, programs.layouts)
+    kept = {key: one for key, one in run.done.items() if key not in changed} | dict(done)
+    return replace(run, locked=choices, tasks=tasks, done=kept)
