@@ -215,8 +215,8 @@ def test_processes_may_write_at_once(cache: Path, compiled: list[str], sources: 
         "from modelc.package.toolchain import find_toolchain\n"
         f"sources = Sources({tuple(map(str, sources.files))}, {tuple(map(str, sources.headers))}, {sources.flags})\n"
         "paths = Sources(tuple(map(Path, sources.files)), tuple(map(Path, sources.headers)), sources.flags)\n"
-        f"made = objects_of(find_toolchain({NATIVE_TRIPLE!r}), paths)\n"
-        "print(hashlib.sha256(made['three.o']).hexdigest())\n"
+        f"objects = objects_of(find_toolchain({NATIVE_TRIPLE!r}), paths)\n"
+        "print(hashlib.sha256(objects['three.o']).hexdigest())\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [

@@ -46,8 +46,8 @@ class Sources:
 def objects_of(toolchain: Toolchain, sources: Sources) -> Mapping[str, bytes]:
     """The objects by file name, NAME.o of NAME.c. Raises ToolchainError."""
     entry = _entry(toolchain, sources)
-    kept = _recalled(entry) if entry is not None else None
-    return kept if kept is not None else _compiled(toolchain, sources, entry)
+    objects = _recalled(entry) if entry is not None else None
+    return objects if objects is not None else _compiled(toolchain, sources, entry)
 
 
 @cache
@@ -72,10 +72,10 @@ def _compiled(toolchain: Toolchain, sources: Sources, entry: Path | None) -> Map
         folder = Path(name)
         for path in (*sources.files, *sources.headers):
             shutil.copyfile(path, folder / path.name)
-        made = {path.name: f"{path.stem}.o" for path in sources.files}
-        for source, file in made.items():  # one at a time: of several, ziglang makes the first
+        names = {path.name: f"{path.stem}.o" for path in sources.files}
+        for source, file in names.items():  # one at a time: of several, ziglang makes the first
             toolchain.compile([*sources.flags, "-MD", "-c", source, "-o", file], folder)
-        objects = {file: (folder / file).read_bytes() for file in made.values()}
+        objects = {file: (folder / file).read_bytes() for file in names.values()}
         if entry is not None:
             with suppress(OSError):  # a cache that cannot be written: the next process compiles again
                 _keep(entry, objects, _headers(folder))
@@ -125,13 +125,13 @@ def _recalled(entry: Path) -> Mapping[str, bytes] | None:
         checksum, _, text = entry.read_bytes().partition(b"\n")
         if hashlib.sha256(text).hexdigest().encode() != checksum:
             return None
-        kept = json.loads(text)
-        if any(_state(path) != tuple(state) for path, state in kept["headers"].items()):
+        contents = json.loads(text)
+        if any(_state(path) != tuple(state) for path, state in contents["headers"].items()):
             return None
         os.utime(entry)
     except OSError:
         return None
-    return {file: base64.b64decode(data) for file, data in kept["objects"].items()}
+    return {file: base64.b64decode(data) for file, data in contents["objects"].items()}
 
 
 def _keep(entry: Path, objects: Mapping[str, bytes], headers: Mapping[str, State]) -> None:
@@ -139,9 +139,9 @@ def _keep(entry: Path, objects: Mapping[str, bytes], headers: Mapping[str, State
     encoded = {file: base64.b64encode(data).decode() for file, data in objects.items()}
     text = json.dumps({"headers": headers, "objects": encoded}).encode()
     make_private(entry.parent)
-    with beside(entry, folder=False) as made:
-        made.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-        os.replace(made, entry)
+    with beside(entry, folder=False) as unfinished:
+        unfinished.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+        os.replace(unfinished, entry)
     _remove_oldest(entry.parent)
 
 
