@@ -13,8 +13,10 @@ import sys
 
 def main() -> None:
     """Runs the command line."""
+    from modelc.python_worker import own_process
     from modelc.signals import tidy_ends
 
+    own_process()
     with tidy_ends(last=True):
         from modelc.cli import main as run
 

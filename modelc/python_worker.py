@@ -19,6 +19,19 @@ ROOT = os.path.dirname(os.path.dirname(HERE))  # the folder that `import modelc`
 SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()  # before, Python looks beside HERE first
 
 
+_own_process = False
+
+
+def own_process() -> None:
+    """Says that this process is modelc's own, the command line's or a worker's: nobody else has modules in it."""
+    global _own_process
+    _own_process = True
+
+
+def is_own_process() -> bool:
+    return _own_process
+
+
 def worker_command(program: str | os.PathLike[str], *arguments: str) -> list[str]:
     """The command that runs a module by its name, or a file by its path that ends with .py, in a Python of its own,
     which executes nothing of the working folder."""
@@ -33,6 +46,9 @@ def _run() -> None:
         sys.path.insert(0, ROOT)
     import runpy
 
+    from modelc.python_worker import own_process  # there, for this file itself is run as another module
+
+    own_process()
     del sys.argv[0]
     if sys.argv[0].endswith(".py"):
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -43,8 +43,24 @@ class TemporaryFolder:
 
 
 def user_cache() -> Path:
-    """The folder for what modelc remembers of this user, which need not be there."""
+    """The folder for what modelc remembers of this user, which need not be there: $MODELC_CACHE, or one in
+    $XDG_CACHE_HOME."""
+    if os.environ.get("MODELC_CACHE"):
+        return Path(os.environ["MODELC_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")) / "modelc"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether nobody but this user can write in a folder, which is there. Raises OSError."""
+    status = folder.stat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder for this user alone, if it is not there. Raises OSError, also where others can write in it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_private(folder):
+        raise PermissionError(f"others can write in {folder}, or it is somebody else's")
 
 
 @contextmanager

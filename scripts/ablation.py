@@ -28,7 +28,7 @@ from fetch_models import catalogue
 from rich.table import Table
 
 import modelc
-from modelc.cli.output import out
+from modelc.cli.terminal import out
 from modelc.compile.config import Config, load_config, parse_config
 from modelc.package import read_package
 from modelc.verify.bench import alternating, beside, median

@@ -26,7 +26,7 @@ from make_networks import LOWEST, Network
 from rich.table import Table
 
 import modelc
-from modelc.cli.output import out
+from modelc.cli.terminal import out
 from modelc.compile.config import load_config
 from modelc.package import read_package
 from modelc.target import Peak, Unit, best_unit, load_target

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 from rich.table import Table
 
 import modelc
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.package import read_package
 from modelc.target import Intrinsic, Peak, Target, Unit, load_target
 from modelc.verify.bench import alternating, beside, median

@@ -26,7 +26,7 @@ from bench_ops import Row, Say, attempt, compiled, count, engines_of, means, opt
 from fetch_models import catalogue
 from rich.table import Table
 
-from modelc.cli.output import out
+from modelc.cli.terminal import out
 from modelc.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

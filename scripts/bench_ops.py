@@ -28,7 +28,7 @@ import onnx
 from rich.table import Table
 
 import modelc
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.errors import ModelcError, VerificationError
 
 SMALL_US = 120

@@ -25,7 +25,7 @@ from rich.table import Table
 from scale_models import MODELS
 
 import modelc
-from modelc.cli.output import out
+from modelc.cli.terminal import out
 from modelc.compile.stages import STAGES
 
 LEAST = 0.05  # seconds of a stage below which its growth says nothing

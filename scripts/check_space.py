@@ -28,7 +28,7 @@ from kept_rows import MODELS
 from rich.table import Table
 from space_tasks import Found, distinct, model_file
 
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer, Setting
 from modelc.space.sketch import Sketch

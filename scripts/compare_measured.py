@@ -29,7 +29,7 @@ from rich.table import Table
 from space_tasks import model_file, tasks_of
 
 import modelc
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.compile.choices import read_choices_file
 from modelc.compile.config import load_config
 from modelc.measure import Measurer, Setting

@@ -37,7 +37,7 @@ from tvm import te
 from tvm import tirx as tx
 
 from modelc import __version__
-from modelc.cli.output import out
+from modelc.cli.terminal import out
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Op, Var
 from modelc.measure import Effort, Measurer

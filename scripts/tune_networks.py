@@ -33,7 +33,7 @@ from rich.table import Table
 from space_tasks import model_file
 
 import modelc
-from modelc.cli.output import err, out
+from modelc.cli.terminal import err, out
 from modelc.compile.config import load_config
 from modelc.target import Target, load_target
 from modelc.tune.search.tune import Budget

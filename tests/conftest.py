@@ -26,9 +26,10 @@ settings.load_profile("unhurried")  # how long an example takes, or its drawing,
 
 if OWN not in os.environ:
     theirs = user_cache()
+    os.environ.pop("MODELC_CACHE", None)
     os.environ[OWN] = os.environ["XDG_CACHE_HOME"] = own = tempfile.mkdtemp(prefix="modelc-tests-")
     atexit.register(shutil.rmtree, own, ignore_errors=True)
-    user_cache().mkdir()
+    user_cache().mkdir(mode=0o700)
     for probed in theirs.glob("native-*.yaml"):  # timings of this machine, which take a second
         shutil.copy(probed, user_cache())
 

@@ -16,6 +16,7 @@ from onnx import helper
 from test_package_model import skip_without_tools
 
 import modelc
+from modelc.codegen import kernels
 from modelc.codegen.kernels import Kernel, KernelStep
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
@@ -109,7 +110,7 @@ def test_choices_that_are_no_schedule_are_refused_before_lowering(tmp_path, monk
         elif spoil == "stages":
             task["stages"] = [{"rule": "winograd", "block": "none", "m": 2}]
     (tmp_path / "choices.json").write_text(json.dumps(data))
-    monkeypatch.setattr(pipeline, "compile_nest", lambda *_: pytest.fail("it was lowered"))
+    monkeypatch.setattr(kernels, "compile_nest", lambda *_: pytest.fail("it was lowered"))
     with pytest.raises(ConfigError, match=r"of the task [^ ]+ .[0-9a-f]+. does not fit it"):
         modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
 
@@ -250,7 +251,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("compile.pipeline.compile_nest", "compile.publish.verify_outputs"):
+    for place in ("codegen.kernels.compile_nest", "compile.publish.verify_outputs"):
         with monkeypatch.context() as patch:
             patch.setattr(f"modelc.{place}", interrupt)
             with pytest.raises(KeyboardInterrupt):

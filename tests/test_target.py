@@ -23,6 +23,7 @@ from modelc.target import (
     list_targets,
     llvm_target,
     load_target,
+    native,
     parse_target,
     probe,
     read_target,
@@ -393,6 +394,20 @@ def test_a_damaged_memory_is_replaced(cache_home: Path) -> None:
     assert again.measured and again.key == first.key
     assert read_target(kept) == again
     assert len(list((cache_home / "modelc").iterdir())) == 1
+
+
+def test_a_memory_that_others_can_write_to_is_neither_read_nor_written(
+    cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = probe()
+    if not first.measured:
+        pytest.skip("no C compiler here")
+    (kept,) = (cache_home / "modelc").iterdir()
+    kept.parent.chmod(0o777)
+    before = kept.stat().st_mtime_ns
+    monkeypatch.setattr(native, "_measure", lambda host: native._estimate(host))
+    assert probe().measured is False
+    assert kept.stat().st_mtime_ns == before
 
 
 def test_no_compiler_gives_estimates_with_the_same_key(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

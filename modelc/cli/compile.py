@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
     database_of,
@@ -78,6 +79,7 @@ def compile_(
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
+    import_quickly("modelc.compile.pipeline")
     from modelc.compile.pipeline import compile
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from numpy.typing import NDArray
 
-from modelc.compile.arrays import read_npz
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_DIMENSIONS = 32
@@ -104,6 +104,8 @@ def kept(states: tuple[str, ...], bounds: tuple[str, ...]) -> dict[str, Any]:
 
 def given_data(inputs: Path | None) -> Mapping[str, NDArray[Any]] | None:
     """What --inputs says."""
+    from modelc.compile.arrays import read_npz
+
     return None if inputs is None else read_npz(inputs)
 
 

@@ -13,21 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from modelc.errors import OutputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WIDTH = 160  # of tables that go into a file or a pipe
 READER_GONE = 128 + 13  # the exit code that a shell shows for what SIGPIPE ended
-
-out = Console(
-    width=None if sys.stdout is not None and sys.stdout.isatty() else WIDTH, highlight=False, markup=False, emoji=False
-)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def json_option(function: F) -> F:
@@ -81,6 +72,11 @@ def say(line: str = "") -> None:
 
 def show(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from modelc.cli.terminal import out
+
     table = Table(*headers, box=None)
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
@@ -117,9 +113,13 @@ def complain(line: str) -> None:
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Says on a terminal what is being done; yields what says the next thing."""
-    if not err.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda then: None
         return
+    from rich.text import Text
+
+    from modelc.cli.terminal import err
+
     with err.status(Text(plain(text))) as status:
         yield lambda then: status.update(Text(plain(then)))
 

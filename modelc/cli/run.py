@@ -8,7 +8,6 @@ import click
 
 from modelc.cli.output import json_option, print_json, say
 from modelc.cli.places import package_argument
-from modelc.compile.arrays import read_npz, write_npz
 from modelc.errors import PackageError
 
 
@@ -21,6 +20,7 @@ from modelc.errors import PackageError
 def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
     """Runs a package on the arrays of an .npz file. Loading a package executes the library in it."""
     from modelc import runtime
+    from modelc.compile.arrays import read_npz, write_npz
 
     feed = read_npz(inputs)
     try:

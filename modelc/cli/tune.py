@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
     database_of,
     database_options,
-    err,
     following,
     precision_option,
     print_event,
     say,
 )
 from modelc.cli.places import no_package
-from modelc.cli.tuning_curve import write_curve
-from modelc.cli.tuning_view import viewing
 
 if TYPE_CHECKING:
     from modelc.tune.command import TuneResult
@@ -111,6 +109,10 @@ def tune(
     ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
+    import_quickly("modelc.tune.command")
+    from modelc.cli.terminal import err
+    from modelc.cli.tuning_curve import write_curve
+    from modelc.cli.tuning_view import viewing
     from modelc.tune.command import tune as tuned
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing

@@ -13,7 +13,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from modelc.cli.output import err, plain
+from modelc.cli.output import plain
+from modelc.cli.terminal import err
 
 if TYPE_CHECKING:
     from modelc.tune.search.standing import ModelStanding, Standing

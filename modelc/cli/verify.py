@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 from modelc.cli.places import no_package, package_argument
-from modelc.compile.arrays import read_npz
 
 if TYPE_CHECKING:
     from modelc.verify.kernels.report import KernelReport
@@ -66,6 +66,8 @@ def verify(
 ) -> int:
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
+    import_quickly("modelc.compile.verification")
+    from modelc.compile.arrays import read_npz
     from modelc.compile.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm
-from tvm.target.codegen import llvm_is_valid_cpu
-
+from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
@@ -92,7 +90,7 @@ def llvm_machine(target: Target, llvm_options: Sequence[str] = (), level: int = 
     options["opt-level"] = level
     if llvm_options:
         options["cl-opt"] = [*llvm_options]
-    if not llvm_is_valid_cpu(target.cpu, options["mtriple"]):
+    if not tvm.target.codegen.llvm_is_valid_cpu(target.cpu, options["mtriple"]):
         raise TargetError(
             f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"
         )

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition
 
-import tvm
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tvm, tx
 from modelc.scratch import TemporaryFolder
 
 

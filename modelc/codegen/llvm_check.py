@@ -13,7 +13,7 @@ from typing import Any
 
 from modelc.errors import TargetError
 from modelc.python_worker import worker_command
-from modelc.scratch import user_cache
+from modelc.scratch import is_private, make_private, user_cache
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
@@ -37,11 +37,11 @@ def check_llvm(target: Target) -> None:
 @cache
 def _refusal(options: str) -> str | None:
     """What LLVM says against these options; None where it makes code."""
-    import tvm
+    from modelc.codegen.lean_tvm import tvm
 
     digest = hashlib.sha256(f"{tvm.__version__} {options}".encode()).hexdigest()
     agreed = user_cache() / f"llvm-{digest[:16]}"
-    if agreed.exists():
+    if agreed.exists() and is_private(agreed.parent):
         return None
     command = worker_command("modelc.codegen.llvm_check")
     try:
@@ -53,7 +53,7 @@ def _refusal(options: str) -> str | None:
         crashed = f"it crashes (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
         return next((line[:300] for line in lines if "LLVM ERROR" in line), crashed)
     try:
-        agreed.parent.mkdir(parents=True, exist_ok=True)
+        make_private(agreed.parent)
         agreed.touch()
     except OSError:
         pass  # a read-only home: it is asked again
@@ -62,9 +62,7 @@ def _refusal(options: str) -> str | None:
 
 def make_code(options: dict[str, Any]) -> None:
     """Vectors, bytes and a loop through LLVM, to an object file that is thrown away."""
-    import tvm
-    from tvm import tirx as tx
-
+    from modelc.codegen.lean_tvm import tvm, tx
     from modelc.codegen.llvm import build_module, object_code
 
     machine = tvm.target.Target(options)

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tvm import tirx as tx
 
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import tir_dtype
 from modelc.ir.expr import DTYPES, NARROW, Const
 

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-import jsonschema
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelc.compile.config import Config, parse_config
 from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
@@ -22,6 +20,9 @@ from modelc.ir.program import Program
 from modelc.layout.convert import LayoutChoice
 from modelc.package.spec import FixedInput
 from modelc.target import Target, parse_target
+
+if TYPE_CHECKING:
+    import jsonschema
 
 Shapes = Mapping[str, tuple[int, ...]]
 MAX_FILE = 1 << 28
@@ -113,11 +114,15 @@ def _constant(data: Any, place: str) -> FixedInput:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
+    import jsonschema  # it takes long, and most compilations read no choices
+
     return jsonschema.Draft202012Validator(json.loads(Path(__file__).with_name("choices.schema.json").read_text()))
 
 
 def _check_structure(data: Any, source: str) -> None:
-    error = jsonschema.exceptions.best_match(_validator().iter_errors(data))
+    from jsonschema.exceptions import best_match
+
+    error = best_match(_validator().iter_errors(data))
     if error is not None:
         place = ".".join(map(str, error.absolute_path))
         found = error.message if len(error.message) < 200 else f"{error.message[:100]} ... {error.message[-100:]}"

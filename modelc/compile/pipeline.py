@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.codegen.kernels import Kernel, compile_nest, llvm_machine
 from modelc.codegen.pack import pack_constant
 from modelc.compile.choices import (
     Choices,
@@ -75,6 +74,9 @@ from modelc.verify import Report
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.precision import Arrays
+
+if TYPE_CHECKING:
+    from modelc.codegen.kernels import Kernel
 
 MOST_THREADS = 4
 NAMED = 4  # nodes of a task that an error names
@@ -231,6 +233,8 @@ class Run:
                 with offering_no_verify():
                     emulator(self.target.triple, self.target.features)
         if self.stages.reach("codegen"):
+            from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
+
             llvm_machine(self.target)
         if self.config.policy.precision == "bf16":
             require_bfloat16(self.target)
@@ -434,6 +438,8 @@ class Run:
 
     def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
         """Machine code in parallel: LLVM releases the interpreter."""
+        from modelc.codegen.kernels import compile_nest
+
         done = 0
 
         def one(key: str) -> Kernel:

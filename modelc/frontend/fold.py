@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from modelc.errors import ModelError
 from modelc.ir.expr import DTYPES
@@ -36,6 +35,8 @@ def run_node(
     node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Array | None], what: str
 ) -> tuple[Array, ...] | None:
     """The node's outputs; None if the reference implementation cannot run it. Raises ModelError where memory ends."""
+    from onnx.reference import ReferenceEvaluator  # most models have nothing to fold, and it takes long to import
+
     fed = {name: x for name, x in zip(node.input, inputs, strict=True) if x is not None}
     kinds = {
         n: helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in fed.items()

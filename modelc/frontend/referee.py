@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 
 def refereed(path: str | Path, output: str, given: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
     """What the nodes between `given` inputs and `output` of the model's own graph compute, by onnx; None where it
     cannot say."""
+    from onnx.reference import ReferenceEvaluator  # it takes long to import
+
     model = onnx.load(path)
     producers = {name: node for node in model.graph.node for name in node.output if name}
     needed: list[onnx.NodeProto] = []

@@ -23,12 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
-
-import jsonschema
+from typing import TYPE_CHECKING, Any
 
 from modelc.ir.layout import Layout
 from modelc.ir.remembering import Remembering
+
+if TYPE_CHECKING:
+    import jsonschema
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,17 @@ def key_of(data: object) -> str:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
+    import jsonschema  # it takes long, and what is constructed here is not validated
+
     return jsonschema.Draft202012Validator(json.loads(Path(__file__).with_name("candidate.schema.json").read_text()))
 
 
 def validate_candidate(data: object) -> None:
     """Checks plain data against candidate.schema.json, and its layouts. Raises ValueError with a sentence that names
     the place; whether the candidate fits a Task is for space/ to say."""
-    error = jsonschema.exceptions.best_match(_validator().iter_errors(data))
+    from jsonschema.exceptions import best_match
+
+    error = best_match(_validator().iter_errors(data))
     if error is not None:
         place = ".".join(map(str, error.absolute_path)) or "the candidate"
         raise ValueError(f"{place} does not fit candidate.schema.json: {error.message}")

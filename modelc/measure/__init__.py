@@ -18,12 +18,26 @@ bench.py        a folder, builders and a runner: one machine's
 measurer.py     candidates in, measurements out: some build while one runs
 worker.py       what a worker of a cluster does
 cluster.py      a Measurer on a Dask cluster
+
+What measures is imported when it is first used: who reads measurements does without.
 """
 
-from modelc.measure.cluster import Cluster
-from modelc.measure.measurement import Effort, Limits, Measurement, Setting
-from modelc.measure.measurer import Measurer
-from modelc.measure.subject import Subject
-from modelc.measure.where import Where
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from modelc.measure.measurement import Effort, Limits, Measurement, Setting
+
+if TYPE_CHECKING:
+    from modelc.measure.cluster import Cluster
+    from modelc.measure.measurer import Measurer
+    from modelc.measure.subject import Subject
+    from modelc.measure.where import Where
+
+_HOMES = {"Cluster": "cluster", "Measurer": "measurer", "Subject": "subject", "Where": "where"}
 __all__ = ["Cluster", "Effort", "Limits", "Measurement", "Measurer", "Setting", "Subject", "Where"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'modelc.measure' has no attribute {name!r}")
+    return getattr(import_module(f"modelc.measure.{_HOMES[name]}"), name)

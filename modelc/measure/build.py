@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.errors import MISFIT, InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -17,6 +17,9 @@ from modelc.package import compile_kernel, find_toolchain, link_kernel
 from modelc.space.choose import accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.target import Target
+
+if TYPE_CHECKING:
+    from modelc.codegen.kernels import Kernel
 
 SYMBOL = "kernel"
 
@@ -58,6 +61,8 @@ def schedule(
 
 def build(nest: Nest, target: Target, symbol: str = SYMBOL) -> Built:
     """Machine code for a Nest. Raises whatever code generation and linking do."""
+    from modelc.codegen.kernels import compile_nest  # and TVM, which those that do not build do without
+
     return link(compile_nest(nest, symbol, target), target)
 
 

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modelc.codegen.kernels import Kernel
 from modelc.errors import InvalidIR
 from modelc.ir.block import Buffer, Task
 from modelc.ir.candidate import Candidate
@@ -31,6 +30,9 @@ from modelc.measure.data import Array, Arrays, draw, run_task, to_storage
 from modelc.measure.measurement import Limits
 from modelc.plan.program import Compiled, is_serial
 from modelc.target import Target
+
+if TYPE_CHECKING:
+    from modelc.codegen.kernels import Kernel
 
 PR_SET_PDEATHSIG = 1
 GARBAGE = 100_000  # objects more than before, when cycles are looked for: a kernel makes as many, and few cycles

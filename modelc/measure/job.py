@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from modelc.codegen.kernels import Kernel
 from modelc.ir.block import Task
 from modelc.ir.expr import DTYPES
 from modelc.measure.data import stored_bytes
 from modelc.measure.measurement import Effort, Outcome
+
+if TYPE_CHECKING:
+    from modelc.codegen.kernels import Kernel
 
 LINE = 64  # bytes: what the runtime places begins at a cache line
 

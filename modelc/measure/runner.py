@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 from modelc.errors import MeasureError, TargetError
 from modelc.measure.job import Answer, Job
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
-from modelc.scratch import TemporaryFolder
+from modelc.package.link import HEADERS
+from modelc.package.objects import Sources, linked
 from modelc.target import Target
 
 HERE = Path(__file__).parent
@@ -178,16 +178,10 @@ class Runner:
         self.close()
 
 
-_folders: list[TemporaryFolder] = []  # removed when the process ends
-
-
-@cache
 def program(triple: str, alone: bool = False) -> Path:
-    """The runner for a machine, compiled once in a process; `alone`: it needs no libraries there."""
-    folder = TemporaryFolder("runner")
-    _folders.append(folder)
-    sources = [*(str(HERE / name) for name in SOURCES), *(str(RUNTIME / name) for name in SHARED)]
-    arguments = ["-std=c11", "-O2", "-I", str(RUNTIME), *sources, "-o", "runner", "-pthread", "-lm"]
+    """The runner for a machine; `alone`: it needs no libraries there."""
+    files = (*(HERE / name for name in SOURCES), *(RUNTIME / name for name in SHARED))
+    headers = (HERE / "runner.h", *(RUNTIME / name for name in HEADERS))
     toolchain = find_toolchain(triple)
-    (toolchain.linking_all() if alone else toolchain).compile(arguments, Path(folder.name))
-    return Path(folder.name) / "runner"
+    sources = Sources(files, headers, ("-std=c11", "-O2", "-pthread"))
+    return linked(toolchain.linking_all() if alone else toolchain, sources, ("-pthread", "-lm"), "runner")

@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from modelc.errors import InputError, PackageError, ToolchainError
 from modelc.ir.expr import NARROW
 from modelc.package.emulators import emulator
 from modelc.package.glue import DTYPE_CODES
-from modelc.package.link import RUNTIME
+from modelc.package.link import HEADERS, RUNTIME
+from modelc.package.objects import Sources, linked
 from modelc.package.padding import Padding
 from modelc.package.read import Package, read_package
 from modelc.package.tensor import TensorInfo
@@ -110,7 +110,7 @@ def check_described(package: Package) -> None:
 
 def _driver(package: Package) -> list[str]:
     target = package.manifest.target
-    return [*emulator(target.triple, target.features), str(_runner(machine_of(target.triple).gnu_triple) / "runner")]
+    return [*emulator(target.triple, target.features), str(_runner(machine_of(target.triple).gnu_triple))]
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:
@@ -190,28 +190,11 @@ def _watched(
     return _said(process.returncode, said, complaint, package)
 
 
-_folders: list[TemporaryFolder] = []  # removed when the process ends
-
-
-@cache
 def _runner(triple: str) -> Path:
-    """The folder with the driver, compiled once in a process for each machine."""
-    folder = TemporaryFolder("runner")
-    _folders.append(folder)
-    arguments = [
-        "-std=c11",
-        "-O2",
-        "-I",
-        str(RUNTIME),
-        str(RUNTIME / "run_main.c"),
-        "-o",
-        "runner",
-        "-ldl",
-        "-pthread",
-        "-lm",
-    ]
-    find_toolchain(triple).compile(arguments, Path(folder.name))
-    return Path(folder.name)
+    """The driver for a machine."""
+    headers = tuple(RUNTIME / name for name in HEADERS)
+    sources = Sources((RUNTIME / "run_main.c",), headers, ("-std=c11", "-O2", "-pthread"))
+    return linked(find_toolchain(triple), sources, ("-ldl", "-pthread", "-lm"), "runner")
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:

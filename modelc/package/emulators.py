@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from modelc.errors import ToolchainError
+from modelc.package.objects import Sources, linked
 from modelc.package.toolchain import find_toolchain, machine_of, native_machine
-from modelc.scratch import TemporaryFolder
 from modelc.target.host import read_host
 
 TILES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})  # the features whose instructions tiles.c executes
@@ -49,19 +49,12 @@ def _host_features() -> frozenset[str]:
 def _preloaded(triple: str, features: Collection[str]) -> tuple[str, ...]:
     """Preloads tiles.c, and tells the runtime what is executed though CPUID does not name it."""
     env = shutil.which("env") or "/usr/bin/env"
-    libraries = [str(_tiles(triple) / "tiles.so"), *filter(None, [os.environ.get("LD_PRELOAD")])]
+    libraries = [str(_tiles(triple)), *filter(None, [os.environ.get("LD_PRELOAD")])]
     return (env, f"LD_PRELOAD={':'.join(libraries)}", f"MODELC_EMULATED={' '.join(features)}")
 
 
-_folders: list[TemporaryFolder] = []  # removed when the process ends
-
-
-@cache
 def _tiles(triple: str) -> Path:
-    """The folder with the library, compiled once in a process. What has tiles has AVX2 and FMA."""
-    folder = TemporaryFolder("tiles")
-    _folders.append(folder)
-    source = Path(__file__).parent / "tiles.c"
-    flags = ["-std=c11", "-O3", "-mavx2", "-mfma", "-fPIC", "-shared", str(source), "-o", "tiles.so"]
-    find_toolchain(triple).compile(flags, Path(folder.name))
-    return Path(folder.name)
+    """The library. What has tiles has AVX2 and FMA."""
+    flags = ("-std=c11", "-O3", "-mavx2", "-mfma", "-fPIC")
+    sources = Sources((Path(__file__).with_name("tiles.c"),), (), flags)
+    return linked(find_toolchain(triple), sources, ("-shared",), "tiles.so")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import modelc.runtime
+from modelc.package.objects import Sources, objects_of
 from modelc.package.toolchain import Toolchain, check_elf
 from modelc.scratch import TemporaryFolder
 
@@ -89,17 +89,10 @@ def link_library(toolchain: Toolchain, plan_source: str, objects: Mapping[str, b
         shutil.copyfile(folder / "libmodel.so", library)
 
 
-@cache
 def runtime_objects(toolchain: Toolchain) -> Mapping[str, bytes]:
-    """The runtime's objects by file name: the same in every package, so a process compiles them once."""
-    with TemporaryFolder("runtime") as name:
-        folder = Path(name)
-        for file in (*SOURCES, *HEADERS):
-            shutil.copyfile(RUNTIME / file, folder / file)
-        made = {source: f"{Path(source).stem}.o" for source in SOURCES}
-        for source, file in made.items():  # one at a time: of several, ziglang makes the first
-            toolchain.compile([*COMPILE, "-c", source, "-o", file], folder)
-        return {file: (folder / file).read_bytes() for file in made.values()}
+    """The runtime's objects by file name: the same in every package."""
+    files, headers = (tuple(RUNTIME / name for name in names) for names in (SOURCES, HEADERS))
+    return objects_of(toolchain, Sources(files, headers, COMPILE))
 
 
 def runtime_sources() -> list[bytes]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import TargetError
-from modelc.scratch import TemporaryFolder, beside, user_cache
+from modelc.scratch import TemporaryFolder, beside, is_private, make_private, user_cache
 from modelc.target.host import Host, read_host
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.target.isa import architecture
@@ -166,14 +166,14 @@ def _memory(host: Host) -> Path:
 
 def _recall(path: Path) -> Target | None:
     try:
-        return read_target(path)
-    except TargetError:
+        return read_target(path) if is_private(path.parent) else None
+    except (OSError, TargetError):
         return None  # never probed, or damaged
 
 
 def _remember(path: Path, target: Target) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with beside(path, folder=False) as made:
             made.write_text(target.to_yaml())
             os.replace(made, path)

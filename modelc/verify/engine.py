@@ -25,6 +25,7 @@ from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 NAMES = tuple(ENGINES)
 WORKER = Path(__file__).with_name("worker.py")  # as a module it would import the whole room first, which takes long
 TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
+NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # of NumPy, with which engines multiply nothing: they take long to start
 MOST_WORDS = 1000  # bytes that are read of what a worker said before it died
 
 
@@ -50,6 +51,7 @@ class Engine:
                 stderr=said,
                 pass_fds=(writing,),
                 start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
+                env={**NO_THREADS, **os.environ},
             )
         os.close(writing)
         path = str(Path(self._path).resolve())

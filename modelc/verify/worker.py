@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from modelc import runtime
 from modelc.runtime import ModelError, aligned, as_bits
-from modelc.scratch import TemporaryFolder
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
@@ -98,6 +97,7 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
 def open_plain_ort(path: str, threads: int) -> Opened:
     """Without optimisations, and with products of bytes that are exact on every CPU."""
     from modelc.frontend.unsigned import with_unsigned_weights
+    from modelc.scratch import TemporaryFolder
 
     with TemporaryFolder("ort") as folder:
         model = with_unsigned_weights(path, Path(folder) / "model.onnx")

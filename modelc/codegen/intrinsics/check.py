@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 from numpy.typing import NDArray
-from tvm import tirx as tx
 
 from modelc.codegen.intrinsics import lowering as code
 from modelc.codegen.intrinsics.lowering import Place
 from modelc.codegen.kernels import llvm_machine
+from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.llvm import build_module, object_code
 from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides

@@ -22,10 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
-import tvm
-from tvm import tirx as tx
-from tvm.target.codegen import llvm_lookup_intrinsic_id
-
+from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.vectors import int32, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
@@ -126,7 +123,7 @@ def _value(code: Code, names: Mapping[str, Any]) -> Any:
 
 
 def _known(llvm: str) -> str:
-    if not llvm_lookup_intrinsic_id(llvm):
+    if not tvm.target.codegen.llvm_lookup_intrinsic_id(llvm):
         raise TargetError(f"LLVM has no intrinsic {llvm}")
     return llvm
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype

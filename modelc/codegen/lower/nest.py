@@ -14,9 +14,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import tvm
-from tvm import tirx as tx
-
 from modelc.codegen.intrinsics.applications import (
     Application,
     Slots,
@@ -31,6 +28,7 @@ from modelc.codegen.intrinsics.applications import (
     tile_file,
 )
 from modelc.codegen.intrinsics.lowering import Place, emit, imported, release, set_up, store
+from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.in_place import in_place
 from modelc.codegen.lower.leaves import (

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import tirx as tx
-
 from modelc.codegen.intrinsics.applications import Slots, TileFile
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.lower.leaves import slot_pieces
 from modelc.codegen.vectors import int32, lanes_at, sequence
 from modelc.ir.affine import Linear

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.leaves import lane_step
 from modelc.codegen.lower.places import Memory, Scope, bind, stored_dtype

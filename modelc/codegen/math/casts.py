@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, is_risc_v, let_operands
 from modelc.codegen.math.integers import not_
 from modelc.codegen.math.rounding import rounded_bits, rounds

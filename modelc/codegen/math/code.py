@@ -12,9 +12,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import tirx as tx
-from tvm.target.codegen import llvm_cpu_has_features
+
+from modelc.codegen.lean_tvm import tvm, tx
 
 Expr = Any  # a TIR expression
 
@@ -133,7 +132,7 @@ def fuses() -> bool:
     """Whether the current TVM target computes a * b + c at once; asked for where it does not, it is a call."""
     if target_arch().startswith(("aarch64", "riscv")):
         return True
-    return any(map(llvm_cpu_has_features, ("fma", "vfp4")))  # x86's and 32-bit Arm's name for it
+    return any(map(tvm.target.codegen.llvm_cpu_has_features, ("fma", "vfp4")))  # x86's and 32-bit Arm's name for it
 
 
 def let_operands(function: Callable[..., Expr]) -> Callable[..., Expr]:

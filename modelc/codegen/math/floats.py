@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
 from modelc.codegen.math.integers import COMPARISONS, power_by_squaring
 from modelc.codegen.math.periodic import cos, sin

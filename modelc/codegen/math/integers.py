@@ -9,8 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
 from modelc.codegen.math.llvm_text import call, vector
 

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm
-from tvm import tirx as tx
+from modelc.codegen.lean_tvm import tvm, tx
 
 
 @dataclass

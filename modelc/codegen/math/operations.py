@@ -11,8 +11,7 @@ not (a < b) is taken for b <= a. Where a NaN goes is said by the order of a sele
 
 from __future__ import annotations
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.casts import HALVES, between, cast
 from modelc.codegen.math.code import Code, Expr
 from modelc.codegen.math.floats import FLOATS

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, fuses, let_operands
 from modelc.codegen.math.llvm_text import call, vector
 from modelc.codegen.math.select import absolute

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, let_operands
 from modelc.codegen.math.select import absolute, at_least, at_most
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-
+from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.math.llvm_text import call
 
 FEATURES = {"x86_64": "avx512bf16", "aarch64": "bf16"}

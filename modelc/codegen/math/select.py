@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tvm import tirx as tx
-
+from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, constant_value, is_arm32, let_operands, target_arch
 from modelc.codegen.math.integers import not_, xor
 

@@ -1,0 +1,47 @@
+"""TVM as far as kernels are made with it, which everything in this room imports from here.
+
+`import tvm` takes four times as long as what kernels need of it: it imports Relax, and with that schedulers, tuners and
+operators; the hooks of accelerators; and it asks its library for Disco, which answers with a stack trace that it has
+none. In a process of modelc's own these are left out. Who needs them there imports tvm.relax. In any other process
+there may be others who use TVM, and all of it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from modelc.python_worker import is_own_process
+
+HOOKS = "TVM_DEVICE_BACKEND_AUTOLOAD"  # TVM's own switch, in the environment
+RELAX, DISCO = "tvm.relax", "tvm.runtime.disco"
+
+
+@contextmanager
+def _left_out() -> Iterator[None]:
+    """In it, the first `import tvm` of a process finds an empty Relax and no Disco, and looks for no accelerators."""
+    if "tvm" in sys.modules or not is_own_process():
+        yield
+        return
+    before = os.environ.get(HOOKS)
+    os.environ[HOOKS] = "0"
+    sys.modules[RELAX] = ModuleType(RELAX)
+    sys.modules[DISCO] = None  # type: ignore[assignment]  # what Python takes for a module that cannot be imported
+    try:
+        yield
+        del sys.modules["tvm"].relax
+    finally:
+        del sys.modules[RELAX], sys.modules[DISCO], os.environ[HOOKS]
+        if before is not None:
+            os.environ[HOOKS] = before
+
+
+with _left_out():
+    import tvm
+    import tvm.target.codegen
+    from tvm import tirx as tx
+
+__all__ = ["tvm", "tx"]
