@@ -89,19 +89,19 @@ def check(model: Path, entry: Mapping[str, Any], target: str, folder: Path) -> d
 
 
 def verify(package: Path, model: Path, row: dict[str, Any]) -> None:
-    """Against ONNX Runtime, or, where that is not the better judge, against float64."""
+    """Every kernel by itself, and the whole against ONNX Runtime; what the model amplifies is said apart."""
     start = time.perf_counter()
-    worst, by_float64 = 0.0, {}
+    worst, amplified = 0.0, {}
     for seed in SEEDS:
         report = modelc.verify(package, model, seed=seed)
         if not report.passed:
             row["failures"].append(f"seed {seed}: {report.sentence()}")
         for output in report.outputs:
-            if output.float64 is None:
-                worst = max(worst, output.distance.rms_rel)
+            if output.amplified:
+                amplified[output.name] = output.distance.rms_rel
             else:
-                by_float64[output.name] = (output.float64.ours_rms, output.float64.reference_rms)
-    row |= {"verify_s": time.perf_counter() - start, "rms_rel": worst, "by_float64": by_float64}
+                worst = max(worst, output.distance.rms_rel)
+    row |= {"verify_s": time.perf_counter() - start, "rms_rel": worst, "amplified": amplified}
 
 
 def run(package: Path, model: Path, row: dict[str, Any], folder: Path) -> None:
@@ -167,7 +167,7 @@ def show(name: str, row: Mapping[str, Any]) -> str:
 
 
 def remarks(row: Mapping[str, Any]) -> Sequence[str]:
-    by = [f"{o!r} is {a:.1e} from float64, ONNX Runtime {b:.1e}" for o, (a, b) in row.get("by_float64", {}).items()]
+    by = [f"{name!r} departs by {apart:.1e}, amplified" for name, apart in row.get("amplified", {}).items()]
     return [*row["failures"], *by]
 
 

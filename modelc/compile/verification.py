@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelc import __version__
 from modelc.compile.choices import check_choices, digest_of, parse_choices
 from modelc.compile.pipeline import Run
-from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, blaming
+from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, TargetError, blaming
 from modelc.package import Package, read_choices, read_package
 from modelc.verify import Report
 from modelc.verify.check import other_model
@@ -50,6 +50,8 @@ def verify(
         blueprints: tuple[Blueprint, ...] = ()
         try:
             blueprints = blueprints_of(read, Path(model)) if read_choices(read) else ()
+        except TargetError as error:  # a user's intrinsics lie elsewhere
+            notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
             if not notes:
                 raise
