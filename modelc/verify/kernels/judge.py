@@ -33,6 +33,7 @@ from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
+WIDE = 2.0**-13  # bounds in proportion to numbers of float32: wider ones by the model are of more than the kernel
 FEW = Effort(positions=4, samples=1 << 11, points=1 << 24, calls=1, seconds=0)  # where transforms have to be evaluated
 
 
@@ -102,7 +103,8 @@ class Judge:
         return rounded_values(self.blueprint.program)
 
     def begin(self, feed: Mapping[str, Array], again: bool = False) -> None:
-        """A run on these inputs begins. `again`: kernels that have been judged before need not be."""
+        """A run on these inputs begins. `again`: kernels that have been judged before are so on few samples, as long as
+        there is time."""
         self._given, self._writers, self._bytes, self._memory = dict(feed), {}, 0, {}
         self.again = again
 
@@ -119,7 +121,7 @@ class Judge:
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
         previous = self.reports.get(key)
-        if not self.again or previous is None:
+        if previous is None or not self.again or self.spent < self.effort.seconds / 2:
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report)
@@ -187,7 +189,7 @@ class Judge:
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
         late = self.spent > self.effort.seconds
-        effort = FEW if late or _rounds_otherwise(compiled) else self.effort
+        effort = FEW if late or self.again or _rounds_otherwise(compiled) else self.effort
         index = chosen(ours.shape, channels, _tiles(task, compiled, buffer, ours.ndim), effort, rng)
         if channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
             more = telling(ours, channels[0], effort, rng)
@@ -210,7 +212,7 @@ class Judge:
         narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
         by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
         verdicts = [] if by_model is None else [by_model]
-        if by_model is None or narrow:
+        if by_model is None or narrow or by_model.open or by_model.width > WIDE:
             try:
                 verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
             except CannotSay:
@@ -308,13 +310,14 @@ def _tiles(task: Task, compiled: Scheduled, buffer: str, rank: int) -> list[list
 @dataclass(frozen=True)
 class Verdict:
     """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
-    is; `open`: of how many nothing can be told."""
+    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers."""
 
     samples: int
     worst: float
     open: int
     by: str
     sentence: str
+    width: float = 0.0
 
     @classmethod
     def of(cls, ours: Array, meaning: Rounded, extra: Array, index: tuple[Array, ...], by: str) -> Verdict:
@@ -336,7 +339,10 @@ class Verdict:
         place = [int(i[k]) for i in index]
         bound = float(limit[k])
         sentence = f"at {place}: {numbers.reshape(-1)[k]:.9g}, expected {wanted.reshape(-1)[k]:.9g} within {bound:.2g}"
-        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence)
+        compared = (wanted != 0) & ~open_
+        widths = limit[compared] / np.abs(wanted[compared].astype(np.float64))
+        width = float(np.median(widths)) if widths.size else 0.0
+        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence, width)
 
 
 class _Shadow:
