@@ -1,7 +1,7 @@
 """What wrong packages are made of: a right one, and all that it was compiled from.
 
 Models are named as their files are (MODELS/NAME.onnx, with the shapes of tests/models.yaml), or as the small ones that
-are built here; NAME:bf16 is compiled for bfloat16.
+are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 is compiled for bfloat16.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import onnx
 from fetch_models import catalogue, shapes_of
 from make_networks import Network, batch_norm, classifier, conv
 from onnx import helper
+from random_graphs import draw
 
 from modelc.compile.choices import digest_of
 from modelc.compile.config import load_config
@@ -57,13 +58,14 @@ class Subject:
 
 
 def _file_of(stem: str, models: Path, folder: Path) -> Path:
-    path = models / f"{stem}.onnx"
-    if stem in SMALL:
+    kind, _, seed = stem.partition("-")
+    if stem in SMALL or (kind == "graph" and seed.isdigit()):
         path = folder / f"{stem}.onnx"
-        if not path.exists():
-            onnx.save(SMALL[stem](), path)
-    elif not path.exists():
-        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}")
+        onnx.save(SMALL[stem]() if stem in SMALL else draw(int(seed))[0], path)
+        return path
+    path = models / f"{stem}.onnx"
+    if not path.exists():
+        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, and graph-SEED")
     return path
 
 

@@ -446,6 +446,32 @@ def test_numbers_without_dimensions_stay_so(tmp_path: Path, target: str) -> None
     assert report.passed and "scale" in layers and all(layer.passed for layer in layers.values())
 
 
+def test_where_the_model_says_it_of_more_than_the_kernel_the_task_judges_too(tmp_path: Path) -> None:
+    """A mean through float16 that the model computes twice, and the package once: by the model the second is not known,
+    and from where it is made rounding leaves much room."""
+    nodes = []
+    for k in (1, 2):
+        nodes += [
+            helper.make_node("Cast", ["x"], [f"half{k}"], to=TensorProto.FLOAT16),
+            helper.make_node("MatMul", [f"half{k}", f"half{k}"], [f"square{k}"]),
+            helper.make_node("Cast", [f"square{k}"], [f"wide{k}"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", [f"wide{k}"], [f"mean{k}"], keepdims=0),
+        ]
+    nodes += [helper.make_node("Add", ["x", "mean2"], ["sum"]), helper.make_node("Tanh", ["sum"], ["y"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [16, 16]}, {"y": [16, 16], "mean1": []}, {})
+    result = modelc.compile(path, output=tmp_path / "m.modelc", database=False)
+    assert result.report is not None and result.report.passed
+    assert result.report.kernels[-1].by == ("model", "task")
+
+
+def test_later_runs_are_judged_too(tmp_path: Path) -> None:
+    """What data decides, a size for one, may be wrong for some data alone."""
+    path = classifier(tmp_path / "m.onnx")
+    modelc.compile(path, output=tmp_path / "m.modelc", database=False, verify=False)
+    counts = [[k.samples for k in modelc.verify(tmp_path / "m.modelc", path, samples=n).kernels] for n in (2, 4)]
+    assert all(few < many for few, many in zip(*counts, strict=True))
+
+
 def test_an_ill_conditioned_model_passes_by_its_kernels(tmp_path: Path) -> None:
     """A difference of nearly equal sums, amplified: no two orders of additions agree, and each kernel is right."""
     rng = np.random.default_rng(0)

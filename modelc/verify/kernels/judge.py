@@ -35,12 +35,13 @@ from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
+WIDE = 2.0**-13  # bounds in proportion to numbers: wider ones by the model are of more than the kernel
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
 )  # where transforms have to be evaluated, or time is over
 OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
 LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
-JUDGED_RUNS = 2  # in which every kernel is judged; in more of them those that did not run before
+JUDGED_RUNS = 2  # in which every kernel is judged; in later ones where there is time, and those that did not run before
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first
 
 
@@ -142,7 +143,7 @@ class Judge:
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
         previous = self.reports.get(key)
-        if previous is None or self.runs <= JUDGED_RUNS:
+        if previous is None or self.runs <= JUDGED_RUNS or self.spent < self.effort.seconds / 2:
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
@@ -264,7 +265,7 @@ class Judge:
         narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
         by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
         verdicts = [] if by_model is None else [by_model]
-        if by_model is None or narrow:
+        if by_model is None or narrow or by_model.open or by_model.width > WIDE:
             try:
                 verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
             except CannotSay:
@@ -368,13 +369,14 @@ def _tiles(task: Task, compiled: Scheduled, buffer: str, rank: int) -> list[list
 @dataclass(frozen=True)
 class Verdict:
     """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
-    is; `open`: of how many nothing can be told."""
+    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers."""
 
     samples: int
     worst: float
     open: int
     by: str
     sentence: str
+    width: float = 0.0
 
     @classmethod
     def of(cls, ours: Array, meaning: Rounded, extra: Array, index: tuple[Array, ...], by: str) -> Verdict:
@@ -398,7 +400,10 @@ class Verdict:
         place = [int(i[k]) for i in index]
         bound = float(limit[k])
         sentence = f"at {place}: {numbers.reshape(-1)[k]:.9g}, expected {wanted.reshape(-1)[k]:.9g} within {bound:.2g}"
-        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence)
+        compared = (wanted != 0) & ~open_
+        widths = limit[compared] / np.abs(wanted[compared].astype(np.float64))
+        width = float(np.median(widths)) if widths.size else 0.0
+        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence, width)
 
 
 class _Shadow:
