@@ -237,7 +237,16 @@ def test_the_version_covers_what_decides_code() -> None:
     files = [path for path in deciding_files() if path.suffix == ".py"]
     modules = {".".join(("modelc", *path.relative_to(HERE).with_suffix("").parts)) for path in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
-    around = ("errors", "python_worker", "scratch", "policy", "frontend.limits", "package", "plan.program")
+    around = (
+        "errors",
+        "python_worker",
+        "scratch",
+        "policy",
+        "frontend.limits",
+        "package",
+        "package.objects",
+        "plan.program",
+    )
     modules |= {f"modelc.{name}" for name in around}
     modules |= {"modelc.ops", "modelc.ops.opaque", "modelc.space.choose"}  # what outputs should be; what proposes
     for path in files:

@@ -120,9 +120,10 @@ def _or_zero(x: Array | None) -> Array | float:
 
 def rounded_once(value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
     """A result of `dtype` whose operands leave `variance` and `bias`, rounded once."""
-    roundoff = 2.0 ** -PLACES[dtype]
-    sigma = np.sqrt(variance + _square(roundoff * np.abs(value)))
-    floor = (0.0 if bias is None else bias) + TINY[dtype]
+    far = 0.0 if bias is None else bias
+    size = np.abs(value) + far  # of what it may be, which is rounded too
+    sigma = np.sqrt(variance + _square(2.0 ** -PLACES[dtype] * size))
+    floor = far + TINY[dtype]
     return within_range(Rounded(value, dtype, _known(sigma, value), _known(floor + np.zeros_like(value), value)))
 
 
@@ -234,7 +235,7 @@ def _by_difference(e: Op, args: Sequence[Rounded], value: Array, short: bool) ->
             variance, bias = (variance + moved**2, bias) if spread else (variance, bias + moved)
     roundoff = 2.0 ** -PLACES["float32" if dtype in ("float16", "bfloat16") else dtype]
     relative, absolute = POLYNOMIAL.get(e.name, (4, 0))
-    off = roundoff * (relative * np.abs(value) + absolute)
+    off = roundoff * (relative * (np.abs(value) + bias) + absolute)
     if short and e.name in SHORT:
         off = off + SHORT_POLYNOMIAL * np.abs(value)
     if e.name == "pow":  # exp(b * log(a)): the argument's own rounding grows with it
