@@ -14,8 +14,8 @@ were
     same      accepted, and what was written is within the bound, or the wrong part never ran
 
 and every missed one, with what makes it again (--only). With --false-alarms, right packages are verified with so many
-seeds, and those that are not accepted are shown. The exit code is 1 where anything is missed, or a right package is not
-accepted.
+seeds; how many verifications that were is printed, and those that do not accept the package are shown. The exit code is
+1 where anything is missed, or a right package is not accepted.
 """
 
 from __future__ import annotations
@@ -188,13 +188,16 @@ def main() -> int:
     given = arguments()
     results: list[Result] = []
     alarms: list[FalseAlarm] = []
+    right = 0
     refused: list[str] = []
     with tempfile.TemporaryDirectory(prefix="modelc-mutants-") as folder:
         asked = Asked(load_target(given.target), given.dir, Path(folder), given.check, given.seed)
         for name in given.names:
             try:
                 subject = Subject.of(name, asked.models, asked.target, asked.folder)
-                alarms += false_alarms(subject, range(given.seed, given.seed + max(given.false_alarms, 1)), asked)
+                seeds = range(given.seed, given.seed + max(given.false_alarms, 1))
+                alarms += false_alarms(subject, seeds, asked)
+                right += len(seeds)
                 for result in judged(subject, given.only or range(given.mutants), asked):
                     results.append(result)
                     if given.verbose:
@@ -206,6 +209,7 @@ def main() -> int:
     for result in results:
         if result.outcome == "missed":
             print(show(result))
+    print(f"{right} verifications of right packages for {asked.target.name}, {len(alarms)} refused")
     for alarm in alarms:
         print(f"false alarm: {alarm.model} for {alarm.target} with --seed {alarm.seed}: {alarm.said}")
     for sentence in refused:

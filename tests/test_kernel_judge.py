@@ -24,6 +24,8 @@ from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Iter
 from modelc.ir.expr import OPERATIONS, Load, Op, Var, op
 from modelc.ir.interpret import run_block
+from modelc.ir.layout import reordered
+from modelc.ir.program import Placed
 from modelc.ops import evaluate_graph
 from modelc.package import read_package
 from modelc.target import load_target
@@ -33,6 +35,7 @@ from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
+from modelc.verify.kernels.shadow import Shadow
 
 # --- rounding -----------------------------------------------------------------------------------------------------
 
@@ -375,6 +378,79 @@ def test_a_kernel_that_reads_what_nobody_wrote_there_is_found(tmp_path: Path) ->
     swapped = tuple(replace(s, name=n) for s, n in zip((first, third, second), names_of, strict=True))
     wrong = write_package(replace(spec, variants=(replace(plan, steps=swapped),)), tmp_path / "wrong.modelc").path
     assert not verify_outputs(wrong, path, blueprints=blueprints).passed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_shadow_knows_what_was_written_to_the_parts_of_a_root(data: st.DataObject) -> None:
+    """A concatenation along any dimension, stored in any order of dimensions: read as a whole, and each part again."""
+    order = tuple(data.draw(st.permutations(range(3))))
+    shape = tuple(data.draw(st.tuples(*[st.integers(1, 4)] * 3)))
+    axis, extent = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    layout = reordered(*order)
+    whole = Placed("whole", "float32", tuple(n + extent * (d == axis) for d, n in enumerate(shape)), layout)
+    strides = whole.physical_strides
+    first = Placed("first", "float32", shape, layout, strides, "whole")
+    second_shape = tuple(extent if d == axis else n for d, n in enumerate(shape))
+    second = Placed(
+        "second", "float32", second_shape, layout, strides, "whole", shape[axis] * strides[order.index(axis)]
+    )
+    memory = rng.standard_normal(whole.elements).astype(np.float32)
+
+    def bytes_of(part: Placed) -> bytes:
+        return memory[part.offset : part.offset + part.elements].tobytes()
+
+    shadow = Shadow({part.name: part for part in (whole, first, second)})
+    shadow.write("first", bytes_of(first))
+    assert shadow.holds("first", bytes_of(first)) and shadow.holds("whole", bytes_of(whole))
+    shadow.write("second", bytes_of(second))
+    assert all(shadow.holds(part.name, bytes_of(part)) for part in (whole, first, second))
+    memory[rng.integers(memory.size)] += 1
+    assert not shadow.holds("whole", bytes_of(whole))
+    assert shadow.holds("first", bytes_of(first)) != shadow.holds("second", bytes_of(second))
+    shadow.forget(["whole"])
+    assert shadow.holds("whole", bytes_of(whole))
+
+
+def test_a_part_of_a_concatenation_that_another_kernel_spoils_is_found(tmp_path: Path) -> None:
+    """The second part is written over the first, and the third where nobody wrote: what is read as a whole is not what
+    was written to its parts."""
+    from dataclasses import replace
+
+    from modelc.compile.choices import digest_of
+    from modelc.compile.config import load_config
+    from modelc.compile.pipeline import Run
+    from modelc.package import write_package
+    from modelc.verify import verify_outputs
+
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.standard_normal((16, 16)).astype(np.float32) for k in range(2)}
+    weights["v"] = rng.standard_normal((32, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"]),
+        helper.make_node("MatMul", ["x", "w1"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        helper.make_node("MatMul", ["c", "v"], ["y"]),
+    ]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [4, 16]}, {"y": [4, 8]}, weights)
+    run = Run(path, digest_of(path), load_target("native"), load_config(), ({},))
+    programs = run.programs()
+    compiled = run.kernels(programs.rounded)
+    spec, blueprints = run.spec(programs, compiled), run.blueprints(programs, compiled)
+    (plan,) = spec.variants
+    assert len(plan.steps) == 3, "the concatenation is no step: its parts are written in place"
+    first, second, third = plan.steps
+    theirs = {argument.offset for step in (first, second) for argument in step.arguments if argument.space == "arena"}
+    assert len(theirs) == 2
+    spoilt = replace(
+        second, arguments=tuple(replace(a, offset=min(theirs)) if a.space == "arena" else a for a in second.arguments)
+    )
+    wrong = write_package(
+        replace(spec, variants=(replace(plan, steps=(first, spoilt, third)),)), tmp_path / "wrong.modelc"
+    )
+    report = verify_outputs(wrong.path, path, blueprints=blueprints)
+    assert "'c' is read as something else than what was written there before" in report.sentence()
 
 
 def test_kernels_of_loops_and_branches_are_judged_where_they_ran(tmp_path: Path) -> None:

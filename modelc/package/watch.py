@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from modelc.errors import PackageError
 
-PIECE, HEAD = 1 << 20, 16  # bytes that are read of a pipe at once; before each record
+HEAD = 16  # bytes before each record
 LETTERS = {"arena": "a", "params": "P", "input": "i", "output": "o", "random": "r", "slot": "s", "size": "z"}
+Data = bytes | bytearray
 
 
 class Place(NamedTuple):
@@ -42,7 +43,7 @@ class Watched(NamedTuple):
 
     place: int
     call: int
-    data: bytes
+    data: Data
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,17 @@ def watched(descriptor: int, places: Sequence[Place], seconds: float) -> Iterato
     """What a runner writes to a pipe, until it says that it is done, or ends. Raises PackageError where it is silent
     for so many `seconds`."""
 
-    def read(count: int) -> bytes:
-        parts, missing, end = [], count, time.monotonic() + seconds
+    def read(count: int) -> bytearray:
+        data, end = bytearray(count), time.monotonic() + seconds
+        missing = memoryview(data)
         while missing:
             if not select.select([descriptor], [], [], max(end - time.monotonic(), 0))[0]:
                 raise PackageError(f"the package did not finish within {seconds:g} s when it was watched")
-            part = os.read(descriptor, min(missing, PIECE))
-            if not part:
+            count = os.readv(descriptor, [missing])
+            if not count:
                 raise EOFError
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+            missing = missing[count:]
+        return data
 
     with suppress(EOFError):  # it has died: its exit says how
         while (head := struct.unpack("<qq", read(HEAD)))[0] >= 0:

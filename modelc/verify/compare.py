@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
 TINY = 1e-30
+PIECE = 1 << 15  # elements that are compared at a time: what stays in a cache of the second level
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,45 @@ def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: flo
     if ours.shape != reference.shape:
         return Distance(np.inf, np.inf, np.inf, 0.0, False)
     exact = reference.dtype.kind in "biu"
-    a, b = ours.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
-    with np.errstate(all="ignore"):
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        apart = np.where(same, 0.0, np.abs(a - b))
-        apart = np.where(np.isnan(apart), np.inf, apart)
-        size = np.where(np.isfinite(b), np.abs(b), 0.0)
-        passed = same if exact else apart <= atol + rtol * size
-        finite = np.isfinite(a) & np.isfinite(b)
-        norm_a, norm_b = np.linalg.norm(a[finite]), np.linalg.norm(b[finite])
-        cosine = 1.0 if norm_a == norm_b == 0 else float(a[finite] @ b[finite] / max(norm_a * norm_b, TINY))
-        norm_of_difference = float(np.linalg.norm(apart))
-        return Distance(
-            max_abs=float(apart.max(initial=0.0)),
-            max_rel=float((apart / np.maximum(size, TINY)).max(initial=0.0)) if apart.any() else 0.0,
-            rms_rel=norm_of_difference / float(norm_b) if norm_b else norm_of_difference,
-            cosine=cosine,
-            passed=bool(passed.all()),
-        )
+    a, b = ours.reshape(-1), reference.reshape(-1)
+    parts = [_Part.of(a[k : k + PIECE], b[k : k + PIECE], rtol, atol, exact) for k in range(0, a.size, PIECE)]
+    norm_a, norm_b, norm = (math.sqrt(sum(getattr(part, name) for part in parts)) for name in ("aa", "bb", "dd"))
+    cosine = 1.0 if norm_a == norm_b == 0 else sum(part.ab for part in parts) / max(norm_a * norm_b, TINY)
+    return Distance(
+        max_abs=max(part.max_abs for part in parts),
+        max_rel=max(part.max_rel for part in parts),
+        rms_rel=norm / norm_b if norm_b else norm,
+        cosine=cosine,
+        passed=all(part.passed for part in parts),
+    )
+
+
+class _Part(NamedTuple):
+    """Of a piece: the squares of finite numbers, of their products and of differences; the largest differences."""
+
+    aa: float
+    bb: float
+    ab: float
+    dd: float
+    max_abs: float
+    max_rel: float
+    passed: bool
+
+    @classmethod
+    def of(cls, ours: Array, reference: Array, rtol: float, atol: float, exact: bool) -> _Part:
+        a, b = ours.astype(np.float64), reference.astype(np.float64)
+        with np.errstate(all="ignore"):
+            apart = np.abs(a - b)
+            size = np.abs(b)
+            if not np.isfinite(apart.sum()):  # somewhere is an infinity or a NaN
+                same = (a == b) | (np.isnan(a) & np.isnan(b))
+                apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+                finite = np.isfinite(a) & np.isfinite(b)
+                size, a, b = np.where(np.isfinite(b), size, 0.0), np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+            largest = float(apart.max())
+            passed = largest == 0 if exact else bool((apart <= atol + rtol * size).all())
+            relative = float((apart / np.maximum(size, TINY)).max()) if largest else 0.0
+            return cls(float(a @ a), float(b @ b), float(a @ b), float(apart @ apart), largest, relative, passed)
 
 
 def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Tolerance) -> Distance:

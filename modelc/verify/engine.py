@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -26,6 +27,7 @@ NAMES = tuple(ENGINES)
 WORKER = Path(__file__).with_name("worker.py")  # as a module it would import the whole room first, which takes long
 TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # of NumPy, with which engines multiply nothing: they take long to start
+PIPE_BYTES = 1 << 20
 MOST_WORDS = 1000  # bytes that are read of what a worker said before it died
 
 
@@ -37,12 +39,14 @@ class Engine:
         self._path, self._threads = path, threads
         self._folder = TemporaryFolder("engine")
         self._said = Path(self._folder.name) / "stderr"
-        self._given, self._taken = (Path(self._folder.name) / f"{name}.npz" for name in ("inputs", "outputs"))
+        self._given, self._taken = (Path(self._folder.name) / f"{name}.npy" for name in ("inputs", "outputs"))
         self._start()
 
     def _start(self) -> None:
         self._watched, writing = os.pipe()  # what a package's steps read and write
         self._writing = writing
+        with suppress(AttributeError, OSError):  # another system, or a user who has many pipes: it is only slower
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with self._said.open("wb") as said:
             self._worker = subprocess.Popen(
                 worker_command(WORKER),
@@ -73,6 +77,12 @@ class Engine:
         write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
         self._ask("run", inputs=str(self._given), outputs=str(self._taken))
         return read_arrays(str(self._taken))
+
+    def shapes(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and shape of every output of a run on `inputs`. Raises as run() does."""
+        write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
+        shapes = self._ask("shapes", inputs=str(self._given))["shapes"]
+        return {name: (dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}
 
     def time(self, seconds: float) -> list[float]:
         """Milliseconds of runs on the inputs of the last `run`."""

@@ -127,10 +127,20 @@ class Report:
         return f"{departs}, and every kernel is right: {self._factor(output)}"
 
     def _factor(self, output: OutputReport) -> str:
-        largest = max((layer.distance.rms_rel for layer in self.layers if layer.distance.passed), default=0.0)
-        if not largest:
+        factor = self.factor(output)
+        if factor == math.inf:
             return "the model amplifies a rounding at a tie"
-        return f"the model amplifies differences of {largest:.1e} by {output.distance.rms_rel / largest:.1g}"
+        return f"the model amplifies differences of {self._largest_difference:.1e} by {factor:.1g}"
+
+    @property
+    def _largest_difference(self) -> float:
+        """Of kernels that are near ONNX Runtime's pieces, in relative RMS."""
+        return max((layer.distance.rms_rel for layer in self.layers if layer.distance.passed), default=0.0)
+
+    def factor(self, output: OutputReport) -> float:
+        """By how much the model amplifies the differences of kernels to that of an output; infinite where kernels do
+        not differ."""
+        return output.distance.rms_rel / self._largest_difference if self._largest_difference else math.inf
 
     def _departure(self) -> str:
         names = [o.name for o in self.outputs if not o.passed]

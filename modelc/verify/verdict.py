@@ -168,7 +168,7 @@ class _Inside:
         plan, phases = self.package.manifest.variants[self.number], self.blueprint.phases
         of_steps = uses_by_step(self.blueprint.program, plan, phases)
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
-        self.judge.begin(feed)
+        self.judge.begin({tensor.name: feed[tensor.name] for tensor in plan.inputs})
 
         within = {k for control in plan.control for k in range(control.first, control.end)}
         due = {number: row for number, row in enumerate(rows) if row.after and row.step not in within}

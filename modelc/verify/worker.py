@@ -48,14 +48,17 @@ class Opened(NamedTuple):
 
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """An npz whose members are numbers, with the names beside: a tensor's name can be anything."""
-    members: dict[str, Any] = {f"a{k}": as_bits(array) for k, array in enumerate(arrays.values())}
-    np.savez(path, names=np.array(json.dumps(list(arrays))), **members)
+    """One npy after another in a file, the names first: a tensor's name can be anything."""
+    with open(path, "wb") as file:
+        np.save(file, np.array(json.dumps(list(arrays))), allow_pickle=False)
+        for array in arrays.values():
+            np.save(file, as_bits(array), allow_pickle=False)
 
 
 def read_arrays(path: str) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[f"a{k}"] for k, name in enumerate(json.loads(str(file["names"])))}
+    with open(path, "rb") as file:
+        names = json.loads(str(np.load(file, allow_pickle=False)))
+        return {name: np.load(file, allow_pickle=False) for name in names}
 
 
 def at_line(array: NDArray[Any]) -> NDArray[Any]:
@@ -222,7 +225,10 @@ def serve() -> None:
                 opened = ENGINES[given["engine"]](given["path"], given["threads"])
                 answer["about"] = opened.about
             assert opened is not None
-            if command == "run":
+            if command == "shapes":
+                made = opened.run(read_arrays(given["inputs"]))
+                answer["shapes"] = {name: (array.dtype.name, array.shape) for name, array in made.items()}
+            elif command == "run":
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 write_arrays(given["outputs"], opened.run(inputs))
             elif command == "watch":

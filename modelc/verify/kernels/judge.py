@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.package.watch import Watched
+from modelc.package.watch import Data, Watched
 from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -31,6 +31,7 @@ from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
+from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.kernels.stored import in_model, index_in, logical
 
 Array = NDArray[Any]
@@ -41,8 +42,9 @@ FEW = Effort(
 )  # where transforms have to be evaluated, or time is over
 OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
 LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
-JUDGED_RUNS = 2  # in which every kernel is judged; in later ones where there is time, and those that did not run before
-SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first
+JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
+SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
+# where time is over
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class KernelCall:
 
     use: Use
     number: int
-    read_bytes: Mapping[str, bytes]
-    wrote_bytes: Mapping[str, bytes]
+    read_bytes: Mapping[str, Data]
+    wrote_bytes: Mapping[str, Data]
 
     def placed(self, buffer: str) -> Placed:
         return self.use.program.values[self.use.bound.values[buffer]]
@@ -71,7 +73,7 @@ def calls_of(
     records: Iterable[Watched], rows: Sequence[Row], of_steps: Sequence[Sequence[Use]], phases: Phases
 ) -> Iterator[KernelCall]:
     """What is watched, put together by calls of Tasks. A call of which a part was not looked at is left out."""
-    pending: dict[tuple[int, int], tuple[dict[str, bytes], dict[str, bytes]]] = {}
+    pending: dict[tuple[int, int], tuple[dict[str, Data], dict[str, Data]]] = {}
     for record in records:
         row = rows[record.place]
         uses = of_steps[row.step]
@@ -99,26 +101,23 @@ class Judge:
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _bytes: int = 0
-    _memory: dict[int, _Shadow] = field(default_factory=dict)  # by the Program's identity
+    _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    _judged: set[str] = field(default_factory=set)  # hashes of Tasks
 
     def __post_init__(self) -> None:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
 
     @cached_property
     def _last_reads(self) -> Mapping[int, list[str]]:
-        """The values that a Task, by its identity, is the last to read."""
-        last = {
-            name: id(bound)
-            for program in self.blueprint.program.every_program
-            for bound in program.tasks
-            for name in bound.inputs
-            if name not in program.outputs
-        }
-        values: dict[int, list[str]] = {}
-        for name, task in last.items():
-            values.setdefault(task, []).append(name)
-        return values
+        """The roots that a Task, by its identity, is the last to read of."""
+        roots: dict[int, list[str]] = {}
+        for program in self.blueprint.program.every_program:
+            last = {program.values[name].root: id(bound) for bound in program.tasks for name in bound.inputs}
+            for root, task in last.items():
+                if root not in program.outputs:
+                    roots.setdefault(task, []).append(root)
+        return roots
 
     @cached_property
     def rounded(self) -> frozenset[str]:
@@ -126,24 +125,32 @@ class Judge:
         return rounded_values(self.blueprint.program)
 
     def begin(self, feed: Mapping[str, Array]) -> None:
-        """A run on these inputs begins."""
-        self._given, self._writers, self._bytes, self._memory = dict(feed), {}, 0, {}
+        """A run on these inputs begins; states are none of them."""
+        self._given, self._writers, self._bytes, self._shadows = dict(feed), {}, 0, {}
         self.runs += 1
+        program = self.blueprint.program
+        for name, array in feed.items():
+            place = program.values[name] if name in program.inputs else None
+            if place is not None and (place.shape, DTYPES[place.dtype]) == (array.shape, array.dtype):
+                self._shadow(program).write(name, array.tobytes())
+
+    def _shadow(self, program: Program) -> Shadow:
+        return self._shadows.setdefault(id(program), Shadow(program.values))
 
     def look(self, call: KernelCall) -> None:
         """Judges one call, and remembers what it wrote."""
         start = time.process_time()
         bound, program = call.use.bound, call.use.program
         report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
-        shadow = self._memory.setdefault(id(program), _Shadow())
+        shadow = self._shadow(program)
         shadow.at_call(call.number)
-        for buffer, array in call.read.items():
-            if not shadow.holds(bound.values[buffer], array):
+        for buffer, data in call.read_bytes.items():
+            if not shadow.holds(bound.values[buffer], data):
                 sentence = "is read as something else than what was written there before"
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
         previous = self.reports.get(key)
-        if previous is None or self.runs <= JUDGED_RUNS or self.spent < self.effort.seconds / 2:
+        if previous is None or self.spent < self.effort.seconds / (1 if self.runs <= JUDGED_RUNS else 2):
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
@@ -158,11 +165,13 @@ class Judge:
     def end(self, outputs: Mapping[str, Array]) -> None:
         """A run has ended with these outputs, which have to be what kernels wrote there."""
         program = self.blueprint.program
-        shadow = self._memory.get(id(program), _Shadow())
-        for bound in program.tasks:
-            for name in bound.outputs:
-                if name in outputs and not shadow.holds(name, outputs[name]):
-                    self._fault(program, bound, name, "is something else at the end of the run than what was written")
+        shadow = self._shadow(program)
+        writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
+        for name, array in outputs.items():
+            writer = writers.get(program.values[name].root) if name in program.values else None
+            whole = writer is not None and program.values[name].shape == array.shape
+            if writer is not None and whole and not shadow.holds(name, array.tobytes()):
+                self._fault(program, writer, name, "is something else at the end of the run than what was written")
 
     def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
         key = (program.name, bound.task.name)
@@ -172,11 +181,11 @@ class Judge:
     def remember(self, call: KernelCall) -> None:
         """Takes what one call wrote for what is there from now on."""
         bound, program = call.use.bound, call.use.program
-        shadow = self._memory.setdefault(id(program), _Shadow())
-        for buffer, array in call.wrote.items():
-            shadow.write(bound.values[buffer], array)
+        shadow = self._shadow(program)
+        for buffer, data in call.wrote_bytes.items():
+            shadow.write(bound.values[buffer], data)
             if program is self.blueprint.program:
-                self._remember(call, buffer, array)
+                self._remember(call, buffer, call.wrote[buffer])
         shadow.forget(self._last_reads.get(id(bound), ()))
 
     def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
@@ -238,7 +247,9 @@ class Judge:
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
-            subset, effort = np.union1d(silent, rng.integers(0, ours.shape[channels[0]], SOME_CHANNELS)), FEW
+            subset, effort = np.union1d(silent, _some(channels[0], ours, rng)), FEW
+        elif late and channels and task.hash in self._judged:
+            subset = np.unique(_some(channels[0], ours, rng))
         tiles = _tiles(task, compiled, buffer, ours.ndim)
         index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
         if subset is None and channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
@@ -250,6 +261,7 @@ class Judge:
             return report.without(name, str(reason))
         for verdict in verdicts:
             report = report.with_verdict(name, verdict)
+        self._judged.add(task.hash)
         return report
 
     def verdicts(
@@ -347,6 +359,10 @@ def constant_of(program: Program, placed: Placed) -> Array:
     return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
 
 
+def _some(channel: int, array: Array, rng: np.random.Generator) -> Array:
+    return rng.integers(0, array.shape[channel], SOME_CHANNELS)
+
+
 def _depth(task: Task) -> int:
     """How many terms the longest sum of a Task has."""
     blocks = (block for block in task.blocks if isinstance(block, Block))
@@ -404,29 +420,3 @@ class Verdict:
         widths = limit[compared] / np.abs(wanted[compared].astype(np.float64))
         width = float(np.median(widths)) if widths.size else 0.0
         return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence, width)
-
-
-class _Shadow:
-    """What was written to the values of a Program so far."""
-
-    def __init__(self) -> None:
-        self._call = 0
-        self._written: dict[str, Array] = {}
-
-    def at_call(self, number: int) -> None:
-        """Of another iteration nothing is known."""
-        if number != self._call:
-            self._call, self._written = number, {}
-
-    def write(self, name: str, array: Array) -> None:
-        self._written[name] = array
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Nobody reads these any more."""
-        for name in names:
-            self._written.pop(name, None)
-
-    def holds(self, name: str, array: Array) -> bool:
-        """Whether `array` is what was written to the value, as far as that is known."""
-        before = self._written.get(name)
-        return before is None or before.shape != array.shape or before.tobytes() == array.tobytes()

@@ -12,12 +12,13 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Value
 from modelc.ir.layout import Layout
 from modelc.ir.program import Placed
+from modelc.package.watch import Data
 from modelc.passes.quantized import BYTES, shifted
 
 Array = NDArray[Any]
 
 
-def logical(place: Placed | Buffer, data: bytes) -> Array:
+def logical(place: Placed | Buffer, data: Data) -> Array:
     """The value by its logical shape, from the bytes of its place: from its first element to its last."""
     kind = DTYPES[place.dtype]
     bits = kind if kind.isbuiltin == 1 else np.dtype(f"u{kind.itemsize}")  # NumPy strides its own dtypes alone
