@@ -299,9 +299,7 @@ class Run:
             return Built(programs, compiled, spec, package, report)
         except WrongByFiltering as wrong:
             self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
-            self.notes += (
-                f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}",
-            )
+            self.notes += (f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}",)
             self.config = self.config.allowing(winograd=False, strassen=False)
             self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
             self.done = {key: one for key, one in self.done.items() if key not in filtered}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 TINY = 1e-30
-PIECE = 1 << 15  # elements that are compared at a time: what stays in a cache of the second level
+PIECE = 1 << 13  # elements compared at a time: they stay in the caches, and BLAS asks no other thread
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ inverse.py   which points of a Block write an element
 products.py  contractions of scattered samples
 demand.py    some elements of what Blocks compute
 blueprint.py how a variant of a package was made
+reading.py   what a kernel wrote beside what it means, and the verdict
 shadow.py    what was written so far: what is read has to be that
 judge.py     the verdict on every call
 report.py    what was found

@@ -36,7 +36,8 @@ LAST: Order = (1 << 62,)
 GRID = 1 << 20  # points that are evaluated at once
 MANY_READS = 16  # of a map, which are collected before they are evaluated
 ROWS = 1 << 22  # elements of a factor that are read at once
-REMEMBERED = 1 << 22  # elements of a buffer whose values are kept, at most
+REMEMBERED = 1 << 26  # elements of a buffer whose values are kept, at most: pages that are not touched take no memory
+DENSE = 5  # sorting so many places takes as long as looking through 2^DENSE times as many elements
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
 
 
@@ -121,10 +122,9 @@ class Evaluator:
             made = self._written(buffer, writers, dtype, _unravelled(places, shape), places.size)
             return made.get(back.reshape(-1), dtype)
         memory = self._remembered(buffer, writers)
-        if not memory.there[flat].all():
-            asked = np.zeros(prod(shape), bool)
-            asked[flat] = True
-            self._fill(memory, buffer, writers, np.flatnonzero(asked & ~memory.there))
+        missing = flat[~memory.there[flat]]
+        if missing.size:
+            self._fill(memory, buffer, writers, _distinct(missing, prod(shape)))
         return memory.get(flat, dtype)
 
     def _remembered(self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]]) -> _Memory:
@@ -189,7 +189,7 @@ class Evaluator:
         """Evaluates what the maps of all parts read, buffer by buffer and not read by read."""
         if block.aggregation != "assign" or sum(len(loads(block.body[part.number])) for part in parts) < MANY_READS:
             return
-        asked: dict[str, Array] = {}
+        asked: dict[str, list[Array]] = {}
         for part in parts:
             for read in dict.fromkeys(loads(block.body[part.number])):
                 _, shape = self.definitions.buffer(read.buffer)
@@ -199,13 +199,15 @@ class Evaluator:
                     continue
                 places = [evaluate(i, part.points, {}) for i in read.indices]
                 inside = [np.minimum(np.maximum(i, 0), n - 1) for i, n in zip(places, shape, strict=True)]
-                mask = asked.setdefault(read.buffer, np.zeros(prod(shape), bool))
-                mask[np.ravel_multi_index(inside, shape) if shape else 0] = True
-        for buffer, mask in asked.items():
+                flat = np.ravel_multi_index(inside, shape) if shape else np.zeros(1, np.int64)
+                asked.setdefault(read.buffer, []).append(np.asarray(flat).reshape(-1))
+        for buffer, places in asked.items():
             writers = [(at, by) for at, by in self.definitions.writers(buffer) if at < order]
             if writers:
                 memory = self._remembered(buffer, writers)
-                self._fill(memory, buffer, writers, np.flatnonzero(mask & ~memory.there))
+                missing = [flat[~memory.there[flat]] for flat in places]
+                size = prod(self.definitions.buffer(buffer)[1])
+                self._fill(memory, buffer, writers, _distinct(np.concatenate(missing), size))
 
     def _opaque(self, order: Order, block: OpaqueBlock) -> dict[str, Array]:
         """All that an opaque Block writes, of inputs that are exact."""
@@ -437,6 +439,15 @@ def _joined(parts: Sequence[Rounded], dtype: str) -> Rounded:
         filled = [np.zeros(p.value.shape) if x is None else x for p, x in zip(parts, given, strict=True)]
         errors.append(None if all(x is None for x in given) else np.concatenate(filled))
     return Rounded(np.concatenate([p.value for p in parts]), parts[0].dtype, *errors)
+
+
+def _distinct(places: Array, size: int) -> Array:
+    """The distinct ones of places in a buffer of `size` elements, in order."""
+    if places.size < size >> DENSE:
+        return np.unique(places)
+    mask = np.zeros(size, bool)
+    mask[places] = True
+    return np.flatnonzero(mask)
 
 
 def _unravelled(flat: Array, shape: tuple[int, ...]) -> Index:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -28,8 +28,9 @@ from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
+from modelc.verify.kernels.reading import Reading, Verdict
 from modelc.verify.kernels.report import KernelReport, Silence
-from modelc.verify.kernels.rounding import Rounded, is_float
+from modelc.verify.kernels.rounding import is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.kernels.stored import in_model, index_in, logical
@@ -39,8 +40,11 @@ REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of 
 WIDE = 2.0**-13  # bounds in proportion to numbers: wider ones by the model are of more than the kernel
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
-)  # where transforms have to be evaluated, or time is over
+)  # where transforms have to be evaluated, and of later runs
+FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
+SETTLED = 0.5  # of the bound of all multiplications: nearer is right by any algorithm that rounds more
+FARTHEST = 16  # samples of a kernel by fewer multiplications that are asked about where time is over
 LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
@@ -241,14 +245,13 @@ class Judge:
             return report
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
-        late = self.spent > self.effort.seconds
-        effort = FEW if late or _rounds_otherwise(compiled) else self.effort
+        effort = FEWEST if self._late else FEW if _rounds_otherwise(compiled) else self.effort
         subset = None
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
             subset, effort = np.union1d(silent, _some(channels[0], ours, rng)), FEW
-        elif late and channels and task.hash in self._judged:
+        elif self._late and channels and task.hash in self._judged:
             subset = np.unique(_some(channels[0], ours, rng))
         tiles = _tiles(task, compiled, buffer, ours.ndim)
         index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
@@ -270,24 +273,23 @@ class Judge:
         """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against what the model, the Task, or
         both, say. Raises CannotSay."""
         bound, ours = call.use.bound, call.wrote[buffer] if numbers is None else numbers
-        compiled = self.blueprint.scheduled[bound.task.hash]
-        extra = np.zeros(())
-        if _rounds_otherwise(compiled):
-            extra = self._more_rounding(call, buffer, index, compiled)
         narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
-        by_model = self._by_model(call, bound.values[buffer], ours, index, extra, narrow)
-        verdicts = [] if by_model is None else [by_model]
-        if by_model is None or narrow or by_model.open or by_model.width > WIDE:
+        by_model = self._by_model(call, bound.values[buffer], ours, index, narrow)
+        readings = [] if by_model is None else [by_model]
+        if by_model is None or narrow or by_model.verdict.open or by_model.verdict.width > WIDE:
             try:
-                verdicts.append(self._by_task(call, buffer, ours, index, extra, narrow))
+                readings.append(self._by_task(call, buffer, ours, index, narrow))
             except CannotSay:
                 if by_model is None:
                     raise
-        return verdicts
+        compiled = self.blueprint.scheduled[bound.task.hash]
+        if _rounds_otherwise(compiled):
+            readings = [self._allowing(reading, call, buffer, compiled) for reading in readings]
+        return [reading.verdict for reading in readings]
 
     def _by_model(
-        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
-    ) -> Verdict | None:
+        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], narrow: bool
+    ) -> Reading | None:
         """By the imported nodes; None where they do not say what the value is."""
         imported = next((g for g in self._graphs if name in g.computed), None)
         if imported is None:
@@ -307,23 +309,44 @@ class Judge:
                     usable[one] = there
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
-        extra = extra[inside] if extra.ndim and inside is not None else extra
         evaluator = Evaluator(imported.definitions(usable, narrow), self.effort.points)
         try:
             meaning = evaluator.elements(name, index)
         except CannotSay:
             return None
-        if ours.dtype == DTYPES["bfloat16"] and is_float(meaning.dtype):
-            extra = extra + 2.0**-8 * np.abs(meaning.value)
-        return Verdict.of(mine[index], meaning, extra, index, "model")
+        stored = 2.0**-8 * np.abs(meaning.value) if ours.dtype == DTYPES["bfloat16"] and is_float(meaning.dtype) else 0
+        return Reading(mine[index], meaning, np.asarray(stored, np.float64), index, "model")
 
-    def _by_task(
-        self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], extra: Array, narrow: bool
-    ) -> Verdict:
+    def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: bool) -> Reading:
         task = call.use.bound.task
         known = {**call.read, **self._constants(call)}
         meaning = Evaluator(of_task(task, known, narrow), self.effort.points).elements(buffer, index)
-        return Verdict.of(ours[index], meaning, extra, index, "task")
+        return Reading(ours[index], meaning, np.zeros(()), index, "task")
+
+    def _allowing(self, reading: Reading, call: KernelCall, buffer: str, compiled: Scheduled) -> Reading:
+        """The reading of a kernel by fewer multiplications, which rounds more. What is well within the bound of all
+        multiplications is right; of what is not, the derived Blocks give the bound of the farthest of each channel, or,
+        where time is over, of the farthest ones."""
+        ratios = reading.ratios.reshape(-1)
+        settled = ratios <= SETTLED
+        if settled.all():
+            return reading
+        farthest = np.argsort(-ratios, kind="stable")[: (~settled).sum()]
+        channels = self._channels.get((call.use.bound.task.hash, buffer), ())
+        if channels:
+            _, first = np.unique(reading.index[channels[0]][farthest], return_index=True)
+            farthest = farthest[np.sort(first)]
+        asked = farthest[: FARTHEST if self._late or not channels else None]
+        settled[asked] = True
+        kept = reading.at(np.flatnonzero(settled))
+        extra = np.broadcast_to(kept.extra, kept.ratios.shape).copy()
+        more = kept.ratios > SETTLED
+        extra[more] += self._more_rounding(call, buffer, tuple(i[more] for i in kept.index), compiled)
+        return replace(kept, extra=extra)
+
+    @property
+    def _late(self) -> bool:
+        return self.spent > self.effort.seconds
 
     def _constants(self, call: KernelCall) -> dict[str, Array]:
         """What the Task's constants hold, in logical shape."""
@@ -380,43 +403,3 @@ def _tiles(task: Task, compiled: Scheduled, buffer: str, rank: int) -> list[list
                 for d, index in enumerate(write.indices):
                     tiles[d] += schedule.tiles.get(str(index), ())
     return tiles
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
-    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers."""
-
-    samples: int
-    worst: float
-    open: int
-    by: str
-    sentence: str
-    width: float = 0.0
-
-    @classmethod
-    def of(cls, ours: Array, meaning: Rounded, extra: Array, index: tuple[Array, ...], by: str) -> Verdict:
-        numbers = np.asarray(ours, np.float64) if ours.dtype.kind not in "biu" else ours
-        limit = np.broadcast_to(meaning.bound + extra, meaning.value.shape)
-        wanted = meaning.value
-        if numbers.dtype.kind in "biu":
-            apart = np.abs(numbers.astype(np.float64) - wanted.astype(np.float64))
-            apart = np.where(numbers == wanted, 0.0, np.maximum(apart, 1.0))
-        else:
-            same = (numbers == wanted) | (np.isnan(numbers) & np.isnan(wanted))
-            apart = np.where(same, 0.0, np.abs(numbers - wanted))
-        open_ = ~np.isfinite(limit)
-        ratio = np.where(open_ | (apart == 0), 0.0, apart / np.maximum(limit, 0.0))
-        if numbers.dtype.kind in "biu":  # a step at a tie is no distance
-            ratio = np.where(ratio <= 1, 0.0, ratio)
-        ratio = np.where(np.isnan(ratio), np.inf, ratio)
-        if not ratio.size:
-            return cls(0, 0.0, 0, by, "")
-        k = int(np.argmax(ratio))
-        place = [int(i[k]) for i in index]
-        bound = float(limit[k])
-        sentence = f"at {place}: {numbers.reshape(-1)[k]:.9g}, expected {wanted.reshape(-1)[k]:.9g} within {bound:.2g}"
-        compared = (wanted != 0) & ~open_
-        widths = limit[compared] / np.abs(wanted[compared].astype(np.float64))
-        width = float(np.median(widths)) if widths.size else 0.0
-        return cls(int(ratio.size - open_.sum()), float(ratio[k]), int(open_.sum()), by, sentence, width)

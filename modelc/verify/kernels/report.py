@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from modelc.verify.kernels.judge import Verdict
+from modelc.verify.kernels.reading import Verdict
 
 Array = NDArray[Any]
 SMALL = 64  # elements of a result of which each is looked at for whether it varies
