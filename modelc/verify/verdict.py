@@ -194,7 +194,8 @@ class _Inside:
         }
         try:
             tolerance = (max(whole.rtol, RTOL), max(whole.atol, ATOL))  # no piece is equal to the last bit
-            return compare_pieces(model, feed, values, tolerance, whole.bf16, whole.filters, self.judge.explains)
+            read = self.judge.assembled()
+            return compare_pieces(model, feed, values, read, tolerance, whole.bf16, whole.filters, self.judge.explains)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
             return ()

@@ -104,6 +104,7 @@ class Judge:
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
+    _assembled: dict[str, Array] = field(default_factory=dict)  # values that kernels read whole, and wrote in parts
     _bytes: int = 0
     _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
@@ -130,7 +131,7 @@ class Judge:
 
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
-        self._given, self._writers, self._bytes, self._shadows = dict(feed), {}, 0, {}
+        self._given, self._writers, self._assembled, self._bytes, self._shadows = dict(feed), {}, {}, 0, {}
         self.runs += 1
         program = self.blueprint.program
         for name, array in feed.items():
@@ -190,6 +191,13 @@ class Judge:
             shadow.write(bound.values[buffer], data)
             if program is self.blueprint.program:
                 self._remember(call, buffer, call.wrote[buffer])
+        if program is self.blueprint.program:
+            for buffer, array in call.read.items():
+                name = bound.values[buffer]
+                new = name in self.blueprint.graph.values and name not in self._given.keys() | self._assembled.keys()
+                if new and self._bytes + array.nbytes <= REMEMBERED_BYTES:
+                    self._assembled[name] = array
+                    self._bytes += array.nbytes
         shadow.forget(self._last_reads.get(id(bound), ()))
 
     def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
@@ -210,6 +218,12 @@ class Judge:
             if array is not None:
                 values[name] = (call.use.bound, array)
         return values
+
+    def assembled(self) -> dict[str, Array]:
+        """The model's values that kernels read in the last run, and none wrote as a whole, as the model has them."""
+        values = self.blueprint.graph.values
+        arrays = {name: in_model(array, values[name]) for name, array in self._assembled.items()}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def explains(self, name: str, theirs: Array) -> bool:
         """Whether rounding explains how far another engine's numbers are from those that a kernel wrote in the last
@@ -300,7 +314,8 @@ class Judge:
             return None
         known = dict(self._given) if imported is self._graphs[0] else {}
         known |= {call.use.bound.values[b]: array for b, array in call.read.items()}
-        known.pop(name, None)
+        for output in call.wrote:  # another engine makes all of them anew
+            known.pop(call.use.bound.values[output], None)
         usable = {}
         for one, array in known.items():
             if one in imported.graph.values and imported.graph.values[one].data is None:

@@ -71,7 +71,8 @@ class Reading:
             numbers = numbers.astype(np.float64)
             same = (numbers == wanted) | (np.isnan(numbers) & np.isnan(wanted))
             apart = np.where(same, 0.0, np.abs(numbers - wanted))
-        ratios = np.where(~np.isfinite(self.limit) | (apart == 0), 0.0, apart / np.maximum(self.limit, 0.0))
+        with np.errstate(all="ignore"):  # nothing is within a limit of 0
+            ratios = np.where(~np.isfinite(self.limit) | (apart == 0), 0.0, apart / np.maximum(self.limit, 0.0))
         if whole:  # a step at a tie is no distance
             ratios = np.where(ratios <= 1, 0.0, ratios)
         return np.where(np.isnan(ratios), np.inf, ratios)
