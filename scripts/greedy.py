@@ -40,7 +40,7 @@ def greedy(task: Task, target: Target) -> Candidate | None:
 def tiled_of(task: Task, target: Target) -> Tiled | None:
     """The choices of a Task whose one reduction is tiled in vectors of float32; None for any other."""
     for sketch in sketches(task, target, Policy(winograd=False, strassen=False, tensorize=False)):
-        if isinstance(sketch, Contraction) and sketch.known:
+        if isinstance(sketch, Contraction) and sketch.modelled:
             return sketch.tiled
     return None
 

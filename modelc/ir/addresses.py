@@ -86,20 +86,20 @@ def _column(read: Load) -> int | None:
 # --- the proof ------------------------------------------------------------------------------------------------------
 
 
-def unproved(task: Task, guards: Iterable[Guard], known: Known) -> str | None:
+def unproved(task: Task, guards: Iterable[Guard], data_of: Known) -> str | None:
     """An access of the Task that data could lead outside its buffer, in a sentence; None if there is none."""
     for block in task.blocks:
         if isinstance(block, OpaqueBlock):
             continue
-        prover = _Prover(task, block, tuple(guards), known)
+        prover = _Prover(task, block, tuple(guards), data_of)
         for access in (e for e in _expressions(block) if isinstance(e, Load)):
             shape = task.buffer(access.buffer).shape
             for index, extent in zip(access.indices, shape, strict=True):
                 low, high = prover.limits(index) if loads(index) else (0, extent - 1)
                 if low < 0 or high >= extent:
-                    found = "anything" if (low, high) == UNKNOWN else f"{low} to {high}"
+                    values = "anything" if (low, high) == UNKNOWN else f"{low} to {high}"
                     place = f"block {block.name}: the index {index} of {access.buffer}"
-                    return f"{place} can be {found}; the dimension has {extent}"
+                    return f"{place} can be {values}; the dimension has {extent}"
     return None
 
 
@@ -110,7 +110,7 @@ class _Prover:
     task: Task
     block: Block
     guards: tuple[Guard, ...]
-    known: Known
+    data_of: Known
 
     def limits(self, e: Expr, facts: tuple[Form, ...] = ()) -> Limits:
         """The least and the greatest that `e` can be where each of `facts` is not negative."""
@@ -159,12 +159,12 @@ class _Prover:
         return UNKNOWN
 
     def _loaded(self, e: Load) -> Limits:
-        column, data = _column(e), self.known(e.buffer)
+        column, data = _column(e), self.data_of(e.buffer)
         if data is not None and data.dtype.kind in "iu":
             part = data if column is None or data.ndim != len(e.indices) else data[..., column]
             return (int(part.min()), int(part.max())) if part.size else NEVER
-        found = [(g.low, g.high) for g in self.guards if g.buffer == e.buffer and g.column in (None, column)]
-        return (max(low for low, _ in found), min(high for _, high in found)) if found else UNKNOWN
+        ranges = [(g.low, g.high) for g in self.guards if g.buffer == e.buffer and g.column in (None, column)]
+        return (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else UNKNOWN
 
     def _facts(self, condition: Expr, holds: bool) -> tuple[Form, ...]:
         """Forms that are not negative where the condition holds, or where it does not."""
@@ -205,8 +205,8 @@ def _form(e: Expr) -> Form:
 def _sum(a: Form, b: Form, scale: int, more: int = 0) -> Form:
     """a + scale * b + more"""
     atoms = {*a, *b, ONE}
-    found = {x: a.get(x, 0) + scale * b.get(x, 0) + (more if x == ONE else 0) for x in atoms}
-    return {x: c for x, c in found.items() if c}
+    coefficients = {x: a.get(x, 0) + scale * b.get(x, 0) + (more if x == ONE else 0) for x in atoms}
+    return {x: c for x, c in coefficients.items() if c}
 
 
 __all__ = ["Guard", "Limits", "addressing", "claim", "claims", "unproved", "without_claims"]

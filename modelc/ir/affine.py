@@ -62,11 +62,11 @@ def linear(e: Expr) -> Linear | None:
     if not isinstance(e, Op):
         return None
     try:
-        known: Linear | None = e._linear
+        form: Linear | None = e._linear
     except AttributeError:
-        known = _linear(e)
-        object.__setattr__(e, "_linear", known)
-    return known
+        form = _linear(e)
+        object.__setattr__(e, "_linear", form)
+    return form
 
 
 def _linear(e: Op) -> Linear | None:
@@ -97,7 +97,7 @@ def _sum(a: Linear, b: Linear, sign: int) -> Linear:
     terms = dict(a.terms)
     for atom, c in b.terms:
         terms[atom] = terms.get(atom, 0) + sign * c
-    return Linear(tuple([one for one in terms.items() if one[1]]), a.constant + sign * b.constant)
+    return Linear(tuple([term for term in terms.items() if term[1]]), a.constant + sign * b.constant)
 
 
 def bounds(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
@@ -140,18 +140,18 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     if isinstance(e, Op) and e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
         inner = linear(e.args[0])
         if inner is not None and inner.plain:
-            found = op(e.name, inner.within(ranges).expr(), e.args[1])
-            return _simplified(found, ranges) or found
+            division = op(e.name, inner.within(ranges).expr(), e.args[1])
+            return _simplified(division, ranges) or division
     return rewrite(e, lambda x: _simplified(x, ranges))
 
 
 def _plain(form: Linear, ranges: Ranges) -> Expr:
     """The canonical expression of a form whose atoms are iterators."""
     kept = form.within(ranges)
-    found = kept.expr()
-    if isinstance(found, Op):
-        object.__setattr__(found, "_linear", kept)
-    return found
+    expression = kept.expr()
+    if isinstance(expression, Op):
+        object.__setattr__(expression, "_linear", kept)
+    return expression
 
 
 def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> Expr:
@@ -170,7 +170,7 @@ def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> E
         else:
             for x, k in start.terms:
                 terms[x] = terms.get(x, 0) - k
-            return _plain(Linear(tuple([one for one in terms.items() if one[1]]), constant), ranges)
+            return _plain(Linear(tuple([term for term in terms.items() if term[1]]), constant), ranges)
     return simplify(op("sub", substitute(e, values), base), ranges)
 
 
@@ -192,11 +192,11 @@ def _rejoined(form: Linear) -> Linear:
         if not (isinstance(atom, Op) and atom.name == "floordiv" and isinstance(atom.args[1], Const)):
             continue
         by = int(atom.args[1].value)
-        rest = Op("mod", atom.args)
-        if c % by == 0 and terms.get(rest) == c // by and atom in terms:
+        remainder = Op("mod", atom.args)
+        if c % by == 0 and terms.get(remainder) == c // by and atom in terms:
             whole = linear(atom.args[0])
             assert whole is not None
-            kept = Linear(tuple((x, k) for x, k in terms.items() if x not in (atom, rest)), form.constant)
+            kept = Linear(tuple((x, k) for x, k in terms.items() if x not in (atom, remainder)), form.constant)
             scaled = Linear(tuple((x, k * (c // by)) for x, k in whole.terms), whole.constant * (c // by))
             return _rejoined(_sum(kept, scaled, 1))
     return form
@@ -213,15 +213,15 @@ def _divided(e: Op, ranges: Ranges) -> Expr | None:
         quotient = limits[0] // by
         return Const(quotient) if e.name == "floordiv" else Linear(form.terms, form.constant - quotient * by).expr()
     whole = Linear(tuple((a, c // by) for a, c in form.terms if c % by == 0), form.constant // by)
-    rest = Linear(tuple((a, c) for a, c in form.terms if c % by), form.constant % by)
-    left = bounds(rest.expr(), ranges)
-    if left is not None and left[0] >= 0 and left[1] < by:  # the rest never carries
-        return whole.expr() if e.name == "floordiv" else rest.expr()
+    remainder = Linear(tuple((a, c) for a, c in form.terms if c % by), form.constant % by)
+    left = bounds(remainder.expr(), ranges)
+    if left is not None and left[0] >= 0 and left[1] < by:  # the remainder never carries
+        return whole.expr() if e.name == "floordiv" else remainder.expr()
     if not whole.terms and whole.constant == 0:
-        return _nested(e.name, rest.expr(), by)
+        return _nested(e.name, remainder.expr(), by)
     if e.name == "mod":
-        return _nested("mod", rest.expr(), by)
-    return _sum(whole, Linear(((_nested("floordiv", rest.expr(), by), 1),), 0), 1).expr()
+        return _nested("mod", remainder.expr(), by)
+    return _sum(whole, Linear(((_nested("floordiv", remainder.expr(), by), 1),), 0), 1).expr()
 
 
 def _nested(name: str, inner: Expr, by: int) -> Expr:

@@ -135,9 +135,9 @@ class Block(Remembering):
     @cached_property
     def reads(self) -> tuple[Load, ...]:
         """Every distinct Load of the body, the conditions and the indices written to, in order."""
-        found = [x for e in (*self.body, *self.where) for x in loads(e)]
-        found += [x for w in self.writes for i in w.indices for x in loads(i)]
-        return tuple(dict.fromkeys(found))
+        accesses = [x for e in (*self.body, *self.where) for x in loads(e)]
+        accesses += [x for w in self.writes for i in w.indices for x in loads(i)]
+        return tuple(dict.fromkeys(accesses))
 
     @cached_property
     def buffers_read(self) -> frozenset[str]:

@@ -28,10 +28,10 @@ def fail(where: str, message: str) -> NoReturn:
     raise InvalidIR(f"{where}: {message}" if where else message)
 
 
-def typed(e: Expr, known: Collection[str], stored: Stored, where: str) -> str:
-    """The dtype of an expression over the variables `known`; checks names, operand counts and dtypes."""
+def typed(e: Expr, iterators: Collection[str], stored: Stored, where: str) -> str:
+    """The dtype of an expression over the variables `iterators`; checks names, operand counts and dtypes."""
     if isinstance(e, Var):
-        return "int64" if e.name in known else fail(where, f"unknown iterator {e.name!r}")
+        return "int64" if e.name in iterators else fail(where, f"unknown iterator {e.name!r}")
     if isinstance(e, Const):
         return e.dtype
     if isinstance(e, Load):
@@ -41,15 +41,15 @@ def typed(e: Expr, known: Collection[str], stored: Stored, where: str) -> str:
         if len(e.indices) != len(shape):
             fail(where, f"{show(e)} has {len(e.indices)} indices, and {e.buffer} has {len(shape)} dimensions")
         for index in e.indices:
-            if (found := typed(index, known, stored, where)) != "int64":
-                fail(where, f"index {show(index)} of {e.buffer} is {found}, expected int64")
+            if (kind := typed(index, iterators, stored, where)) != "int64":
+                fail(where, f"index {show(index)} of {e.buffer} is {kind}, expected int64")
         return dtype
     if e.name not in OPERATIONS:
         fail(where, f"unknown operation {e.name!r}")
     operation = OPERATIONS[e.name]
     if len(e.args) != operation.arity:
         fail(where, f"{e.name} takes {operation.arity} operands, found {len(e.args)}")
-    kinds = [typed(a, known, stored, where) for a in e.args]
+    kinds = [typed(a, iterators, stored, where) for a in e.args]
     if e.name == "cast":
         return e.dtype or fail(where, f"a cast of {show(e.args[0])} to no dtype")
     if e.name == "bits":
@@ -104,10 +104,10 @@ def inside(
         if len(static(guards)) < len(guards):  # data may exclude it
             continue
         try:
-            found = image([index], _near(index, guards, ranges), guards)
+            reached = image([index], _near(index, guards, ranges), guards)
         except TooLarge:
             continue
-        low, high = (0, -1) if found.empty else found.limits[0]
+        low, high = (0, -1) if reached.empty else reached.limits[0]
         if low < 0 or high >= n:
             fail(where, f"{shown or show(access)} is {verb} at {low}..{high} of dimension {d}, which has {n} elements")
 
@@ -129,9 +129,9 @@ def identifiers(names: Sequence[str], kind: str, where: str) -> None:
 
 def unsure(access: Load, shape: Sequence[int], ranges: Mapping[str, int]) -> tuple[Expr, ...]:
     """The conditions for an access to stay in its buffer that are not certain; data is taken to be in range."""
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     for index, n in zip(access.indices, shape, strict=True):
         if not loads(index):
             low, high = bounds(index, ranges) or (-1, n)
-            found += [op("ge", index, 0)] * (low < 0) + [op("lt", index, n)] * (high >= n)
-    return tuple(found)
+            conditions += [op("ge", index, 0)] * (low < 0) + [op("lt", index, n)] * (high >= n)
+    return tuple(conditions)

@@ -77,14 +77,14 @@ def run_control(op: str, attrs: Mapping[str, Any], inputs: Sequence[Array], bodi
     limits += [int(inputs[0].reshape(-1)[0])] if form.counted else []
     go = bool(inputs[int(form.counted)].reshape(-1)[0]) if form.asked else True
     states = list(inputs[form.first_state : form.first_part])
-    parts, rest = inputs[form.first_part :][: form.parts], inputs[form.first_part + form.parts :]
+    parts, outer = inputs[form.first_part :][: form.parts], inputs[form.first_part + form.parts :]
     handed: list[list[Array]] = []
     done = 0
     while go and all(done < limit for limit in limits):
-        found = list(bodies[0]([np.asarray(done, np.int64), *states, *(x[done] for x in parts), *rest]))
-        go = bool(found.pop(0).reshape(-1)[0]) if form.asks else True
-        states = found[: form.states]
-        handed.append(found[form.states :])
+        results = list(bodies[0]([np.asarray(done, np.int64), *states, *(x[done] for x in parts), *outer]))
+        go = bool(results.pop(0).reshape(-1)[0]) if form.asks else True
+        states = results[: form.states]
+        handed.append(results[form.states :])
         done += 1
     room = form.limit - done if form.limit != NO_LIMIT else 0
     stacked: list[Array] = [np.stack(values) for values in zip(*handed, strict=True)]

@@ -82,9 +82,9 @@ def _kept_hash(e: Const | Load | Op) -> int:
     try:
         return e._hash
     except AttributeError:
-        found = hash(e.content())
-        object.__setattr__(e, "_hash", found)
-        return found
+        code = hash(e.content())
+        object.__setattr__(e, "_hash", code)
+        return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,20 +352,20 @@ def rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
 def size(e: Expr, loaded: Mapping[str, int]) -> int:
     """Operations on values in `e` as a tree, what is shared counted for every use; an element of a buffer counts as
     `loaded` says (0 where it does not)."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     stack: list[tuple[Expr, bool]] = [(e, False)]
     while stack:
         x, ready = stack.pop()
-        if id(x) in found:
+        if id(x) in sizes:
             continue
         if not isinstance(x, Op):
-            found[id(x)] = loaded.get(x.buffer, 0) if isinstance(x, Load) else 0
+            sizes[id(x)] = loaded.get(x.buffer, 0) if isinstance(x, Load) else 0
         elif ready:
-            found[id(x)] = 1 + sum(found[id(child)] for child in x.args)
+            sizes[id(x)] = 1 + sum(sizes[id(child)] for child in x.args)
         else:
             stack.append((x, True))
             stack += [(child, False) for child in x.args]
-    return found[id(e)]
+    return sizes[id(e)]
 
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -387,22 +387,22 @@ def operations(e: Expr) -> frozenset[str]:
 
 def _names(e: Expr, kept: str, kind: type[Var | Op]) -> frozenset[str]:
     """The names of those below `e` that are of one kind, which are kept as the attribute `kept`."""
-    known: frozenset[str] | None = getattr(e, kept, None)
-    if known is None:
-        found: set[str] = set()
+    names: frozenset[str] | None = getattr(e, kept, None)
+    if names is None:
+        collected: set[str] = set()
         stack = [e]
         while stack:
             x = stack.pop()
             below = getattr(x, kept, None)
             if below is not None:
-                found |= below
+                collected |= below
                 continue
             if isinstance(x, kind):
-                found.add(x.name)
+                collected.add(x.name)
             stack += children(x)
-        known = frozenset(found)
-        object.__setattr__(e, kept, known)
-    return known
+        names = frozenset(collected)
+        object.__setattr__(e, kept, names)
+    return names
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
@@ -412,9 +412,9 @@ def loads(e: Expr) -> tuple[Load, ...]:
     try:
         return e._loads
     except AttributeError:
-        found = tuple([x for x in walk(e) if isinstance(x, Load)])
-        object.__setattr__(e, "_loads", found)
-        return found
+        accesses = tuple([x for x in walk(e) if isinstance(x, Load)])
+        object.__setattr__(e, "_loads", accesses)
+        return accesses
 
 
 def uncast(e: Expr) -> Expr:

@@ -46,12 +46,12 @@ def sized(name: str) -> tuple[str, int] | None:
 
 def actual(outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Of the outputs those that a user gets, as much as there is of them."""
-    found = {name: array for name, array in outputs.items() if sized(name) is None}
+    arrays = {name: array for name, array in outputs.items() if sized(name) is None}
     for name, size in outputs.items():
-        if (what := sized(name)) is not None and what[0] in found:
+        if (what := sized(name)) is not None and what[0] in arrays:
             output, axis = what
-            found[output] = found[output][(slice(None),) * axis + (slice(int(size)),)]
-    return found
+            arrays[output] = arrays[output][(slice(None),) * axis + (slice(int(size)),)]
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -138,18 +138,18 @@ class Graph:
 
     def consumers(self) -> dict[str, list[Node]]:
         """Value -> nodes that read it (a node that reads it twice is listed once)."""
-        found: dict[str, list[Node]] = {name: [] for name in self.values}
+        readers: dict[str, list[Node]] = {name: [] for name in self.values}
         for node in self.nodes:
             for name in dict.fromkeys(x for x in node.inputs if x):
-                found[name].append(node)
-        return found
+                readers[name].append(node)
+        return readers
 
     def with_nodes(self, nodes: Iterable[Node], values: Iterable[Value] = ()) -> Graph:
         """The graph with other nodes and with `values` added; values that nothing mentions any more are dropped."""
         nodes = tuple(nodes)
-        known = {**self.values, **{v.name: v for v in values}}
+        by_name = {**self.values, **{v.name: v for v in values}}
         used = {x for node in nodes for x in (*node.inputs, *node.outputs) if x} | {*self.inputs, *self.outputs}
-        return replace(self, nodes=nodes, values={k: v for k, v in known.items() if k in used})
+        return replace(self, nodes=nodes, values={k: v for k, v in by_name.items() if k in used})
 
     def fresh(self, base: str, taken: Container[str] = ()) -> str:
         """A value name that is not in use yet: `base`, `base_1`, ..."""

@@ -163,13 +163,13 @@ class _Reader:
 
     def items(self, item: Callable[[], Any], end: str) -> list[Any]:
         """Items with commas between, up to and with `end`."""
-        found = []
+        parsed = []
         while not self.accept(end):
-            found.append(item())
+            parsed.append(item())
             if not self.accept(","):
                 self.expect(end)
                 break
-        return found
+        return parsed
 
     def number(self) -> Any:
         kind, text = self.next()

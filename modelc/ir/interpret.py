@@ -58,10 +58,10 @@ def _value(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, A
         return np.asarray(e.value, DTYPES[e.dtype])
     if not shared or e not in shared:
         return _computed(e, env, buffers, shared)
-    known = shared[e]
-    if known is None:
-        known = shared[e] = _computed(e, env, buffers, shared)
-    return known
+    value = shared[e]
+    if value is None:
+        value = shared[e] = _computed(e, env, buffers, shared)
+    return value
 
 
 def evaluate_all(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
@@ -90,8 +90,8 @@ def _computed(e: Load | Op, env: Env, buffers: Mapping[str, Array], shared: dict
         data = buffers[e.buffer]
         if not e.indices:
             return data
-        found = [_value(i, env, buffers, shared) for i in e.indices]
-        inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(found, data.shape, strict=True)]
+        indices = [_value(i, env, buffers, shared) for i in e.indices]
+        inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(indices, data.shape, strict=True)]
         return np.asarray(data[tuple(inside)])
     return _operate(e, [_value(a, env, buffers, shared) for a in e.args])
 

@@ -191,8 +191,10 @@ class Layout:
         primitive = r"(\w+)\(((?:\d+(?:, ?\d+)*)?)\)"
         if not re.fullmatch(rf"{primitive}(\.{primitive})*", text):
             raise ValueError(f"expected a layout such as 'split(1, 16).reorder(0, 1, 2)', found {text!r}")
-        found = re.findall(primitive, text)
-        return Layout(tuple(Primitive(name, tuple(int(a) for a in re.findall(r"\d+", args))) for name, args in found))
+        primitives = re.findall(primitive, text)
+        return Layout(
+            tuple(Primitive(name, tuple(int(a) for a in re.findall(r"\d+", args))) for name, args in primitives)
+        )
 
 
 Layouts = Mapping[str, Layout]  # of values by name; what is not listed is row-major

@@ -178,16 +178,16 @@ class Frame:
 
     def point(self, box: Box) -> tuple[int, ...]:
         """One point of a box, by columns."""
-        found: dict[int, int] = {}
+        coordinates: dict[int, int] = {}
         for cell, values in zip(self.cells, box, strict=True):
             code = int(values[0])
             for column in reversed(cell):
                 if len(cell) == 1:
-                    found[column] = code
+                    coordinates[column] = code
                 else:
-                    found[column] = self.lows[column] + code % self.spans[column]
+                    coordinates[column] = self.lows[column] + code % self.spans[column]
                     code //= self.spans[column]
-        return tuple(found[k] for k in sorted(found))
+        return tuple(coordinates[k] for k in sorted(coordinates))
 
 
 def boxes(images: Sequence[Image], columns: int) -> tuple[Frame, list[Box]]:
@@ -237,7 +237,7 @@ def without(a: Box, b: Box) -> list[Box]:
     result: list[Box] = []
     for k, (x, y) in enumerate(zip(a, b, strict=True)):
         if len(inside[k]) < len(x):
-            result += [(*inside[:k], piece, *a[k + 1 :]) for piece in _rest(x, y) if len(piece)]
+            result += [(*inside[:k], piece, *a[k + 1 :]) for piece in _difference(x, y) if len(piece)]
     return result
 
 
@@ -260,7 +260,7 @@ def _common(x: Set, y: Set) -> Set:
     return np.intersect1d(x, y, assume_unique=True)
 
 
-def _rest(x: Set, y: Set) -> list[Set]:
+def _difference(x: Set, y: Set) -> list[Set]:
     if isinstance(y, range):
         if isinstance(x, range):
             return [range(x.start, min(x.stop, y.start)), range(max(x.start, y.stop), x.stop)]

@@ -151,8 +151,8 @@ class Program:
         lines = [f"program {self.name}"]
         lines += [f"  input {self.values[v]}" for v in self.inputs]
         lines += [f"  const {self.values[v]}" for v in self.constants]
-        known = {*self.inputs, *self.constants}
-        lines += [f"  value {v}" for v in self.values.values() if v.name not in known]
+        given = {*self.inputs, *self.constants}
+        lines += [f"  value {v}" for v in self.values.values() if v.name not in given]
         for bound in self.tasks:
             lines.append(f"  run {bound}")
             lines += ["    " + line for line in str(bound.task).splitlines()]
@@ -164,15 +164,15 @@ class Program:
 
 def kind_of(task: Task) -> str:
     """What a Task mostly does: "opaque", "contraction" (it reduces over two operands at once), "reduction" or "map"."""
-    found = "map"
+    kind = "map"
     for block in task.blocks:
         if isinstance(block, OpaqueBlock):
             return "opaque"
         if is_contraction(block):
             return "contraction"
         if block.reduction:
-            found = "reduction"
-    return found
+            kind = "reduction"
+    return kind
 
 
 def is_contraction(block: Block) -> bool:
@@ -208,8 +208,8 @@ def run_program(
 def _run_bodies(bound: BoundTask, views: Mapping[str, Array], opaque: Mapping[str, Meaning] | None) -> None:
     def body(program: Program) -> Body:
         def run(given: Sequence[Array]) -> list[Array]:
-            found = run_program(program, dict(zip(program.inputs, given, strict=True)), opaque)
-            return [found[name] for name in program.outputs]
+            outputs = run_program(program, dict(zip(program.inputs, given, strict=True)), opaque)
+            return [outputs[name] for name in program.outputs]
 
         return run
 
@@ -355,14 +355,14 @@ def _check_addresses(program: Program, bound: BoundTask, fail: Fail) -> None:
         if guard.buffer not in task.inputs or guard.buffer in task.constants:
             fail(f"task {task.name} guards {guard.buffer!r}, which is none of its inputs")
 
-    def known(name: str) -> Array | None:
+    def data_of(name: str) -> Array | None:
         if name not in task.constants:
             return None
         value = program.values[bound.values[name]]
         data, strides = program.constants[value.root], value.logical_strides
         return data if strides is None else region(data.reshape(-1), value.offset, value.shape, strides)
 
-    if sentence := unproved(task, bound.guards, known):
+    if sentence := unproved(task, bound.guards, data_of):
         fail(f"task {task.name}: {sentence}: the operator has to say what it may be, or clamp it")
 
 

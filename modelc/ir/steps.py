@@ -109,12 +109,12 @@ class _Walk:
     def __init__(self, where: str, storage: Mapping[str, Place]):
         self.where, self.storage = where, storage
         self.loops, self.places = 0, len(storage)
-        self.found: list[Step] = []
+        self.all_steps: list[Step] = []
 
     def steps(self, nest: Nest) -> list[Step]:
         for k, phase in enumerate(nest.phases):
             self.body(phase, (), {}, (), self.storage, f"{self.where}, phase {k}", outermost=True)
-        return self.found
+        return self.all_steps
 
     def body(
         self,
@@ -134,15 +134,15 @@ class _Walk:
             elif isinstance(stmt, Branch):
                 if any(x.tag == "vector" for x in loops):
                     fail(where, f"'if {show(stmt.condition)}' is inside the vector loop {plain(loops[-1].var)}")
-                known = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
-                if typed(stmt.condition, names, known, where) != "bool":
+                stored = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
+                if typed(stmt.condition, names, stored, where) != "bool":
                     fail(where, f"the condition {show(stmt.condition)} is no bool")
                 condition = substitute(stmt.condition, names)
                 self.body(stmt.then, loops, names, (*branches, condition), storage, where)
                 self.body(stmt.otherwise, loops, names, (*branches, Op("not", (condition,))), storage, where)
             elif isinstance(stmt, Prefetch):
-                known = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
-                typed(stmt.access, names, known, where)
+                stored = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
+                typed(stmt.access, names, stored, where)
             else:
                 self.step(stmt, loops, names, branches, storage, where)
 
@@ -173,8 +173,8 @@ class _Walk:
         if stmt.extent < 1:
             fail(where, f"loop {stmt.var} has {stmt.extent} iterations, expected at least 1")
         if stmt.tag not in TAGS and not stmt.intrinsic:
-            known = ", ".join((*TAGS, f"{INTRINSIC}NAME"))
-            fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {known}")
+            tags = ", ".join((*TAGS, f"{INTRINSIC}NAME"))
+            fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {tags}")
         if stmt.tag == "parallel" and not outermost:
             fail(where, f"loop {stmt.var} is parallel, and is not the outermost of its phase")
         vector = next((x for x in loops if x.tag == "vector"), None)
@@ -211,7 +211,7 @@ class _Walk:
             for name in (*stmt.inputs, *stmt.outputs):
                 if name not in storage:
                     fail(where, f"unknown region {name!r}")
-        self.found.append(Step(len(self.found), stmt, loops, branches, storage, where))
+        self.all_steps.append(Step(len(self.all_steps), stmt, loops, branches, storage, where))
 
 
 def _one_application(loop: Loop, loops: tuple[Loop, ...], where: str) -> None:
@@ -226,7 +226,7 @@ def _one_application(loop: Loop, loops: tuple[Loop, ...], where: str) -> None:
 
 
 def _leaf_types(
-    leaf: Leaf, known: Mapping[str, Expr], stored: Mapping[str, tuple[str, tuple[int, ...]]], w: str
+    leaf: Leaf, iterators: Mapping[str, Expr], stored: Mapping[str, tuple[str, tuple[int, ...]]], w: str
 ) -> None:
     if leaf.part not in ("assign", "init", "update"):
         fail(w, f"unknown part {leaf.part!r}; known are assign, init, update")
@@ -240,15 +240,15 @@ def _leaf_types(
             f"{leaf.aggregation} has {aggregation.arity} writes, found {len(leaf.writes)} for {len(leaf.body)} values",
         )
     for _, e in leaf.binding:
-        if typed(e, known, stored, w) != "int64":
+        if typed(e, iterators, stored, w) != "int64":
             fail(w, f"binding {show(e)} is no int64")
     for condition in leaf.where:
-        if typed(condition, known, stored, w) != "bool":
+        if typed(condition, iterators, stored, w) != "bool":
             fail(w, f"condition {show(condition)} is no bool")
     for write, value in zip(leaf.writes, leaf.body, strict=True):
-        kept, found = typed(write, known, stored, w), typed(value, known, stored, w)
-        if kept != found:
-            fail(w, f"{found} is written to {write.buffer}, which is {kept}")
+        kept, value_dtype = typed(write, iterators, stored, w), typed(value, iterators, stored, w)
+        if kept != value_dtype:
+            fail(w, f"{value_dtype} is written to {write.buffer}, which is {kept}")
     if leaf.part == "init":
         identity = aggregation.identity(tuple(stored[write.buffer][0] for write in leaf.writes))
         if leaf.body != identity:

@@ -71,15 +71,15 @@ def parse_task(text: str) -> Task:
     blocks: list[AnyBlock] = []
     nodes: tuple[str, ...] = ()
     for part in line.inner:
-        kind, _, rest = part.text.partition(" ")
+        kind, _, content = part.text.partition(" ")
         if kind in ("in", "out", "const", "local"):
-            buffers.append(_buffer(part, rest))
+            buffers.append(_buffer(part, content))
             if kind == "const":
                 constants.add(buffers[-1].name)
         elif kind in ("block", "opaque"):
             blocks.append(_block(part))
         elif kind == "nodes":
-            nodes = part.read(_literal, f"({rest},)")
+            nodes = part.read(_literal, f"({content},)")
         else:
             part.fail("a buffer ('in', 'out', 'const' or 'local'), 'block', 'opaque' or 'nodes'")
     return Task(
@@ -248,8 +248,8 @@ def _statements(line: _Line, symbol: str) -> tuple[tuple[Expr, ...], tuple[Load,
         if k == 0 and part.text.startswith("where "):
             where = part.read(parse_conditions, part.text.removeprefix("where "))
             continue
-        left, found, right = part.text.partition(f" {symbol} ")
-        if not found:
+        left, separator, right = part.text.partition(f" {symbol} ")
+        if not separator:
             part.fail(f"'BUFFER[indices] {symbol} EXPRESSION'")
         write = part.expr(left)
         if not isinstance(write, Load):
@@ -281,22 +281,22 @@ def _call(line: _Line, kind: str) -> tuple[str, str, tuple[str, ...], tuple[str,
 def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
     result: list[Stmt] = []
     for line in lines:
-        kind, _, rest = line.text.partition(" ")
+        kind, _, content = line.text.partition(" ")
         if line.text == "else":
             if not result or not isinstance(result[-1], Branch) or result[-1].otherwise:
                 line.fail("'else' right after an 'if'")
             result[-1] = replace(result[-1], otherwise=_body(line.inner))
         elif kind == "if":
-            result.append(Branch(line.expr(rest), _body(line.inner), ()))
+            result.append(Branch(line.expr(content), _body(line.inner), ()))
         elif kind in TAGS or kind.startswith(INTRINSIC):
             match = line.match(rf"{re.escape(kind)} (\w+):(\d+)", f"'{kind} VARIABLE:EXTENT'")
             result.append(Loop(match[1], int(match[2]), _body(line.inner), kind))
         elif kind in SCOPES:
-            result.append(Alloc(_region(line, rest), kind))
+            result.append(Alloc(_region(line, content), kind))
         elif kind == "call":
             result.append(Call(*_call(line, "call")))
         elif kind in ("prefetch", "prefetchw"):
-            if not isinstance(access := line.expr(rest), Load):
+            if not isinstance(access := line.expr(content), Load):
                 line.fail(f"an element of a buffer after {kind!r}")
             result.append(Prefetch(access, kind == "prefetchw"))
         elif kind in ("assign", "init", "update"):

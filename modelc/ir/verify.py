@@ -33,9 +33,9 @@ def verify_block(block: Block, buffers: Mapping[str, Buffer], where: str = "") -
         if (dtype := typed(condition, block.ranges, stored, where)) != "bool":
             fail(where, f"condition {show(condition)} is {dtype}, expected bool")
     for write, value in zip(block.writes, block.body, strict=True):
-        kept, found = typed(write, block.ranges, stored, where), typed(value, block.ranges, stored, where)
-        if kept != found:
-            fail(where, f"{found} is written to {write.buffer}, which is {kept}")
+        kept, value_dtype = typed(write, block.ranges, stored, where), typed(value, block.ranges, stored, where)
+        if kept != value_dtype:
+            fail(where, f"{value_dtype} is written to {write.buffer}, which is {kept}")
         for it in block.reduction:
             if it.name in variables(write):
                 fail(where, f"{show(write)} is indexed by the reduction iterator {it.name!r}")

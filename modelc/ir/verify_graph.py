@@ -22,7 +22,7 @@ def verify_graph(graph: Graph, where: str, infer: Infer | None = None) -> None:
     for name, value in graph.values.items():
         _check_value(name, value, where)
     fed = set(graph.inputs)
-    known = fed | {name for name, value in graph.values.items() if value.data is not None}
+    available = fed | {name for name, value in graph.values.items() if value.data is not None}
     for name in graph.inputs:
         if name not in graph.values:
             raise InvalidIR(f"{where}: input {name!r} has no value")
@@ -31,7 +31,7 @@ def verify_graph(graph: Graph, where: str, infer: Infer | None = None) -> None:
     producer: dict[str, Node] = {}
     for node in graph.nodes:
         for out in node.outputs:
-            if out in known:
+            if out in available:
                 raise InvalidIR(f"{where}: node {node.name!r} writes {out!r}, which is an input or a constant")
             if out in producer:
                 raise InvalidIR(f"{where}: {out!r} is produced by both {producer[out].name!r} and {node.name!r}")
@@ -42,14 +42,14 @@ def verify_graph(graph: Graph, where: str, infer: Infer | None = None) -> None:
         if node.name in names:
             raise InvalidIR(f"{where}: two nodes are named {node.name!r}")
         names.add(node.name)
-        _check_node(graph, node, known, producer, where, infer)
-        known |= {out for out in node.outputs if out}
+        _check_node(graph, node, available, producer, where, infer)
+        available |= {out for out in node.outputs if out}
     for name in graph.outputs:
-        if name not in known:
+        if name not in available:
             raise InvalidIR(f"{where}: output {name!r} is not produced")
         if graph.values[name].data is not None:
             raise InvalidIR(f"{where}: output {name!r} is a constant; a node Identity has to copy it")
-    if loose := [name for name in graph.values if name not in known]:
+    if loose := [name for name in graph.values if name not in available]:
         raise InvalidIR(f"{where}: value {loose[0]!r} is neither fed, constant, nor produced")
 
 
@@ -61,18 +61,18 @@ def _check_value(name: str, value: Value, where: str) -> None:
     if any(not isinstance(d, int) or d < 0 for d in value.shape):
         raise InvalidIR(f"{where}: value {name!r} has no static shape: {value.shape}")
     if value.data is not None and (value.data.dtype != DTYPES[value.dtype] or value.data.shape != value.shape):
-        found = f"{value.data.dtype.name}{list(value.data.shape)}"
-        raise InvalidIR(f"{where}: constant {name!r} is {value.dtype}{list(value.shape)} but holds {found}")
+        held = f"{value.data.dtype.name}{list(value.data.shape)}"
+        raise InvalidIR(f"{where}: constant {name!r} is {value.dtype}{list(value.shape)} but holds {held}")
 
 
 def _check_node(
-    graph: Graph, node: Node, known: set[str], producer: dict[str, Node], where: str, infer: Infer | None
+    graph: Graph, node: Node, available: set[str], producer: dict[str, Node], where: str, infer: Infer | None
 ) -> None:
     at = f"{where}: node {node.name!r} ({node.op})"
     if not node.outputs or not any(node.outputs):
         raise InvalidIR(f"{at} has no output")
     for name in node.inputs:
-        if not name or name in known:
+        if not name or name in available:
             continue
         if name in producer:
             raise InvalidIR(f"{at} reads {name!r} before node {producer[name].name!r} produces it")
@@ -92,5 +92,5 @@ def _check_node(
         raise InvalidIR(f"{at} has {len(node.outputs)} outputs; its operator gives {len(types)}")
     for name, (dtype, shape) in zip(node.outputs, types, strict=False):
         if name and (graph.values[name].dtype, graph.values[name].shape) != (dtype, tuple(shape)):
-            found = f"{graph.values[name].dtype}{list(graph.values[name].shape)}"
-            raise InvalidIR(f"{at}: {name!r} is declared {found}, its operator gives {dtype}{list(shape)}")
+            declared = f"{graph.values[name].dtype}{list(graph.values[name].shape)}"
+            raise InvalidIR(f"{at}: {name!r} is declared {declared}, its operator gives {dtype}{list(shape)}")

@@ -34,12 +34,12 @@ def verify_nest(nest: Nest, task: Task | None = None, where: str = "") -> None:
     if task is not None:
         _blocks(steps, nest, task, where)
     given = {p.name for p in nest.params if p.name not in nest.outputs} | set(task.inputs if task else ())
-    known: Known = {}
+    images: Known = {}
     for step in steps:
         _parallel(step)
         for load, guards in step.reads():
             if load.buffer not in given:
-                _defined(step, load, guards, steps, known)
+                _defined(step, load, guards, steps, images)
 
 
 # --- one step -----------------------------------------------------------------------------------------------------
@@ -73,11 +73,11 @@ def _parallel(step: Step) -> None:
             continue
         shown = plain(write)
         try:
-            found = image([Var(loop.var), *write.indices], step.grid(), static(step.guards))
+            written = image([Var(loop.var), *write.indices], step.grid(), static(step.guards))
             alone = image(write.indices, step.grid(), static(step.guards))
         except TooLarge:
             continue
-        if not found.empty and _count(found) != _count(alone):
+        if not written.empty and _count(written) != _count(alone):
             times = "two iterations" if loop.var in variables(write) else "all iterations"
             fail(step.where, f"{times} of the parallel loop {plain(loop.var)} write one element of {shown}")
 
@@ -102,21 +102,21 @@ Known = dict[tuple[object, ...], Image]  # what _reached() has found for its arg
 
 
 def _reached(
-    step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[Loop], shared: int, known: Known
+    step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[Loop], shared: int, images: Known
 ) -> Image:
     """The elements of an access for each iteration of the loops `common`, of which the step is in the first `shared`
     (of the others it serves every iteration)."""
     key = (step.number, access, guards, tuple([x.var for x in common]), shared)
-    found = known.get(key)
-    if found is None:
+    reached = images.get(key)
+    if reached is None:
         free = {f"{x.var}*": x.extent for x in common[shared:]}
         outer = [Var(x.var) for x in common[:shared]] + [Var(name) for name in free]
         grid, conditions = {**step.grid(), **free}, static((*step.branches, *guards))
-        found = known[key] = image([*outer, *access.indices], grid, conditions)
-    return found
+        reached = images[key] = image([*outer, *access.indices], grid, conditions)
+    return reached
 
 
-def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[Step], known: Known) -> None:
+def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[Step], images: Known) -> None:
     """Whatever is read was written before, and reductions that others make of it are complete."""
     place = step.storage[read.buffer]
     writers = [(s, w) for s in steps for w in s.writes() if s.storage[w.buffer].number == place.number]
@@ -129,13 +129,13 @@ def _defined(step: Step, read: Load, guards: tuple[Expr, ...], steps: Sequence[S
         return
     try:
         near = [(s, w) for s, w in sources if not _elsewhere(w, read)]
-        missing = _missing(step, read, guards, near or sources, known)
+        missing = _missing(step, read, guards, near or sources, images)
         if missing:
             fail(step.where, f"element {missing} of {name} is read before it is written")
         if isinstance(step.what, Call) or step.what.part == "assign":
             updates = [(s, w) for s, w in writers if isinstance(s.what, Leaf) and s.what.part == "update"]
             updates = [(s, w) for s, w in updates if not _elsewhere(w, read)]
-            _complete(step, read, guards, updates, place, known)
+            _complete(step, read, guards, updates, place, images)
     except TooLarge:
         return
 
@@ -151,13 +151,13 @@ def _elsewhere(a: Load, b: Load) -> bool:
 
 
 def _missing(
-    step: Step, read: Load, guards: tuple[Expr, ...], sources: Sequence[Writer], known: Known
+    step: Step, read: Load, guards: tuple[Expr, ...], sources: Sequence[Writer], images: Known
 ) -> list[int] | None:
     """An element that is read and that none of `sources` writes in time."""
     depth = max(_shared(s, step) for s, _ in sources)
     common = step.loops[:depth]
-    wanted = _reached(step, read, guards, common, depth, known)
-    written = [_reached(s, w, _conditions(s), common, _shared(s, step), known) for s, w in sources]
+    wanted = _reached(step, read, guards, common, depth, images)
+    written = [_reached(s, w, _conditions(s), common, _shared(s, step), images) for s, w in sources]
     frame, (box, *parts) = boxes([wanted, *written], depth + len(read.indices))
     left = remainder(box, parts)
     return list(frame.point(left[0])[depth:]) if left else None
@@ -168,7 +168,7 @@ def _conditions(step: Step) -> tuple[Expr, ...]:
 
 
 def _complete(
-    step: Step, read: Load, guards: tuple[Expr, ...], updates: Sequence[Writer], place: Place, known: Known
+    step: Step, read: Load, guards: tuple[Expr, ...], updates: Sequence[Writer], place: Place, images: Known
 ) -> None:
     """No update of what is read comes later: not in the text, nor in a later iteration of a loop around both."""
     if not updates:
@@ -179,10 +179,10 @@ def _complete(
         for loop in step.loops[place.depth : _shared(s, step)]:
             if loop.extent > 1 and loop.var not in variables(w):
                 fail(step.where, f"{read.buffer} is read while {s.what.block} still reduces over {plain(loop.var)}")
-    wanted = _reached(step, read, guards, common, depth, known)
+    wanted = _reached(step, read, guards, common, depth, images)
     earlier = [(s, w) for s, w in updates if s.number < step.number]
-    done = [_reached(s, w, _conditions(s), common, _shared(s, step), known) for s, w in earlier]
-    ever = [_reached(s, w, _conditions(s), common, min(place.depth, depth), known) for s, w in updates]
+    done = [_reached(s, w, _conditions(s), common, _shared(s, step), images) for s, w in earlier]
+    ever = [_reached(s, w, _conditions(s), common, min(place.depth, depth), images) for s, w in updates]
     frame, (box, *parts) = boxes([wanted, *done, *ever], depth + len(read.indices))
     for left in remainder(box, parts[: len(done)]):
         for other in parts[len(done) :]:
@@ -200,9 +200,9 @@ def _blocks(steps: Sequence[Step], nest: Nest, task: Task, where: str) -> None:
     for name in (*task.inputs, *task.outputs):
         if name not in names:
             fail(where, f"{name} of task {task.name} is no param")
-    known = {b.name: b for b in task.blocks}
+    blocks = {b.name: b for b in task.blocks}
     for step in steps:
-        block = known.get(step.what.block) or fail(step.where, f"task {task.name} has no block {step.what.block!r}")
+        block = blocks.get(step.what.block) or fail(step.where, f"task {task.name} has no block {step.what.block!r}")
         if isinstance(block, OpaqueBlock) != isinstance(step.what, Call):
             fail(step.where, f"block {block.name} is {'' if isinstance(block, OpaqueBlock) else 'not '}opaque")
         if isinstance(step.what, Leaf) and isinstance(block, Block):
@@ -246,8 +246,8 @@ def _once(steps: Sequence[Step], block: Block, task: Task, where: str) -> None:
     for part, own in parts.items():
         iters = spatial if part == "init" else [*spatial, *reduction]
         images = [_points(s, outer, iters, block, part) for s in own]
-        for s, found in zip(own, images, strict=True):
-            _domain(s, found, iters, block, depth, allocated)
+        for s, points in zip(own, images, strict=True):
+            _domain(s, points, iters, block, depth, allocated)
         if part == "update" and allocated:
             images += [_reduced(s, outer, spatial, block) for s in parts["init"]]
         if not allocated and (own or part in expected):
@@ -272,32 +272,32 @@ def _points(step: Step, outer: Sequence[Loop], iters: Sequence[str], block: Bloc
     assert isinstance(step.what, Leaf)
     binding = dict(step.what.binding)
     conditions = [] if part == "init" else [substitute(c, binding) for c in block.where]
-    found = image(
+    points = image(
         [*(Var(x.var) for x in outer), *(binding[i] for i in iters)],
         step.ranges,
         static((*step.guards, *conditions)),
     )
-    if not found.injective:
+    if not points.injective:
         shown = ", ".join(f"{name}={plain(e)}" for name, e in step.what.binding)
         fail(step.where, f"the binding [{shown}] is not independent: two iterations run one point")
-    return found
+    return points
 
 
-def _domain(step: Step, found: Image, iters: Sequence[str], block: Block, depth: int, allocated: bool) -> None:
+def _domain(step: Step, points: Image, iters: Sequence[str], block: Block, depth: int, allocated: bool) -> None:
     """Bound values stay in the Block's domain; those of spatial iterators may leave it for storage allocated inside."""
     for k, name in enumerate(iters):
-        if found.empty or (allocated and name in {i.name for i in block.spatial}):
+        if points.empty or (allocated and name in {i.name for i in block.spatial}):
             continue
-        low, high = found.limits[depth + k]
+        low, high = points.limits[depth + k]
         if low < 0 or high >= block.ranges[name]:
             assert isinstance(step.what, Leaf)
             value = plain(dict(step.what.binding)[name])
             fail(step.where, f"{name}={value} runs over {low}..{high}, and the domain is {name}:{block.ranges[name]}")
 
 
-def _apart(steps: Sequence[Step], found: Sequence[Box]) -> None:
-    for k, a in enumerate(found):
-        for s, b in zip(steps[:k], found[:k], strict=True):
+def _apart(steps: Sequence[Step], covered: Sequence[Box]) -> None:
+    for k, a in enumerate(covered):
+        for s, b in zip(steps[:k], covered[:k], strict=True):
             if not disjoint(a, b):
                 fail(steps[k].where, f"runs points that {s.where.rpartition(', ')[2]} has run before")
 

@@ -55,14 +55,14 @@ def layout_classes(
     shapes = {n: v.shape for n, v in graph.values.items()}
     shapes |= {n: b.shape for p in pieces for n, b in p.locals.items()}
     moving = {x for p in pieces if any(moved(b) is not None for b in p.blocks) for x in (*p.reads, *p.writes)}
-    found = []
+    classes = []
     spatial = linked(graph, pieces)
     for members in spatial:
         shape = shapes[members[0]]
         layouts = {"last": channels_last(len(shape)), "rows": Layout()}
         if _splits(members, shapes, moving, 1, lanes):
             layouts["blocked"] = split(len(shape), 1, lanes, (0, 1, *range(3, len(shape) + 1), 2))
-        found.append(LayoutClass(members, layouts))
+        classes.append(LayoutClass(members, layouts))
     settled = {*fixed_values(graph, pieces), *layouts_by_rule(graph, pieces)}
     for members in tied(pieces, _multiplied(pieces, groups, settled), settled, _side_by_side):
         shape = shapes[members[0]]
@@ -75,8 +75,8 @@ def layout_classes(
             layouts["packed"] = split(rank, rank - 1, lanes, (*batch, rank - 1, rank - 2, rank))
         if _splits(members, shapes, moving, rank - 2, lanes):
             layouts["standing"] = split(rank, rank - 2, lanes, (*batch, rank - 2, rank, rank - 1))
-        found.append(LayoutClass(members, layouts))
-    return tuple(found)
+        classes.append(LayoutClass(members, layouts))
+    return tuple(classes)
 
 
 def split(rank: int, dim: int, lanes: int, order: Sequence[int]) -> Layout:
@@ -102,7 +102,7 @@ def _multiplied(pieces: Sequence[Piece], groups: Sequence[Sequence[Piece]], sett
     """The computed operands of contractions that have no other ones and are alone in their Tasks, or what these are
     views of."""
     writer = {name: p for p in pieces for name in p.writes}
-    found: dict[str, None] = {}
+    operands: dict[str, None] = {}
     for group in groups:
         products = [b for p in group for b in p.blocks if isinstance(b, Block) and is_contraction(b)]
         if len(products) != 1:
@@ -117,8 +117,8 @@ def _multiplied(pieces: Sequence[Piece], groups: Sequence[Sequence[Piece]], sett
                 if read is None:
                     break
                 name = read.buffer
-            found[name] = None
-    return [n for n in found if n not in settled]
+            operands[name] = None
+    return [n for n in operands if n not in settled]
 
 
 def _side_by_side(block: Block) -> list[tuple[str, str]]:

@@ -47,28 +47,28 @@ class Tables:
         self.cost = cost
         self.factors: list[Factor] = []
         self.entries: list[dict[At, Entry]] = []
-        self.known: dict[str, float] = {}  # by the Task's hash, as that follows
+        self.seconds: dict[str, float] = {}  # by the Task's hash, as that follows
         self.users: dict[str, list[tuple[int, At]]] = {}  # entries of Tasks that were not asked for
 
     def add(self, scope: Sequence[int], sizes: Sequence[int], entry: Callable[[At], Entry | float]) -> None:
         """A table over the variables `scope` (ascending), of `sizes` values each: `entry` of every assignment."""
         table, entries = np.zeros(tuple(sizes)), dict[At, Entry]()
         for at in np.ndindex(*table.shape):
-            found = entry(at)
-            if isinstance(found, Entry):
-                entries[at] = found
-                for task in found.tasks:
-                    if task.hash not in self.known:
+            value = entry(at)
+            if isinstance(value, Entry):
+                entries[at] = value
+                for task in value.tasks:
+                    if task.hash not in self.seconds:
                         self.users.setdefault(task.hash, []).append((len(self.factors), at))
-                table[at] = self.now(found)
+                table[at] = self.now(value)
             else:
-                table[at] = found
+                table[at] = value
         self.factors.append(Factor(tuple(scope), table))
         self.entries.append(entries)
 
     def now(self, entry: Entry) -> float:
         """The seconds of an entry, as far as they are known."""
-        parts = (self.known[t.hash] if t.hash in self.known else self.cost.optimistic(t) for t in entry.tasks)
+        parts = (self.seconds[t.hash] if t.hash in self.seconds else self.cost.optimistic(t) for t in entry.tasks)
         return entry.factor * sum(parts)
 
     def ask(self, values: Sequence[int]) -> bool:
@@ -77,9 +77,9 @@ class Tables:
         for factor, entries in zip(self.factors, self.entries, strict=True):
             entry = entries.get(tuple(values[v] for v in factor.scope))
             for task in entry.tasks if entry is not None else ():
-                if task.hash in self.known:
+                if task.hash in self.seconds:
                     continue
-                self.known[task.hash], asked = self.cost.seconds(task), True
+                self.seconds[task.hash], asked = self.cost.seconds(task), True
                 for number, at in self.users.pop(task.hash):
                     self.factors[number].table[at] = self.now(self.entries[number][at])
         return asked
@@ -112,10 +112,10 @@ class Tables:
             def entry(
                 at: At, factor: Factor = factor, entries: dict[At, Entry] = entries, own: At = own
             ) -> Entry | float:
-                found = entries.get(at)
-                if found is None:
+                original = entries.get(at)
+                if original is None:
                     return float(factor.table[at])
-                return Entry(found.tasks, 1.0 if at == own else 1.0 + doubt(found))
+                return Entry(original.tasks, 1.0 if at == own else 1.0 + doubt(original))
 
             tables.add(factor.scope, factor.table.shape, entry)
         return tables

@@ -49,7 +49,7 @@ def near_cuts(
     most first."""
     whole = _Cut(graph, choice, (), attention_bytes, wide)
     total = sum(_seconds(task, cost) for task in whole.tasks)
-    found: dict[tuple[str, ...], Cut] = {}
+    cuts: dict[tuple[str, ...], Cut] = {}
     inside = [_inside(group, whole.leaving(group)) for group in whole.groups]
     for place in range(max(map(len, inside), default=0)):
         apart = _Cut(graph, choice, [names[place] for names in inside if len(names) > place], attention_bytes, wide)
@@ -58,13 +58,13 @@ def near_cuts(
             before = [whole.tasks[k] for k in olds]
             after = [apart.tasks[k] for k in news]
             key = (str(place), *sorted(task.hash for task in before))
-            known = found.get(key, Cut((), 0.0, 0.0))
+            summed = cuts.get(key, Cut((), 0.0, 0.0))
             seconds = sum(_seconds(task, cost) for task in before)
             more = sum(_seconds(task, cost) for task in after) - seconds
             if values:
-                found[key] = Cut((*known.values, *values), known.seconds + seconds, known.more + more)
-    near = [one for one in found.values() if one.promise(share) >= worth * total]
-    return sorted(near, key=lambda one: -one.promise(share))
+                cuts[key] = Cut((*summed.values, *values), summed.seconds + seconds, summed.more + more)
+    near = [cut for cut in cuts.values() if cut.promise(share) >= worth * total]
+    return sorted(near, key=lambda cut: -cut.promise(share))
 
 
 def _seconds(task: Task, cost: Cost) -> float:
@@ -108,7 +108,7 @@ class _Cut:
     def differing(self, other: _Cut) -> list[tuple[list[int], list[int]]]:
         """Tasks of this one and of another that compute the same, each as few as can be, where they are not the
         same."""
-        found, seen = [], set[int]()
+        pairs, seen = [], set[int]()
         for start in range(len(self.groups)):
             if start in seen:
                 continue
@@ -121,5 +121,5 @@ class _Cut:
                     break
             seen |= olds
             if (len(olds), len(news)) != (1, 1):
-                found.append((sorted(olds), sorted(news)))
-        return found
+                pairs.append((sorted(olds), sorted(news)))
+        return pairs

@@ -46,7 +46,7 @@ class Step:
 
     variable: int
     joined: Factor
-    rest: Factor
+    reduced: Factor
 
 
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> Best:
@@ -77,11 +77,11 @@ def eliminated(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[list[St
         if w > LIMIT:
             break
         joined = join(left.taken(v), sizes, v)
-        rest = Factor(tuple(u for u in joined.scope if u != v), joined.table.min(axis=joined.scope.index(v)))
-        steps.append(Step(v, joined, rest))
+        reduced = Factor(tuple(u for u in joined.scope if u != v), joined.table.min(axis=joined.scope.index(v)))
+        steps.append(Step(v, joined, reduced))
         del weights[v]
-        left.add(rest)
-        for u in rest.scope:
+        left.add(reduced)
+        for u in reduced.scope:
             weights[u] = left.weight(u)
             heappush(heap, (weights[u], u))
     return steps, left.factors
@@ -112,16 +112,16 @@ class _Left:
 
     def taken(self, v: int) -> list[Factor]:
         """The tables that mention `v`, which are dropped."""
-        found = []
+        factors = []
         for number in sorted(self.mentioning[v]):
-            found.append(self.by_number.pop(number))
-            for u in found[-1].scope:
+            factors.append(self.by_number.pop(number))
+            for u in factors[-1].scope:
                 self.mentioning[u].discard(number)
-                for other in found[-1].scope:
+                for other in factors[-1].scope:
                     self.neighbours[u][other] -= 1
                     if self.neighbours[u][other] <= 0:
                         del self.neighbours[u][other]
-        return found
+        return factors
 
     def weight(self, v: int) -> int:
         """The entries of the join of all tables that mention `v`; more than LIMIT is as good as any number above."""
@@ -149,7 +149,7 @@ def join(factors: Sequence[Factor], sizes: Sequence[int], also: int) -> Factor:
 def _improved(values: list[int], core: Sequence[int], sizes: Sequence[int], factors: Sequence[Factor]) -> None:
     """Sets the variables of `core`: each in turn takes its best value for the others', until none changes; from every
     start in which all have the same value, and the best end counts."""
-    found: tuple[float, list[int]] | None = None
+    best: tuple[float, list[int]] | None = None
     around = {v: [f for f in factors if v in f.scope] for v in core}
     for start in range(max(sizes[v] for v in core)):
         now = list(values)
@@ -165,7 +165,7 @@ def _improved(values: list[int], core: Sequence[int], sizes: Sequence[int], fact
             if now == before:
                 break
         cost = cost_of(now, factors)
-        if found is None or cost < found[0]:
-            found = cost, now
-    assert found is not None
-    values[:] = found[1]
+        if best is None or cost < best[0]:
+            best = cost, now
+    assert best is not None
+    values[:] = best[1]

@@ -24,24 +24,24 @@ def marginals(sizes: Sequence[int], factors: Sequence[Factor], reference: Sequen
     constant = float(sum(f.table for f in left))
     outside = [Factor((), np.array(constant)) for _ in steps]  # of each step, the least of all that is not below it
     owner = {step.variable: k for k, step in enumerate(steps)}
-    found = [np.full(size, np.inf) for size in sizes]
+    least = [np.full(size, np.inf) for size in sizes]
     whole = float("inf")
     for k in reversed(range(len(steps))):
         step = steps[k]
-        if step.rest.scope:
-            parent = steps[min(owner[u] for u in step.rest.scope)]
+        if step.reduced.scope:
+            parent = steps[min(owner[u] for u in step.reduced.scope)]
             above = join([parent.joined, outside[owner[parent.variable]]], sizes, parent.variable)
-            outside[k] = _without(above, step.rest, sizes)
+            outside[k] = _without(above, step.reduced, sizes)
         else:
-            outside[k] = Factor((), np.array(constant - float(step.rest.table)))
+            outside[k] = Factor((), np.array(constant - float(step.reduced.table)))
         every = join([step.joined, outside[k]], sizes, step.variable)
         others = tuple(a for a, u in enumerate(every.scope) if u != step.variable)
-        found[step.variable] = every.table.min(axis=others)
-        whole = min(whole, float(found[step.variable].min()))
+        least[step.variable] = every.table.min(axis=others)
+        whole = min(whole, float(least[step.variable].min()))
     for v in core:
-        found[v][...] = np.inf
-        found[v][reference[v]] = whole
-    return found
+        least[v][...] = np.inf
+        least[v][reference[v]] = whole
+    return least
 
 
 def _at(factor: Factor, core: set[int], values: Sequence[int]) -> Factor:

@@ -49,16 +49,16 @@ def near(
     for v, costs in enumerate(marginals(sizes, tables.factors, own)):
         seconds = tables.total(own, v)
         bounds += [(share * seconds - (cost - whole), v, u) for u, cost in enumerate(costs) if u != own[v]]
-    found: dict[str, Near] = {}
-    for bound, v, value in sorted(bounds, key=lambda one: -one[0]):
-        if bound < worth * whole or len(found) == most or time.monotonic() >= until:
+    changes: dict[str, Near] = {}
+    for bound, v, value in sorted(bounds, key=lambda entry: -entry[0]):
+        if bound < worth * whole or len(changes) == most or time.monotonic() >= until:
             break
         best = tables.least(sizes, own, (v, value))
         choice = variables.choice(best.values)
-        one = Near(variables.says(v, value), choice, tables.total(own, v), tables.total(best.values) - whole)
-        if one.promise(share) >= worth * whole and choice != reference:
-            found.setdefault(str(choice), one)
-    return sorted(found.values(), key=lambda one: -one.promise(share))
+        candidate = Near(variables.says(v, value), choice, tables.total(own, v), tables.total(best.values) - whole)
+        if candidate.promise(share) >= worth * whole and choice != reference:
+            changes.setdefault(str(choice), candidate)
+    return sorted(changes.values(), key=lambda change: -change.promise(share))
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ class Measured:
     """A cost of measured seconds by the Task's hash, and of estimates times what those of `like` Tasks are off by."""
 
     estimates: Cost
-    known: Mapping[str, float]
+    times: Mapping[str, float]
     like: Callable[[Task], float]
 
     def seconds(self, task: Task) -> float:
-        found = self.known.get(task.hash)
-        return self.like(task) * self.estimates.seconds(task) if found is None else found
+        measured = self.times.get(task.hash)
+        return self.like(task) * self.estimates.seconds(task) if measured is None else measured
 
     def optimistic(self, task: Task) -> float:
-        found = self.known.get(task.hash)
-        return self.like(task) * self.estimates.optimistic(task) if found is None else found
+        measured = self.times.get(task.hash)
+        return self.like(task) * self.estimates.optimistic(task) if measured is None else measured
 
 
 def combined(variables: Variables, reference: LayoutChoice, cost: Measured, gain: float, doubt: float) -> LayoutChoice:
@@ -83,7 +83,7 @@ def combined(variables: Variables, reference: LayoutChoice, cost: Measured, gain
     Task is merely estimated a part `doubt`."""
 
     def margin(entry: Entry) -> float:
-        return gain if all(task.hash in cost.known for task in entry.tasks) else doubt
+        return gain if all(task.hash in cost.times for task in entry.tasks) else doubt
 
     own: Sequence[int] = variables.values(reference)
     return variables.choice(variables.tables.anew(cost, own, margin).least(variables.sizes, own).values)

@@ -40,17 +40,19 @@ class Propagated:
         rule = layouts_by_rule(graph, pieces)
         self.drafts: dict[int, Draft] = {0: draft(graph, pieces, rule)}
         self.classes = layout_classes(graph, pieces, self.drafts[0].groups, lanes)
-        self.of = {name: c for c, one in enumerate(self.classes) for name in one.members}
+        self.of = {name: c for c, layout_class in enumerate(self.classes) for name in layout_class.members}
         self.others = {n: x for n, x in rule.items() if n not in self.of}
-        self.kinds = tuple(dict.fromkeys(["", *(kind for one in self.classes for kind in one.layouts)]))
-        seen = {tuple(one.rule for one in self.classes)}
+        self.kinds = tuple(
+            dict.fromkeys(["", *(kind for layout_class in self.classes for kind in layout_class.layouts)])
+        )
+        seen = {tuple(layout_class.rule for layout_class in self.classes)}
         for number in range(1, len(self.kinds)):
             kinds = tuple(self.kind(c, number) for c in range(len(self.classes)))
             if kinds not in seen:
                 self.drafts[number] = draft(graph, pieces, self.layouts(kinds))
             seen.add(kinds)
         self.tasks = Restored(self.drafts[0], graph, wide)
-        self.sizes = [len(one.layouts) for one in self.classes]
+        self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.made_for = self.drafts[0].work.part_of
         self.converted: dict[str, int] = {}  # value -> its variable
         self.wanted: dict[str, tuple[Layout, ...]] = {}
@@ -66,20 +68,20 @@ class Propagated:
 
     def kind(self, c: int, draft: int) -> str:
         """What kind of layout class `c` has in a draft."""
-        one = self.classes[c]
-        return self.kinds[draft] if self.kinds[draft] in one.layouts else one.rule
+        layout_class = self.classes[c]
+        return self.kinds[draft] if self.kinds[draft] in layout_class.layouts else layout_class.rule
 
     def layouts(self, kinds: Sequence[str]) -> dict[str, Layout]:
         """The layouts of all values where classes have layouts of these kinds."""
-        found = dict(self.others)
-        for one, kind in zip(self.classes, kinds, strict=True):
-            if one.layouts[kind] != Layout():
-                found |= dict.fromkeys(one.members, one.layouts[kind])
-        return found
+        layouts = dict(self.others)
+        for layout_class, kind in zip(self.classes, kinds, strict=True):
+            if layout_class.layouts[kind] != Layout():
+                layouts |= dict.fromkeys(layout_class.members, layout_class.layouts[kind])
+        return layouts
 
     def choice(self, values: Sequence[int]) -> LayoutChoice:
         """What an assignment says."""
-        kinds = [one.kinds[v] for one, v in zip(self.classes, values, strict=False)]
+        kinds = [layout_class.kinds[v] for layout_class, v in zip(self.classes, values, strict=False)]
         conversions = [
             Conversion(name, self.wanted[name][values[z] - 1]) for name, z in self.converted.items() if values[z]
         ]
@@ -87,18 +89,21 @@ class Propagated:
 
     def values(self, choice: LayoutChoice) -> tuple[int, ...]:
         """The assignment that says `choice`."""
-        found = [list(one.layouts.values()).index(choice.layouts.get(one.members[0], Layout())) for one in self.classes]
-        found += [0] * len(self.converted)
-        for one in choice.conversions:
-            found[self.converted[one.value]] = 1 + self.wanted[one.value].index(one.layout)
-        return tuple(found)
+        assignment = [
+            list(layout_class.layouts.values()).index(choice.layouts.get(layout_class.members[0], Layout()))
+            for layout_class in self.classes
+        ]
+        assignment += [0] * len(self.converted)
+        for conversion in choice.conversions:
+            assignment[self.converted[conversion.value]] = 1 + self.wanted[conversion.value].index(conversion.layout)
+        return tuple(assignment)
 
     def says(self, v: int, value: int) -> str:
         """What a variable has this value for, for people."""
         if v < len(self.classes):
-            one = self.classes[v]
-            more = f" and {len(one.members) - 1} more" if len(one.members) > 1 else ""
-            return f"{one.members[0]}{more}: {one.kinds[value]}"
+            layout_class = self.classes[v]
+            more = f" and {len(layout_class.members) - 1} more" if len(layout_class.members) > 1 else ""
+            return f"{layout_class.members[0]}{more}: {layout_class.kinds[value]}"
         name = next(n for n, z in self.converted.items() if z == v)
         return f"{name}: converted to {self.wanted[name][value - 1]}" if value else f"{name}: not converted"
 
@@ -124,8 +129,8 @@ class Propagated:
     def place(self, name: str, c: int | None, value: int) -> Region:
         """Where a value is if its owner `c` has this of its layouts."""
         draft = None if c is None else self.draft_of({c: value})
-        found = self.drafts[draft].work.places.get(name) if draft is not None else None
-        return found if found is not None else self.drafts[0].work.places[name]
+        region = self.drafts[draft].work.places.get(name) if draft is not None else None
+        return region if region is not None else self.drafts[0].work.places[name]
 
     def variable(self, name: str) -> int:
         """The variable of a value's conversion."""

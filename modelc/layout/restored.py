@@ -23,9 +23,9 @@ def complex_reads(
     piece: Piece, work_values: Mapping[str, tuple[int, ...]], constants: Mapping[str, object]
 ) -> list[str]:
     """The data that contractions and windows of a Piece read, by name."""
-    found = [n for b in piece.blocks if isinstance(b, Block) for n in seeds(b)]
+    names = [n for b in piece.blocks if isinstance(b, Block) for n in seeds(b)]
     reads = set(piece.reads)
-    return [n for n in dict.fromkeys(found) if n in reads and n in work_values and n not in constants]
+    return [n for n in dict.fromkeys(names) if n in reads and n in work_values and n not in constants]
 
 
 class Restored:
@@ -41,7 +41,7 @@ class Restored:
             self.kept = frozenset(writing_tasks(program, wide))
             self.narrowed = narrowed(program, self.kept)
         self.hashes = [self.rounded(k, self.bound[k], ()).hash for k in range(len(self.bound))]
-        self.known: dict[object, Task] = {}
+        self.tasks_by_key: dict[object, Task] = {}
 
     def rounded(self, k: int, bound: BoundTask, converted: Collection[str]) -> Task:
         if self.narrowed is None:
@@ -56,11 +56,11 @@ class Restored:
             for name in bound.values.values()
         )
         key = (self.hashes[k], around, tuple(layouts.values()))
-        if key not in self.known:
+        if key not in self.tasks_by_key:
             there = replace(work, places=ChainMap(dict(places), dict(work.places)))
             made = bound_task(there, self.draft.groups[k], self.draft.leaving[k], k, layouts)
-            self.known[key] = self.rounded(k, made, converted)
-        return self.known[key]
+            self.tasks_by_key[key] = self.rounded(k, made, converted)
+        return self.tasks_by_key[key]
 
     def conversion(self, name: str, at: Region, to: Region, back: bool = False) -> Task:
         """Copying a value that is at `at` to where `to` says, for complex operators; `back`: they wrote it there."""
@@ -71,7 +71,7 @@ class Restored:
         if self.narrowed is not None and dtype == WIDE:
             narrow = {x for x, copied in (("x0", False), ("y0", not back)) if self.narrowed.stored(name, copied)}
         key = ("conversion", shape, dtype, *sorted(narrow), at.strides, at.layout, to.strides, to.layout)
-        if key not in self.known:
+        if key not in self.tasks_by_key:
             piece = conversion_piece(name, new, shape, self.draft.groups[0][0].node)
             there = replace(
                 work,
@@ -80,8 +80,8 @@ class Restored:
                 dtypes={name: dtype, new: dtype},
                 constants={},
             )
-            self.known[key] = in_bfloat16(bound_task(there, (piece,), (new,), 0, {}).task, narrow)
-        return self.known[key]
+            self.tasks_by_key[key] = in_bfloat16(bound_task(there, (piece,), (new,), 0, {}).task, narrow)
+        return self.tasks_by_key[key]
 
     def copy(self, piece: Piece, work: Work, layouts: Layouts) -> Task:
         """The Task of a Piece that merely moves, in another draft's `work`."""

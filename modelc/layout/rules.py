@@ -21,8 +21,8 @@ def layouts_by_rule(graph: Graph, pieces: Iterable[Piece]) -> dict[str, Layout]:
     pieces = list(pieces)
     ranks = {n: len(v.shape) for n, v in graph.values.items()}
     ranks |= {n: len(b.shape) for p in pieces for n, b in p.locals.items()}
-    found = {n: channels_last(ranks[n]) for members in linked(graph, pieces) for n in members}
-    return found | _transposed(pieces, {*fixed_values(graph, pieces), *found})
+    layouts = {n: channels_last(ranks[n]) for members in linked(graph, pieces) for n in members}
+    return layouts | _transposed(pieces, {*fixed_values(graph, pieces), *layouts})
 
 
 def fixed_values(graph: Graph, pieces: Iterable[Piece]) -> set[str]:

@@ -72,23 +72,23 @@ class Separate:
         """What an assignment says."""
         conversions = [
             Conversion(name, self.wanted(name), back)
-            for back, found in ((False, self.before), (True, self.after))
-            for name, z in found.items()
+            for back, variables in ((False, self.before), (True, self.after))
+            for name, z in variables.items()
             if values[z]
         ]
         return LayoutChoice({}, tuple(conversions))
 
     def values(self, choice: LayoutChoice) -> tuple[int, ...]:
         """The assignment that says `choice`."""
-        found = [0] * len(self.sizes)
-        for one in choice.conversions:
-            found[(self.after if one.back else self.before)[one.value]] = 1
-        return tuple(found)
+        assignment = [0] * len(self.sizes)
+        for conversion in choice.conversions:
+            assignment[(self.after if conversion.back else self.before)[conversion.value]] = 1
+        return tuple(assignment)
 
     def says(self, v: int, value: int) -> str:
         """What a variable has this value for, for people."""
-        for back, found in ((" back", self.after), ("", self.before)):
-            for name, z in found.items():
+        for back, variables in ((" back", self.after), ("", self.before)):
+            for name, z in variables.items():
                 if z == v:
                     return f"{name}: {'' if value else 'not '}converted{back}"
         raise KeyError(v)
@@ -109,7 +109,7 @@ class Separate:
         tasks = [self.tasks.rounded(k, bound_task(there, (anchor,), (result,), k, {}), converted)]
         row_major = stored_by(result, work.shapes[result], Layout())
         tasks.append(self.tasks.conversion(result, self.last(result), row_major, back=True))
-        rest = [p for p in self.draft.groups[k] if p is not anchor]
-        if rest:
-            tasks.append(self.tasks.rounded(k, bound_task(work, rest, self.draft.leaving[k], k, {}), ()))
+        epilogue = [p for p in self.draft.groups[k] if p is not anchor]
+        if epilogue:
+            tasks.append(self.tasks.rounded(k, bound_task(work, epilogue, self.draft.leaving[k], k, {}), ()))
         return tuple(tasks)

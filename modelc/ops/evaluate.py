@@ -71,8 +71,8 @@ def _controlled(node: Node, inputs: Inputs) -> tuple[Array, ...]:
     from modelc.ops import operator_of
 
     def body(graph: Graph, given: Sequence[Array]) -> list[Array]:
-        found = evaluate_graph(graph, dict(zip(graph.inputs, given, strict=True)))
-        return [found[name] for name in graph.outputs]
+        outputs = evaluate_graph(graph, dict(zip(graph.inputs, given, strict=True)))
+        return [outputs[name] for name in graph.outputs]
 
     arrays = [v.data for v in inputs if v is not None and v.data is not None]
     results = run_control(node.op, node.attrs, arrays, [partial(body, graph) for graph in node.bodies])
@@ -82,12 +82,12 @@ def _controlled(node: Node, inputs: Inputs) -> tuple[Array, ...]:
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """What the operator library says that `graph` computes of `inputs`, by output."""
-    known = {name: replace(v, data=inputs.get(name, v.data)) for name, v in graph.values.items()}
+    values = {name: replace(v, data=inputs.get(name, v.data)) for name, v in graph.values.items()}
     last = {x: k for k, node in enumerate(graph.nodes) for x in node.inputs if x}
     for k, node in enumerate(graph.nodes):
-        results = evaluate_node(node, tuple(known[x] if x else None for x in node.inputs))
-        known |= {n: replace(known[n], data=x) for n, x in zip(node.outputs, results, strict=False) if n}
+        results = evaluate_node(node, tuple(values[x] if x else None for x in node.inputs))
+        values |= {n: replace(values[n], data=x) for n, x in zip(node.outputs, results, strict=False) if n}
         for name in {x for x in node.inputs if x and last[x] == k} - {*graph.outputs}:
-            known[name] = replace(known[name], data=None)
-    found = {name: known[name].data for name in graph.outputs}
-    return {name: data for name, data in found.items() if data is not None}
+            values[name] = replace(values[name], data=None)
+    outputs = {name: values[name].data for name in graph.outputs}
+    return {name: data for name, data in outputs.items() if data is not None}

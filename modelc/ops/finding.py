@@ -14,8 +14,8 @@ Array = NDArray[Any]
 
 def non_zero(attrs: Mapping[str, Any], x: Array) -> tuple[Array, ...]:
     """How many elements of `x` are true, and where: their places as columns, in row-major order."""
-    found = np.array(np.nonzero(x), np.int64)
-    return np.asarray(found.shape[1], np.int64), _with_room(found, 1, attrs["room"])
+    indices = np.array(np.nonzero(x), np.int64)
+    return np.asarray(indices.shape[1], np.int64), _with_room(indices, 1, attrs["room"])
 
 
 def nms_rows(attrs: Mapping[str, Any], boxes: Array, scores: Array, *limits: Array) -> tuple[Array, ...]:
@@ -47,9 +47,9 @@ def _overlap(a: Array, b: Array, center: bool, threshold: Any) -> bool:
     shared = np.minimum(a_high, b_high) - np.maximum(a_low, b_low)
     if (shared <= 0).any():
         return False
-    area, one, two = shared[0] * shared[1], np.prod(a_high - a_low), np.prod(b_high - b_low)
-    together = one + two - area
-    return bool(area > 0 and one > 0 and two > 0 and together > 0 and area / together > threshold)
+    area, a_area, b_area = shared[0] * shared[1], np.prod(a_high - a_low), np.prod(b_high - b_low)
+    together = a_area + b_area - area
+    return bool(area > 0 and a_area > 0 and b_area > 0 and together > 0 and area / together > threshold)
 
 
 def _corners(box: Array, center: bool) -> tuple[Array, Array]:
@@ -62,8 +62,8 @@ def _corners(box: Array, center: bool) -> tuple[Array, Array]:
 def nms_list(attrs: Mapping[str, Any], kept: Array, counts: Array) -> tuple[Array, ...]:
     """How many boxes stay in all, and for each its image, class and number."""
     rows = [(*divmod(r, attrs["classes"]), int(kept[r, k])) for r in range(len(counts)) for k in range(int(counts[r]))]
-    found = np.array(rows, np.int64).reshape(-1, 3)
-    return np.asarray(len(rows), np.int64), _with_room(found, 0, attrs["room"])
+    selected = np.array(rows, np.int64).reshape(-1, 3)
+    return np.asarray(len(rows), np.int64), _with_room(selected, 0, attrs["room"])
 
 
 def unique(attrs: Mapping[str, Any], x: Array, *there: Array) -> tuple[Array, ...]:
@@ -88,7 +88,7 @@ def unique(attrs: Mapping[str, Any], x: Array, *there: Array) -> tuple[Array, ..
     return np.asarray(len(order), np.int64), y, *lists
 
 
-def _with_room(found: Array, axis: int, room: int) -> Array:
-    """`found` with zeros up to `room` along `axis`."""
-    widths = [(0, room - found.shape[d] if d == axis else 0) for d in range(found.ndim)]
-    return np.pad(found, widths)
+def _with_room(values: Array, axis: int, room: int) -> Array:
+    """`values` with zeros up to `room` along `axis`."""
+    widths = [(0, room - values.shape[d] if d == axis else 0) for d in range(values.ndim)]
+    return np.pad(values, widths)

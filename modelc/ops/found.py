@@ -65,8 +65,8 @@ def _nms_infer(node: Node, inputs: Inputs) -> Types:
     boxes, scores = required(node, inputs, 0), required(node, inputs, 1)
     fits = len(boxes.shape) == 3 == len(scores.shape) and boxes.shape[2] == 4
     if not fits or (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2]):
-        found = f"{list(boxes.shape)} and {list(scores.shape)}"
-        fail(node, f"expected boxes [images, boxes, 4] and scores [images, classes, boxes], found {found}")
+        shapes = f"{list(boxes.shape)} and {list(scores.shape)}"
+        fail(node, f"expected boxes [images, boxes, 4] and scores [images, classes, boxes], found {shapes}")
     if boxes.dtype not in REAL or scores.dtype != boxes.dtype:
         fail(node, f"expected boxes and scores of float32, found {boxes.dtype} and {scores.dtype}")
     if int(node.attrs.get("center_point_box", 0)) not in (0, 1):
@@ -82,8 +82,8 @@ def _nms_infer(node: Node, inputs: Inputs) -> Types:
 def _most(node: Node, inputs: Inputs) -> int:
     """How many boxes of a class can stay."""
     count, limit = required(node, inputs, 1).shape[2], required(node, inputs, 2)
-    known = known_scalar(node, inputs, 2, "max_output_boxes_per_class") if limit.data is not None else None
-    return count if known is None else min(count, max(int(known), 0))
+    most = known_scalar(node, inputs, 2, "max_output_boxes_per_class") if limit.data is not None else None
+    return count if most is None else min(count, max(int(most), 0))
 
 
 def _nms(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
@@ -145,8 +145,8 @@ def _bound_infer(node: Node, inputs: Inputs) -> Types:
 def _bound(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x = required(node, inputs, 0)
     over = point(names(len(x.shape)))
-    known = claim(Load("x0", over), 0, int(node.attrs["most"]))
-    body = known if x.dtype == "int64" else cast("int64", known)
+    claimed = claim(Load("x0", over), 0, int(node.attrs["most"]))
+    body = claimed if x.dtype == "int64" else cast("int64", claimed)
     return Definition((), (assign("bound", grid(x.shape), Load("y0", over), body),))
 
 

@@ -20,11 +20,11 @@ from modelc.ops.operator import (
     fold,
     given,
     grid,
-    known,
     names,
     point,
     required,
     same_type,
+    steering_data,
     text,
 )
 
@@ -41,8 +41,8 @@ def wrapped(node: Node, value: Value, k: int, at: tuple[Expr, ...], extent: int)
         part = value.data[..., int(last.value)] if isinstance(last, Const) else value.data
         check_known(node, value, part, -extent, extent - 1)
         if value.data.size == 1:
-            found = int(value.data.reshape(()))
-            return Const(found + extent if found < 0 else found)
+            number = int(value.data.reshape(()))
+            return Const(number + extent if number < 0 else number)
     index: Expr = claim(Load(f"x{k}", at), -extent, extent - 1)
     index = index if value.dtype == "int64" else cast("int64", index)
     if value.data is not None and (value.data >= 0).all():
@@ -97,8 +97,8 @@ def _nd(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     ((_, shape),) = _nd_infer(node, inputs)
     batch, depth, outer = int(node.attrs.get("batch_dims", 0)), indices.shape[-1], len(indices.shape) - 1
     over = point(names(len(shape)))
-    found = tuple(wrapped(node, indices, 1, (*over[:outer], Const(d)), x.shape[batch + d]) for d in range(depth))
-    read = Load("x0", (*over[:batch], *found, *over[outer:]))
+    chosen = tuple(wrapped(node, indices, 1, (*over[:outer], Const(d)), x.shape[batch + d]) for d in range(depth))
+    read = Load("x0", (*over[:batch], *chosen, *over[outer:]))
     return Definition((), (assign("gather", grid(shape), Load("y0", over), read),))
 
 
@@ -107,7 +107,7 @@ def _nd(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 def _one_hot_infer(node: Node, inputs: Inputs) -> Types:
     indices, values = required(node, inputs, 0), required(node, inputs, 2)
-    depth = known(node, inputs, 1, "depth")
+    depth = steering_data(node, inputs, 1, "depth")
     assert depth is not None
     axis = int(node.attrs.get("axis", -1))
     axis = axis + len(indices.shape) + 1 if axis < 0 else axis
@@ -119,15 +119,15 @@ def _one_hot(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     ((_, shape),) = _one_hot_infer(node, inputs)
     axis = int(node.attrs.get("axis", -1)) % len(shape)
     over = point(names(len(shape)))
-    found: Expr = Load("x0", (*over[:axis], *over[axis + 1 :]))
-    found = found if indices.dtype == "int64" else cast("int64", found)
-    hot = op("eq", select(op("lt", found, 0), found + shape[axis], found), over[axis])
+    position: Expr = Load("x0", (*over[:axis], *over[axis + 1 :]))
+    position = position if indices.dtype == "int64" else cast("int64", position)
+    hot = op("eq", select(op("lt", position, 0), position + shape[axis], position), over[axis])
     body = select(hot, Load("x2", (Const(1),)), Load("x2", (Const(0),)))
     return Definition((), (assign("onehot", grid(shape), Load("y0", over), body),))
 
 
 def _compress_infer(node: Node, inputs: Inputs) -> Types:
-    x, kept = required(node, inputs, 0), known(node, inputs, 1, "condition")
+    x, kept = required(node, inputs, 0), steering_data(node, inputs, 1, "condition")
     assert kept is not None
     count = int(np.count_nonzero(kept))
     if "axis" not in node.attrs:
@@ -137,7 +137,7 @@ def _compress_infer(node: Node, inputs: Inputs) -> Types:
 
 
 def _compress(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    x, kept = required(node, inputs, 0), known(node, inputs, 1, "condition")
+    x, kept = required(node, inputs, 0), steering_data(node, inputs, 1, "condition")
     assert kept is not None
     ((_, shape),) = _compress_infer(node, inputs)
     table = np.flatnonzero(kept).astype(np.int64)
@@ -159,7 +159,7 @@ def _compress(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 def _cumulative(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     """A triangle: every element aggregates those before it."""
-    x, axis = required(node, inputs, 0), known(node, inputs, 1, "axis")
+    x, axis = required(node, inputs, 0), steering_data(node, inputs, 1, "axis")
     assert axis is not None
     rank = len(x.shape)
     along = int(axis.reshape(-1)[0]) % rank

@@ -144,7 +144,7 @@ def _equation(node: Node, inputs: Inputs) -> tuple[list[list[str]], list[str], d
         return [*head, *middle, *tail]
 
     extents: dict[str, int] = {}
-    found = []
+    operands = []
     for k, term in enumerate(terms):
         value = required(node, inputs, k)
         names = labels(term, len(value.shape))
@@ -155,13 +155,13 @@ def _equation(node: Node, inputs: Inputs) -> tuple[list[list[str]], list[str], d
                 extents[name] = extent
             if extent not in (1, extents[name]):
                 fail(node, f"expected one extent for {name!r}, found {extents[name]} and {extent}")
-        found.append(names)
+        operands.append(names)
     every = "".join(terms).replace(".", "")
     implicit = [f"e{k}" for k in range(dots)] + sorted(c for c in set(every) if every.count(c) == 1)
     result = labels(right, None) if arrow else implicit
     if unknown := [x for x in result if x not in extents]:
         fail(node, f"expected an output of known labels, found {unknown[0]!r} in {equation!r}")
-    return found, result, extents
+    return operands, result, extents
 
 
 def einsum_infer(node: Node, inputs: Inputs) -> Types:

@@ -126,8 +126,8 @@ def _reshape_shape(node: Node, inputs: Inputs) -> Shape:
         fail(node, f"expected zeros only among the first {len(source)} entries of the shape, found {list(wanted)}")
     target = [source[k] if n == 0 and keep else n for k, n in enumerate(wanted)]
     if target.count(-1) == 1:
-        rest = prod(n for n in target if n != -1)
-        target[target.index(-1)] = prod(source) // rest if rest else 0
+        stated = prod(n for n in target if n != -1)
+        target[target.index(-1)] = prod(source) // stated if stated else 0
     if any(n < 0 for n in target) or prod(target) != prod(source):
         fail(node, f"expected a shape of {prod(source)} elements, found {list(wanted)}")
     return tuple(target)
@@ -157,8 +157,8 @@ def _unsqueeze_shape(node: Node, inputs: Inputs) -> Shape:
         fail(node, "expected axes, found none")
     rank = len(source) + len(axes)
     axes = normal_axes(node, axes, rank)
-    rest = iter(source)
-    return tuple(1 if k in axes else next(rest) for k in range(rank))
+    extents = iter(source)
+    return tuple(1 if k in axes else next(extents) for k in range(rank))
 
 
 # --- repetition ---------------------------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def _concat_infer(node: Node, inputs: Inputs) -> Types:
         fail(node, "expected the attribute axis, found none")
     axis = axis_of(node, rank)
     for v in values:
-        rest = [n for k, n in enumerate(v.shape) if k != axis]
-        if len(v.shape) != rank or rest != [n for k, n in enumerate(values[0].shape) if k != axis]:
+        others = [n for k, n in enumerate(v.shape) if k != axis]
+        if len(v.shape) != rank or others != [n for k, n in enumerate(values[0].shape) if k != axis]:
             fail(node, f"expected shapes that differ in axis {axis} alone, found {[list(v.shape) for v in values]}")
     total = sum(v.shape[axis] for v in values)
     return ((values[0].dtype, (*values[0].shape[:axis], total, *values[0].shape[axis + 1 :])),)

@@ -129,9 +129,9 @@ def _whole(code: Expr, dtype: str) -> Expr:
 
 def _power(magnitude: Expr, saturate: bool, rounding: str) -> Expr:
     """The exponent of a power of two near a number, from its bits."""
-    exponent, rest = op("shr", magnitude, _word(HIDDEN)), op("bitand", magnitude, _word((1 << HIDDEN) - 1))
+    exponent, mantissa = op("shr", magnitude, _word(HIDDEN)), op("bitand", magnitude, _word((1 << HIDDEN) - 1))
     if rounding != "down":
-        more = op("gt", rest, _word(0)) if rounding == "up" else op("ge", rest, _word(1 << (HIDDEN - 1)))
+        more = op("gt", mantissa, _word(0)) if rounding == "up" else op("ge", mantissa, _word(1 << (HIDDEN - 1)))
         exponent = exponent + cast(WORD, more)
     if saturate:
         return op("min", exponent, _word(0xFE))

@@ -89,10 +89,10 @@ def _statistics(
 
 def _epsilon(node: Node) -> float:
     """What is added below a root."""
-    found = float(node.attrs.get("epsilon", 1e-5))
-    if not 0 <= found < inf:
-        fail(node, f"expected an epsilon of at least 0, found {found}")
-    return found
+    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    if not 0 <= epsilon < inf:
+        fail(node, f"expected an epsilon of at least 0, found {epsilon}")
+    return epsilon
 
 
 # --- LayerNormalization -------------------------------------------------------------------------------------------

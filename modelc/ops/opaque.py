@@ -31,8 +31,8 @@ def topk(attrs: Mapping[str, Any], x: Array) -> tuple[Array, ...]:
         order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis=axis, kind="stable")
-    found = np.take(order, np.arange(k), axis=axis)
-    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+    positions = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, positions, axis), positions.astype(np.int64)
 
 
 def scatter_nd(attrs: Mapping[str, Any], x: Array, indices: Array, updates: Array) -> tuple[Array, ...]:

@@ -82,7 +82,7 @@ def _check_inputs(node: Node, inputs: Inputs, definition: Definition) -> None:
         if isinstance(block, OpaqueBlock):
             continue
         read = (*block.body, *block.where, *(index for w in block.writes for index in w.indices))
-        for access, guards in (found for e in read for found in accesses(e, block.where)):
+        for access, guards in (guarded for e in read for guarded in accesses(e, block.where)):
             value = given(inputs, int(access.buffer[1:])) if re.fullmatch(r"x\d+", access.buffer) else None
             if value is None:
                 continue
@@ -162,7 +162,7 @@ def shape_of(node: Node, inputs: Inputs, k: int, rank: int) -> Shape:
     return value.shape
 
 
-def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
+def steering_data(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
     """The data of the steering input `k` (`what` it means); None if absent. It must be a constant."""
     value = given(inputs, k)
     if value is None:
@@ -178,28 +178,28 @@ def known(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
 
 def known_scalar(node: Node, inputs: Inputs, k: int, what: str) -> NDArray[Any] | None:
     """The same of an input that is one number, as an array without dimensions."""
-    data = known(node, inputs, k, what)
+    data = steering_data(node, inputs, k, what)
     if data is not None and data.size != 1:
         fail(node, f"expected one number as {what}, found {data.size} of shape {list(data.shape)}")
     return None if data is None else data.reshape(())
 
 
-def check_known(node: Node, value: Value, found: NDArray[Any] | None, low: int, high: int) -> None:
-    """Raises ModelError if `found`, what is known of `value`, has an element outside [low, high]."""
-    wrong = np.array([]) if found is None else found[(found < low) | (found > high)]
+def check_known(node: Node, value: Value, data: NDArray[Any] | None, low: int, high: int) -> None:
+    """Raises ModelError if `data`, what is known of `value`, has an element outside [low, high]."""
+    wrong = np.array([]) if data is None else data[(data < low) | (data > high)]
     if wrong.size:
         fail(node, f"expected {value.name!r} from {low} to {high}, found {wrong[0]}")
 
 
 def known_ints(node: Node, inputs: Inputs, k: int, what: str) -> tuple[int, ...] | None:
     """Whole numbers that steer: from input `k`, or else from the attribute `what` (older operator sets)."""
-    data = known(node, inputs, k, what)
+    data = steering_data(node, inputs, k, what)
     if data is not None:
         return tuple(int(v) for v in data.reshape(-1))
-    found = node.attrs.get(what)
-    if found is None:
+    attribute = node.attrs.get(what)
+    if attribute is None:
         return None
-    return tuple(int(v) for v in np.asarray(found).reshape(-1))
+    return tuple(int(v) for v in np.asarray(attribute).reshape(-1))
 
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis", extra: int = 0) -> int:
@@ -215,23 +215,23 @@ def normal_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
 
 
 def normal_axes(node: Node, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    found = tuple(normal_axis(node, a, rank, "axes") for a in axes)
-    if len(set(found)) != len(found):
-        fail(node, f"expected distinct axes, found {found}")
-    return found
+    normal = tuple(normal_axis(node, a, rank, "axes") for a in axes)
+    if len(set(normal)) != len(normal):
+        fail(node, f"expected distinct axes, found {normal}")
+    return normal
 
 
 def ints(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
     """A whole-number list attribute of as many entries as `default`."""
-    found = tuple(int(v) for v in node.attrs.get(name) or default)
-    if len(found) != len(default):
-        fail(node, f"expected {len(default)} numbers in attribute {name}, found {found}")
-    return found
+    numbers = tuple(int(v) for v in node.attrs.get(name) or default)
+    if len(numbers) != len(default):
+        fail(node, f"expected {len(default)} numbers in attribute {name}, found {numbers}")
+    return numbers
 
 
 def text(node: Node, name: str, default: str) -> str:
-    found = node.attrs.get(name, default)
-    return found.decode() if isinstance(found, bytes) else str(found)
+    value = node.attrs.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def same_type(node: Node, inputs: Inputs) -> Types:

@@ -37,8 +37,8 @@ def packed(numbers: NDArray[np.uint8], bits: int, block: int) -> NDArray[np.uint
     parts = 8 // bits
     apart = numbers.reshape(depth // block, parts, block // parts, columns).astype(np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, parts, 1, 1)
-    found: NDArray[np.uint8] = np.bitwise_or.reduce(apart << shifts, axis=1)
-    return found
+    merged: NDArray[np.uint8] = np.bitwise_or.reduce(apart << shifts, axis=1)
+    return merged
 
 
 def _shape(node: Node, x: Value, weights: Value, scales: Value) -> Shape:
@@ -76,12 +76,12 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
     body = reduce(add, products)
     if blocks > 1 and len(products) > 1:
         body = body * scale
-    column, one = (*over, n), Iter("n", columns)
-    iters = (*lead, one, Iter("b", blocks, True), Iter("i", rows, True))
+    column, column_iter = (*over, n), Iter("n", columns)
+    iters = (*lead, column_iter, Iter("b", blocks, True), Iter("i", rows, True))
     product = fold("add", "packed_matmul", iters, Load("y0" if blocks > 1 else "sum", column), body)
     if blocks > 1:
         return Definition((), (product,))
-    scaled = assign("scale", (*lead, one), Load("y0", column), Load("sum", column) * Load("x2", (Const(0), n)))
+    scaled = assign("scale", (*lead, column_iter), Load("y0", column), Load("sum", column) * Load("x2", (Const(0), n)))
     return Definition((Buffer("sum", x.dtype, (*x.shape[:-1], columns)),), (product, scaled))
 
 

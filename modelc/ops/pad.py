@@ -108,8 +108,8 @@ def _filling(node: Node, inputs: Inputs, dtype: str) -> Expr:
 
 def _trilu(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x = required(node, inputs, 0)
-    found = known_scalar(node, inputs, 1, "k")
-    k = 0 if found is None else int(found)
+    diagonal = known_scalar(node, inputs, 1, "k")
+    k = 0 if diagonal is None else int(diagonal)
     iters, over = grid(x.shape), point(names(len(x.shape)))
     row, column = over[-2:]
     kept = op("ge" if node.attrs.get("upper", 1) else "le", column - row, k)

@@ -70,8 +70,8 @@ def zero_point(inputs: Inputs, k: int, at: Sequence[Expr], to: str) -> Expr | No
     value = given(inputs, k)
     if value is None or (value.data is not None and not value.data.astype(np.float64).any()):
         return None
-    one = value.shape == (1,) or not value.shape  # whatever shape the scale of one number has
-    number = scalar(value) or Load(f"x{k}", (Const(0),) * len(value.shape) if one else tuple(at))
+    per_tensor = value.shape == (1,) or not value.shape  # whatever shape the scale of one number has
+    number = scalar(value) or Load(f"x{k}", (Const(0),) * len(value.shape) if per_tensor else tuple(at))
     return cast(to, decoded(number, value.dtype) if is_narrow(value.dtype) else number)
 
 

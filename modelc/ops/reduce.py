@@ -202,13 +202,15 @@ def _arg_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -
     position: Expr = Var(names(rank)[axis])
     end = x.shape[axis] - 1
     locals_ = [Buffer("best", x.dtype, kept_shape(x.shape, (axis,), keep))]
-    found = Load("from_end" if last else "y0", over)
+    best_index = Load("from_end" if last else "y0", over)
     body = (Load("x0", point(names(rank))), end - position if last else position)
-    blocks = [Block("best", iters, (Load("best", over), found), body, "argmax" if node.op == "ArgMax" else "argmin")]
+    blocks = [
+        Block("best", iters, (Load("best", over), best_index), body, "argmax" if node.op == "ArgMax" else "argmin")
+    ]
     if last:  # of equal elements the lowest index wins: count from the end
         locals_.append(Buffer("from_end", "int64", locals_[0].shape))
         outer = tuple(i for i in iters if not i.reduce)
-        blocks.append(assign("last", outer, Load("y0", over), end - found))
+        blocks.append(assign("last", outer, Load("y0", over), end - best_index))
     return Definition(tuple(locals_), tuple(blocks))
 
 

@@ -25,11 +25,11 @@ from modelc.ops.operator import (
     fail,
     fold,
     grid,
-    known,
     names,
     normal_axes,
     point,
     required,
+    steering_data,
     text,
 )
 
@@ -53,7 +53,7 @@ def resized(node: Node, inputs: Inputs) -> dict[int, Axis]:
     x = required(node, inputs, 0)
     rank = len(x.shape)
     axes = normal_axes(node, node.attrs.get("axes") or range(rank), rank)
-    roi, scales, sizes = (known(node, inputs, k, what) for k, what in ((1, "roi"), (2, "scales"), (3, "sizes")))
+    roi, scales, sizes = (steering_data(node, inputs, k, what) for k, what in ((1, "roi"), (2, "scales"), (3, "sizes")))
     extents = [x.shape[a] for a in axes]
     if sizes is not None and sizes.size:
         wanted = [int(n) for n in sizes]
@@ -88,10 +88,10 @@ def resized(node: Node, inputs: Inputs) -> dict[int, Axis]:
     return result
 
 
-def _finite(node: Node, what: str, found: Array) -> list[float]:
-    if not np.isfinite(found).all():
-        fail(node, f"expected finite numbers as {what}, found {found.tolist()}")
-    return [float(v) for v in found.reshape(-1)]
+def _finite(node: Node, what: str, numbers: Array) -> list[float]:
+    if not np.isfinite(numbers).all():
+        fail(node, f"expected finite numbers as {what}, found {numbers.tolist()}")
+    return [float(v) for v in numbers.reshape(-1)]
 
 
 def coordinates(node: Node, axis: Axis) -> Array:
@@ -135,20 +135,20 @@ def nearest(node: Node, axis: Axis) -> Array:
     return np.clip(rounding[mode](), 0, axis.input - 1).astype(np.int64)
 
 
-def affine_index(found: Array, at: Expr, extent: int) -> Expr | None:
-    """`(a*at + b) // c`, clamped to the dimension if need be, that gives `found`; None if there is no such form with
-    small numbers."""
-    o = np.arange(len(found))
-    if len(found) == 1:
-        return Const(int(found[0]))
-    slopes = [Fraction(extent, len(found)), Fraction(int(found[-1] - found[0]), len(found) - 1)]
+def affine_index(positions: Array, at: Expr, extent: int) -> Expr | None:
+    """`(a*at + b) // c`, clamped to the dimension if need be, that gives `positions`; None if there is no such form
+    with small numbers."""
+    o = np.arange(len(positions))
+    if len(positions) == 1:
+        return Const(int(positions[0]))
+    slopes = [Fraction(extent, len(positions)), Fraction(int(positions[-1] - positions[0]), len(positions) - 1)]
     for slope in dict.fromkeys(s.limit_denominator(64) for s in slopes):
         for scale in (1, 2, 4):
             a, c = slope.numerator * scale, slope.denominator * scale
-            low, high = found * c - a * o, (found + 1) * c - a * o - 1  # low <= b <= high, exactly
+            low, high = positions * c - a * o, (positions + 1) * c - a * o - 1  # low <= b <= high, exactly
             for clamped in (False, True):
-                least = int(low[found > 0].max(initial=low[-1]) if clamped else low.max())
-                most = int(high[found < extent - 1].min(initial=high[0]) if clamped else high.min())
+                least = int(low[positions > 0].max(initial=low[-1]) if clamped else low.max())
+                most = int(high[positions < extent - 1].min(initial=high[0]) if clamped else high.min())
                 if least > most:
                     continue
                 b = min(max(0, least), most)
@@ -158,7 +158,7 @@ def affine_index(found: Array, at: Expr, extent: int) -> Expr | None:
                     index = op("max", index, 0)
                 if values.max() >= extent:
                     index = op("min", index, extent - 1)
-                return index if (np.clip(values, 0, extent - 1) == found).all() else None
+                return index if (np.clip(values, 0, extent - 1) == positions).all() else None
     return None
 
 
@@ -233,11 +233,11 @@ def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> De
 def _nearest(node: Node, axes: dict[int, Axis], over: tuple[Var, ...]) -> tuple[Definition, Expr]:
     at, constants = list[Expr](over), []
     for k, axis in axes.items():
-        found = nearest(node, axis)
-        index = affine_index(found, over[k], axis.input)
+        positions = nearest(node, axis)
+        index = affine_index(positions, over[k], axis.input)
         if index is None:
             name = f"at_{over[k].name}"
-            constants.append((Buffer(name, "int64", found.shape), found))
+            constants.append((Buffer(name, "int64", positions.shape), positions))
             index = Load(name, (over[k],))
         at[k] = index
     return Definition((), (), tuple(constants)), Load("x0", tuple(at))

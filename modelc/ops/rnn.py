@@ -133,8 +133,8 @@ def _infer(node: Node, inputs: Inputs) -> Types:
     _check_weights(node, inputs, batch, hidden, directions, batch_first)
     lengths = given(inputs, 4)
     if lengths is not None and (lengths.dtype, lengths.shape) != ("int32", (batch,)):
-        found = f"{lengths.dtype} {list(lengths.shape)}"
-        fail(node, f"expected sequence_lens of type int32 and shape {[batch]}, found {found}")
+        actual = f"{lengths.dtype} {list(lengths.shape)}"
+        fail(node, f"expected sequence_lens of type int32 and shape {[batch]}, found {actual}")
     dtype = required(node, inputs, 0).dtype
     every = (batch, time, directions, hidden) if batch_first else (time, directions, batch, hidden)
     last = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
@@ -153,8 +153,8 @@ class _Cell:
     kept: tuple[int, ...] = ()  # of a step: the outputs that somebody reads
 
     def __post_init__(self) -> None:
-        self.one, self.kind = is_step(self.node), cell_of(self.node)
-        if self.one:
+        self.single_step, self.kind = is_step(self.node), cell_of(self.node)
+        if self.single_step:
             self.time, self.batch, _ = shape_of(self.node, self.inputs, 0, 3)
             self.hidden, self.batch_first = shape_of(self.node, self.inputs, 2, 3)[2], False
         else:
@@ -167,7 +167,7 @@ class _Cell:
         self.activations = [*(partial(self.of_gate, f) for f in functions[:2]), *functions[2:]]
         self.iters = (Iter("n", self.batch), Iter("k", self.hidden))
         lengths = given(self.inputs, 4)
-        if self.one:
+        if self.single_step:
             self.masked = lengths is not None
             return
         if lengths is not None:
@@ -190,7 +190,7 @@ class _Cell:
     def result(self, t: int) -> Load:
         """What is returned for time `t`."""
         d, n, k = Const(self.d), Var("n"), Var("k")
-        if self.one:
+        if self.single_step:
             return Load("y0", (Const(0), n, k))
         return Load("y0", (n, Const(t), d, k) if self.batch_first else (Const(t), d, n, k))
 
@@ -207,7 +207,7 @@ class _Cell:
         """`new` at times within the sequence, else `old`."""
         if not self.masked:
             return new
-        if self.one:
+        if self.single_step:
             return op("select", Load("x4", (Var("n"),)), new, old)
         return op("select", op("lt", Const(t, "int32"), claim(Load("x4", (Var("n"),)), 0, self.time)), new, old)
 
@@ -231,7 +231,7 @@ class _Cell:
 
     def project(self) -> None:
         """The inputs of all times by the weights of all gates; of a step this has been done."""
-        if self.one:
+        if self.single_step:
             return
         features = required(self.node, self.inputs, 0).shape[2]
         gates = GATES[self.kind] * self.hidden
@@ -254,13 +254,15 @@ class _Cell:
         self.blocks.append(fold("add", f"{name}_{t}", iters, Load(name, (Const(t), n, j)), state * weight))
 
     def bias(self, gate: int, recurrent: bool) -> Expr | None:
-        if given(self.inputs, 3) is None or (self.one and not recurrent):
+        if given(self.inputs, 3) is None or (self.single_step and not recurrent):
             return None
-        row = gate + (GATES[self.kind] if recurrent and not self.one else 0)
+        row = gate + (GATES[self.kind] if recurrent and not self.single_step else 0)
         return Load("x3", (Const(self.d), Var("k") + row * self.hidden))
 
     def from_input(self, t: int, gate: int) -> Expr:
-        e: Expr = Load("x0" if self.one else f"projected{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden))
+        e: Expr = Load(
+            "x0" if self.single_step else f"projected{self.d}", (Const(t), Var("n"), Var("k") + gate * self.hidden)
+        )
         bias = self.bias(gate, False)
         return e if bias is None else e + bias
 

@@ -49,8 +49,8 @@ def _scatter(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     meaning = "scatter_nd" if node.op == "ScatterND" else "scatter_elements"
     block = OpaqueBlock("scatter", meaning, ("x0", "x1", "x2"), ("y0",), attrs)
     for _, column, low, high in index_ranges(block, {"x0": x.shape, "x1": indices.shape}):
-        known = indices.data if column is None or indices.data is None else indices.data[..., column]
-        check_known(node, indices, known, low, high)
+        data = indices.data if column is None or indices.data is None else indices.data[..., column]
+        check_known(node, indices, data, low, high)
     return Definition((), (block,))
 
 
@@ -62,8 +62,8 @@ REAL = ("float32", "float64")
 def _roi_infer(node: Node, inputs: Inputs) -> Types:
     x, rois, batch = (required(node, inputs, k) for k in range(3))
     if len(x.shape) != 4 or rois.shape != (*batch.shape, 4) or len(batch.shape) != 1:
-        found = f"{list(x.shape)}, {list(rois.shape)} and {list(batch.shape)}"
-        fail(node, f"expected images, regions of 4 numbers and an image's number for each, found {found}")
+        shapes = f"{list(x.shape)}, {list(rois.shape)} and {list(batch.shape)}"
+        fail(node, f"expected images, regions of 4 numbers and an image's number for each, found {shapes}")
     if x.dtype not in REAL or rois.dtype != x.dtype:
         fail(node, f"expected float32 or float64, found {x.dtype}")
     if text(node, "mode", "avg") not in ("avg", "max"):

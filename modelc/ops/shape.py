@@ -36,16 +36,16 @@ def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]]) -> O
     """An operator whose output is known when compiling."""
 
     def infer(node: Node, inputs: Inputs) -> Types:
-        found = values(node, inputs)
-        return ((found.dtype.name, found.shape),)
+        constant = values(node, inputs)
+        return ((constant.dtype.name, constant.shape),)
 
     def define(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-        found = values(node, inputs)
-        over = point(names(found.ndim))
-        if found.ndim == 0:
-            return Definition((), (assign(name.lower(), (), Load("y0", ()), const(found, found.dtype.name)),))
-        block = assign(name.lower(), grid(found.shape), Load("y0", over), Load("table", over))
-        return Definition((), (block,), ((Buffer("table", found.dtype.name, found.shape), found),))
+        constant = values(node, inputs)
+        over = point(names(constant.ndim))
+        if constant.ndim == 0:
+            return Definition((), (assign(name.lower(), (), Load("y0", ()), const(constant, constant.dtype.name)),))
+        block = assign(name.lower(), grid(constant.shape), Load("y0", over), Load("table", over))
+        return Definition((), (block,), ((Buffer("table", constant.dtype.name, constant.shape), constant),))
 
     return Operator(name, infer, define)
 

@@ -19,17 +19,18 @@ def single_taps(block: Block) -> Block:
         [o h:4 | c r:4] Y[o,h] += X[c,h-r] * W[c,o,r]   where 0 <= h-r < 1
         [o h:4 | c r:1] Y[o,h] += X[c,0] * W[c,o,h]
     """
-    for one in block.reduction:
-        if one.extent > 1 and (found := _solved(block, one)) is not None:
-            return single_taps(found)
+    for iterator in block.reduction:
+        if iterator.extent > 1 and (tapped := _solved(block, iterator)) is not None:
+            return single_taps(tapped)
     return block
 
 
-def _solved(block: Block, one: Iter) -> Block | None:
-    """`block` where `one` is what the conditions on an index leave of it; None where none leaves a single value."""
+def _solved(block: Block, iterator: Iter) -> Block | None:
+    """`block` where `iterator` is what the conditions on an index leave of it; None where none leaves a single
+    value."""
     for index in dict.fromkeys(c.args[0] for c in block.where if isinstance(c, Op) and c.name in ("ge", "lt")):
         form, limits = linear(index), bounds(index, block.ranges)
-        sign = form.coefficient(Var(one.name)) if form is not None else 0
+        sign = form.coefficient(Var(iterator.name)) if form is not None else 0
         if form is None or limits is None or abs(sign) != 1:
             continue
         low, high = float(limits[0]), float(limits[1])
@@ -42,15 +43,15 @@ def _solved(block: Block, one: Iter) -> Block | None:
                 low, high = max(low, limit[0]), min(high, limit[1])
         if low != high:
             continue
-        rest = Linear(
-            tuple((x, -sign * c) for x, c in form.terms if x != Var(one.name)), sign * (int(low) - form.constant)
+        solution = Linear(
+            tuple((x, -sign * c) for x, c in form.terms if x != Var(iterator.name)), sign * (int(low) - form.constant)
         )
-        iters = tuple(replace(i, extent=1) if i is one else i for i in block.iters)
-        tap = tidy(rest.expr(), iters)
+        iters = tuple(replace(i, extent=1) if i is iterator else i for i in block.iters)
+        tap = tidy(solution.expr(), iters)
 
-        found = replace(block, iters=iters, where=tuple(left)).mapped(partial(_put, one.name, tap))
-        found = found.mapped(partial(_tidied, iters))
-        return replace(found, where=(*found.where, *within(tap, one.extent, found.ranges)))
+        solved = replace(block, iters=iters, where=tuple(left)).mapped(partial(_put, iterator.name, tap))
+        solved = solved.mapped(partial(_tidied, iters))
+        return replace(solved, where=(*solved.where, *within(tap, iterator.extent, solved.ranges)))
     return None
 
 

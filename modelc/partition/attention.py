@@ -134,9 +134,9 @@ def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
     if rows.result in groups.work.kept:
         return []
-    found = {groups.group[k] for k in readers}
-    contracting = [other for other in found if _weighed(groups, other, rows)]
-    sums = [other for other in found if other not in contracting]
+    reading = {groups.group[k] for k in readers}
+    contracting = [other for other in reading if _weighed(groups, other, rows)]
+    sums = [other for other in reading if other not in contracting]
     if len(contracting) != 1 or not all(_summed(groups, other, rows, contracting[0]) for other in sums):
         return []
     return [*sums, *contracting]

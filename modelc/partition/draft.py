@@ -119,7 +119,7 @@ def _apart(
 ) -> list[Piece]:
     """Where copying is all that the Piece does, as a Split does, one for each copy, out of a Region: those of one shape
     are one kernel."""
-    found: list[Piece] = []
+    copies: list[Piece] = []
     regions: dict[str, tuple[str, Region]] = {}
     for block in piece.blocks:
         read = moved(block)
@@ -131,13 +131,13 @@ def _apart(
             return [piece]
         name = f"{write.buffer}#region"
         regions[name] = (read.buffer, place)
-        found.append(replace(piece, blocks=(replace(block, body=(Load(name, write.indices),)),)))
-    if len(found) < 2:
+        copies.append(replace(piece, blocks=(replace(block, body=(Load(name, write.indices),)),)))
+    if len(copies) < 2:
         return [piece]
-    for (name, (source, place)), part in zip(regions.items(), found, strict=True):
+    for (name, (source, place)), part in zip(regions.items(), copies, strict=True):
         places[name], sources[name] = place, source
         shapes[name], dtypes[name] = shapes[part.writes[0]], dtypes[source]
-    return found
+    return copies
 
 
 def _compact_operands(

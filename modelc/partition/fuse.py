@@ -68,18 +68,18 @@ class Fusion(Groups):
         sizes: dict[str, int] = {}
         self.sized(start, sizes)
         best = 1
-        found = list(self.readers.get(self.pieces[start].writes[0], ()))
-        heapify(found)
-        known, refused = set(found), list[int]()
-        while found and len(refused) < READERS:
-            k = heappop(found)
+        candidates = list(self.readers.get(self.pieces[start].writes[0], ()))
+        heapify(candidates)
+        seen, refused = set(candidates), list[int]()
+        while candidates and len(refused) < READERS:
+            k = heappop(candidates)
             if self.maps[k] == shape and len(self.members[self.group[k]]) == 1 and self.joins(k, members, sizes):
                 members.append(k)
                 self.sized(k, sizes)
-                more = {r for name in self.pieces[k].writes for r in self.readers.get(name, ())} - known
-                known |= more
+                more = {r for name in self.pieces[k].writes for r in self.readers.get(name, ())} - seen
+                seen |= more
                 for r in (*more, *refused):
-                    heappush(found, r)
+                    heappush(candidates, r)
                 refused.clear()
                 if len(self.leaving(members)) == 1:
                     best = len(members)

@@ -34,14 +34,14 @@ class Piece:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """What the Blocks read from elsewhere."""
-        found = [x for b in self.blocks for x in block_reads(b)]
-        return tuple(dict.fromkeys(x for x in found if x not in self.locals and x not in self.writes))
+        names = [x for b in self.blocks for x in block_reads(b)]
+        return tuple(dict.fromkeys(x for x in names if x not in self.locals and x not in self.writes))
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
         """What the Blocks write for others."""
-        found = [x for b in self.blocks for x in block_writes(b)]
-        return tuple(dict.fromkeys(x for x in found if x not in self.locals))
+        names = [x for b in self.blocks for x in block_writes(b)]
+        return tuple(dict.fromkeys(x for x in names if x not in self.locals))
 
     @cached_property
     def opaque(self) -> bool:
@@ -64,7 +64,7 @@ def pieces_of(graph: Graph) -> list[Piece]:
     """A Piece for every node that an output depends on, in order. Copies of whole values (Identity) are seen through,
     unless they are outputs; constants of one element are numbers in the expressions of maps."""
     alias: dict[str, str] = {}
-    found = []
+    pieces = []
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in _live(graph):
         piece = _piece(graph, node, alias)
@@ -74,8 +74,8 @@ def pieces_of(graph: Graph) -> list[Piece]:
         if source is not None and piece.writes[0] not in outputs:
             alias[piece.writes[0]] = source
         elif any(prod(graph.value(w).shape) for w in piece.writes):
-            found.append(piece)
-    return _read(found, graph.outputs)
+            pieces.append(piece)
+    return _read(pieces, graph.outputs)
 
 
 def _read(pieces: list[Piece], outputs: Iterable[str]) -> list[Piece]:

@@ -52,8 +52,8 @@ def contracting_tasks(program: Program) -> tuple[str, ...]:
 
 def writing_tasks(program: Program, values: Collection[str]) -> tuple[str, ...]:
     """Those of contracting_tasks() that write one of `values`: layouts change a Task's name, and not what it writes."""
-    known = {bound.task.name: bound.outputs for bound in program.tasks}
-    return tuple(name for name in contracting_tasks(program) if not set(values).isdisjoint(known[name]))
+    outputs = {bound.task.name: bound.outputs for bound in program.tasks}
+    return tuple(name for name in contracting_tasks(program) if not set(values).isdisjoint(outputs[name]))
 
 
 def with_roundings(program: Program, name: str) -> Program:
@@ -90,10 +90,10 @@ def require_bfloat16(target: Target) -> None:
     """Raises TargetError, naming the features that would do, if the target cannot multiply bfloat16."""
     if multiplies_bfloat16(target):
         return
-    known = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name and _multiplies(i)]
-    ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in known)
+    intrinsics = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name and _multiplies(i)]
+    ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in intrinsics)
     lacking = "lists none of the intrinsics for it" if "" in ways else f"lacks {', or '.join(ways)}"
-    if not known:
+    if not intrinsics:
         lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
     raise TargetError(
         f"precision bf16: the target {target.name} cannot multiply bfloat16: it {lacking}; "
@@ -194,8 +194,8 @@ class _Rewrite:
             opaque = {x for b in bound.task.blocks if isinstance(b, OpaqueBlock) for x in (*b.inputs, *b.outputs)}
             stays |= {self.places[bound.values[x]].root for x in opaque if x in bound.values}
             if bound.task.name in self.kept:
-                known = bound.task.constants
-                stays |= {self.places[bound.values[x]].root for x in (*bound.task.outputs, *known)}
+                constants = bound.task.constants
+                stays |= {self.places[bound.values[x]].root for x in (*bound.task.outputs, *constants)}
         return stays
 
     def _stored_narrow(self) -> set[str]:
@@ -205,17 +205,17 @@ class _Rewrite:
             roots |= {self._root(bound, name) for name in operands}
             if operands:
                 roots |= {self._root(bound, name) for name in bound.task.outputs}
-        found = {root for root in roots if root is not None} - self.stays
+        narrow = {root for root in roots if root is not None} - self.stays
         writers: dict[str, list[int]] = {}
         for k, bound in enumerate(self.old.tasks):
             for name in bound.outputs:
                 writers.setdefault(self.places[name].root, []).append(k)
         again = True
         while again:
-            exact = {k for k, bound in enumerate(self.old.tasks) if self._moves(bound, found)}
-            more = {root for root, by in writers.items() if exact.issuperset(by)} - found - self.stays
-            again, found = bool(more), found | more
-        return found
+            exact = {k for k, bound in enumerate(self.old.tasks) if self._moves(bound, narrow)}
+            more = {root for root, by in writers.items() if exact.issuperset(by)} - narrow - self.stays
+            again, narrow = bool(more), narrow | more
+        return narrow
 
     def _moves(self, bound: BoundTask, narrow: set[str]) -> bool:
         """Whether the Task gives nothing but elements of values that are stored as bfloat16."""
@@ -326,7 +326,7 @@ def narrowed(program: Program, kept: Collection[str] = ()) -> Narrowed:
     """What to_bfloat16 makes of `program`."""
     rewrite = _Rewrite(program, frozenset(kept))
     each = zip(program.tasks, rewrite.operands, strict=True)
-    operands = {bound.values[x] for bound, found in each for x in found & bound.values.keys()}
+    operands = {bound.values[x] for bound, names in each for x in names & bound.values.keys()}
     return Narrowed(
         frozenset(name for name, place in program.values.items() if place.root in rewrite.roots),
         frozenset(operands),

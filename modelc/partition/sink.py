@@ -135,8 +135,8 @@ def _is_reshape(block: Block, read: Load, shape: tuple[int, ...]) -> bool:
 
 def _order(block: Block, read: Load) -> dict[str, int] | None:
     """Iterator -> the dimension of the source that it walks along, for a transposition."""
-    found = {i.name: d for d, i in enumerate(read.indices) if isinstance(i, Var)}
-    return found if len(found) == len(read.indices) == len(block.iters) else None
+    dimensions = {i.name: d for d, i in enumerate(read.indices) if isinstance(i, Var)}
+    return dimensions if len(dimensions) == len(read.indices) == len(block.iters) else None
 
 
 def _swapped(

@@ -94,27 +94,27 @@ def bound_task(
             result[name] = value
     unique = _unique([b.name for b in blocks], set(names.values()))
     final = tuple(replace(b.renamed(names), name=n) for b, n in zip(blocks, unique, strict=True))
-    known = frozenset(names[x] for x in inputs if work.places[x].root in work.constants)
+    constants = frozenset(names[x] for x in inputs if work.places[x].root in work.constants)
     ops = [p.node.op.lower() for p in group][:NAMED_NODES]
     title = re.sub(r"\W+", "_", "_".join([*ops, str(number)]))
     nodes = tuple(dict.fromkeys(s for p in group for s in p.node.source or (p.node.name,)))
     ins, outs = (tuple(names[x] for x in dict.fromkeys(values)) for values in (inputs, outputs))
-    task = Task(title, tuple(buffers), ins, outs, final, _anchor(final), known, nodes)
+    task = Task(title, tuple(buffers), ins, outs, final, _anchor(final), constants, nodes)
     return BoundTask(task, result, _guards(work, group, names))
 
 
 def _guards(work: Work, group: Collection[Piece], names: Mapping[str, str]) -> tuple[Guard, ...]:
     """What the operators of a group say of the data that they address by, by the Task's names. What is constant was
     looked at when it was read."""
-    found: list[Guard] = []
+    guards: list[Guard] = []
     for piece in group:
         operator = f"{piece.node.op} {(piece.node.source or (piece.node.name,))[0]!r}"
         for block in piece.blocks:
             if isinstance(block, Block):
-                found += claims(block, operator)
+                guards += claims(block, operator)
                 continue
-            found += [Guard(*one, operator) for one in index_ranges(block, work.shapes)]
-    varying = [g for g in found if g.buffer in names and work.places[g.buffer].root not in work.constants]
+            guards += [Guard(*index_range, operator) for index_range in index_ranges(block, work.shapes)]
+    varying = [g for g in guards if g.buffer in names and work.places[g.buffer].root not in work.constants]
     return tuple(dict.fromkeys(replace(g, buffer=names[g.buffer]) for g in varying))
 
 
@@ -152,5 +152,5 @@ def _anchor(blocks: tuple[AnyBlock, ...]) -> str:
     """The Block to schedule around: the contraction, else the reduction, of most points; else the last."""
     reducing = [b for b in blocks if isinstance(b, Block) and b.reduction]
     contracting = [b for b in reducing if is_contraction(b)]
-    found = contracting or reducing
-    return max(found, key=lambda b: b.points()).name if found else blocks[-1].name
+    anchors = contracting or reducing
+    return max(anchors, key=lambda b: b.points()).name if anchors else blocks[-1].name

@@ -164,7 +164,7 @@ def _probed(flat: Expr, block: Block) -> Linear | None:
 
 def parts_of(piece: Piece) -> list[Part]:
     """The parts, if all that the Piece does is to copy whole values side by side into one value."""
-    found = []
+    parts = []
     for block in piece.blocks:
         if not isinstance(block, Block) or block.aggregation != "assign" or block.where or len(block.writes) != 1:
             return []
@@ -180,8 +180,8 @@ def parts_of(piece: Piece) -> list[Part]:
             start.append(form.constant)
         if len(forms) != len(over):
             return []
-        found.append(Part(read.buffer, write.buffer, tuple(start), block))
-    return found if len({p.target for p in found}) == 1 and (len(found) > 1 or any(found[0].start)) else []
+        parts.append(Part(read.buffer, write.buffer, tuple(start), block))
+    return parts if len({p.target for p in parts}) == 1 and (len(parts) > 1 or any(parts[0].start)) else []
 
 
 class _Placer:
@@ -278,14 +278,14 @@ class _Placer:
         if name not in self.moves:
             return None
         block, read = self.moves[name]
-        found = region_of(block, read, self.place(read.buffer))
-        if found is None or not prod(self.shapes[name]):
+        region = region_of(block, read, self.place(read.buffer))
+        if region is None or not prod(self.shapes[name]):
             return None
         shape = self.shapes[name]
         wants = self.layouts.get(name)
-        if wants is not None and wants == channels_last(len(shape)) and shape[1] >= NARROW and found.strides[1] != 1:
+        if wants is not None and wants == channels_last(len(shape)) and shape[1] >= NARROW and region.strides[1] != 1:
             return None
-        return found
+        return region
 
     def is_view(self, name: str) -> bool:
         """Whether the value was not stored for itself: it is a Region by its position in its source."""
@@ -388,9 +388,9 @@ class _Placer:
         """How many views there are of a value, and of views of it."""
         count, todo = 0, [name]
         while todo:
-            found = [v for v in self.viewers.get(todo.pop(), ()) if self.is_view(v)]
-            count += len(found)
-            todo += found
+            views = [v for v in self.viewers.get(todo.pop(), ()) if self.is_view(v)]
+            count += len(views)
+            todo += views
         return count
 
     def give(self, name: str, part: Part | None) -> bool:

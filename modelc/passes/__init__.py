@@ -70,12 +70,12 @@ def make_pass(spec: Spec) -> tuple[str, Pass]:
     if name not in PASSES or (not isinstance(spec, str) and len(spec) != 1):
         raise ConfigError(f"unknown pass {str(name)[:80]!r}; the passes are {', '.join(PASSES)}")
     options = {} if options is None else options
-    known = [f.name for f in fields(PASSES[name])]
+    allowed = [f.name for f in fields(PASSES[name])]
     if not isinstance(options, Mapping):
         raise ConfigError(f"pass {name}: expected a mapping of options, found {type(options).__name__}")
     for option, value in options.items():
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+        if option not in allowed:
+            has = f"it has {', '.join(allowed)}" if allowed else "it has none"
             raise ConfigError(f"pass {name} has no option {str(option)[:80]}; {has}")
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
             raise ConfigError(f"pass {name}: option {option} is no whole number from 0 to {MOST}")

@@ -90,9 +90,9 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial | None:
     return result if max(result) <= DEGREE else None
 
 
-def near(found: Polynomial | None, expected: Polynomial, tolerance: float = 1e-5) -> bool:
+def near(actual: Polynomial | None, expected: Polynomial, tolerance: float = 1e-5) -> bool:
     """Whether all coefficients agree."""
-    if found is None:
+    if actual is None:
         return False
-    exponents = {*found, *expected}
-    return all(isclose(found.get(e, 0.0), expected.get(e, 0.0), rel_tol=tolerance, abs_tol=1e-12) for e in exponents)
+    exponents = {*actual, *expected}
+    return all(isclose(actual.get(e, 0.0), expected.get(e, 0.0), rel_tol=tolerance, abs_tol=1e-12) for e in exponents)

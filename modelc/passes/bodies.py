@@ -15,7 +15,7 @@ def with_bodies(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     nodes, notes = list[Node](), dict.fromkeys(graph.notes)
     for node in graph.nodes:
         if node.bodies:
-            node = _trimmed(_known(graph, node))
+            node = _trimmed(_with_constants(graph, node))
             node = _trimmed(replace(node, bodies=tuple(map(simplified, node.bodies))))
             notes |= dict.fromkeys(note for body in node.bodies for note in body.notes)
             node = replace(node, bodies=tuple(replace(body, notes=()) for body in node.bodies))
@@ -23,7 +23,7 @@ def with_bodies(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     return replace(graph, notes=tuple(notes)).with_nodes(nodes)
 
 
-def _known(graph: Graph, node: Node) -> Node:
+def _with_constants(graph: Graph, node: Node) -> Node:
     """The node whose bodies know the constants that they capture. They stay inputs of it, which are read by nobody."""
     at, inside = captured(node.op, node.attrs)
     bodies = []

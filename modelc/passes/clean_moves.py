@@ -87,11 +87,11 @@ def _spatial_pads(e: Editor, pad: Node) -> tuple[int, ...] | None:
     rank, pads = len(e.shape(pad.inputs[0])), e.data(pad.inputs[1])
     if pad.attrs.get("mode", "constant") != "constant" or pads is None or (len(pad.inputs) > 3 and pad.inputs[3]):
         return None
-    found = tuple(int(p) for p in pads.reshape(-1))
-    outer = (*found[:2], *found[rank : rank + 2])
-    if rank < 3 or any(outer) or min(found) < 0:
+    amounts = tuple(int(p) for p in pads.reshape(-1))
+    outer = (*amounts[:2], *amounts[rank : rank + 2])
+    if rank < 3 or any(outer) or min(amounts) < 0:
         return None
-    return (*found[2:rank], *found[rank + 2 :])
+    return (*amounts[2:rank], *amounts[rank + 2 :])
 
 
 def _pad_value(e: Editor, pad: Node) -> float | None:

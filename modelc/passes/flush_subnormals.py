@@ -22,11 +22,11 @@ class FlushSubnormals:
             if value.data is None or value.dtype not in SMALLEST_NORMAL:
                 continue
             limit = DTYPES[value.dtype].type(SMALLEST_NORMAL[value.dtype])
-            found = (value.data != 0) & (np.abs(value.data) < limit)
-            if not found.any():
+            subnormal = (value.data != 0) & (np.abs(value.data) < limit)
+            if not subnormal.any():
                 continue
-            values[name] = replace(value, data=np.where(found, DTYPES[value.dtype].type(0), value.data))
-            count, constants = count + int(found.sum()), constants + 1
+            values[name] = replace(value, data=np.where(subnormal, DTYPES[value.dtype].type(0), value.data))
+            count, constants = count + int(subnormal.sum()), constants + 1
         if not count:
             return graph
         note = f"flushed {count} subnormal weights in {constants} constants to zero"

@@ -73,10 +73,10 @@ def _folded(e: Editor, m: Match, factor: Array | None, shift: Array) -> str | No
     bias: Array = np.zeros(shift.shape)
     if old:
         shape = e.shape(m["linear"]) if node.op == "Gemm" else (1, *shift.shape)
-        found = _per_channel(e, old, shape)
-        if found is None:
+        old_bias = _per_channel(e, old, shape)
+        if old_bias is None:
             return None
-        bias = found * node.attrs.get("beta", 1.0)
+        bias = old_bias * node.attrs.get("beta", 1.0)
     if node.op == "Gemm" and node.attrs.get("beta", 1.0) != 1.0:
         attrs["beta"] = 1.0
     new = m["weights"]

@@ -73,12 +73,12 @@ def _dequantized(node: Node, x: Array, scale: Array, zero: Array | None = None) 
     """In float32, with one scale for all, for each index of an axis, or for each block along it."""
     axis, block = int(node.attrs.get("axis", 1)), int(node.attrs.get("block_size", 0))
 
-    def over(one: Array) -> Array:
-        if one.size == 1:
-            return one.reshape(())
+    def over(parameter: Array) -> Array:
+        if parameter.size == 1:
+            return parameter.reshape(())
         if block:
-            return np.repeat(one, block, axis).take(range(x.shape[axis]), axis)
-        return one.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+            return np.repeat(parameter, block, axis).take(range(x.shape[axis]), axis)
+        return parameter.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
 
     whole = x.astype(np.int32)
     whole = whole if zero is None else whole - over(zero.astype(np.int32))

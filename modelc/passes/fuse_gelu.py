@@ -42,7 +42,7 @@ def _gelu(e: Editor, m: Match) -> str | None:
 
 def _sources(e: Editor, name: str, x: str) -> tuple[str, ...]:
     """The sources of every node between `x` and `name`, in order."""
-    found: dict[str, None] = {}
+    sources: dict[str, None] = {}
     seen: set[str] = set()
 
     def visit(value: str) -> None:
@@ -53,10 +53,10 @@ def _sources(e: Editor, name: str, x: str) -> tuple[str, ...]:
         for inner in node.inputs:
             if inner and e.data(inner) is None:
                 visit(inner)
-        found.update(dict.fromkeys(node.source))
+        sources.update(dict.fromkeys(node.source))
 
     visit(name)
-    return tuple(found)
+    return tuple(sources)
 
 
 RULES = (Rule(Op("Mul|Div", Bind("a"), Bind("b")), _gelu),)

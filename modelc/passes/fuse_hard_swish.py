@@ -46,13 +46,13 @@ def _hard_swish(e: Editor, m: Match) -> str | None:
     scale, factors = product(e, m.root.outputs[0])
     if len(factors) == 2:
         for x, gate in (factors, factors[::-1]):
-            found = _hard_sigmoid_of(e, scale, gate, x)
-            if found is not None and _is_standard(*found[1:]):
+            hard_sigmoid = _hard_sigmoid_of(e, scale, gate, x)
+            if hard_sigmoid is not None and _is_standard(*hard_sigmoid[1:]):
                 return e.add("HardSwish", (x,))
     if len(factors) == 1 and scale != 1.0:
-        found = _hard_sigmoid_of(e, scale, factors[0])
-        if found is not None and e.private(factors[0]):
-            return e.add("HardSigmoid", found[:1], {"alpha": found[1], "beta": found[2]})
+        hard_sigmoid = _hard_sigmoid_of(e, scale, factors[0])
+        if hard_sigmoid is not None and e.private(factors[0]):
+            return e.add("HardSigmoid", hard_sigmoid[:1], {"alpha": hard_sigmoid[1], "beta": hard_sigmoid[2]})
     return None
 
 

@@ -205,9 +205,9 @@ class Integers:
         fits = can_be_narrowed(weights, node) and (columns == 0 or w.ndim == 2)
         if not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
             return None
-        known = e.data(zero)
-        if known is not None:
-            return self._sum(e, node, m["a"], weights, int(known.item()), m["w"], None)
+        zero_value = e.data(zero)
+        if zero_value is not None:
+            return self._sum(e, node, m["a"], weights, int(zero_value.item()), m["w"], None)
         if columns == 0:  # a border of what is known only at run time
             return None
         total = self._sum(e, node, m["a"], weights, 0, m["w"], None)
@@ -219,10 +219,10 @@ class Integers:
         """QLinearConv and QLinearMatMul: x, sx, zx, w, sw, zw, sy, zy, bias."""
         node = m.root
         x, w = node.inputs[0], e.data(node.inputs[3])
-        known = [e.data(name) for name in node.inputs[1:8]]
-        if w is None or any(k is None for k in known) or e.value(x).dtype not in BYTES:
+        parameters = [e.data(name) for name in node.inputs[1:8]]
+        if w is None or any(k is None for k in parameters) or e.value(x).dtype not in BYTES:
             return None
-        sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in known)
+        sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in parameters)
         columns = 0 if node.op == "QLinearConv" else w.ndim - 1
         weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
         depth = depth_of(e.value(x).dtype, self.units)
@@ -252,8 +252,8 @@ def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mappi
     sums = e.add("ReduceSum", (sums, e.constant([axis], f"{x}_axis")), {"keepdims": 1})
     if window is not None:
         extents, attrs = window
-        ones = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
-        sums = e.add("Conv", (sums, ones), {**attrs, "kernel_shape": tuple(extents), "group": 1})
+        kernel = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
+        sums = e.add("Conv", (sums, kernel), {**attrs, "kernel_shape": tuple(extents), "group": 1})
     return e.add("Cast", (sums,), {"to": "int32"})
 
 
@@ -281,8 +281,8 @@ def same(e: Editor, m: Match) -> str | None:
     """Quantized by what it was dequantized by: round((q - z) * s / s) + z is q."""
     node, source = m.root, e.producer(m["real"])
     assert source is not None
-    one, other = (_numbers(e, n) for n in (node, source))
-    if one is None or one != other or e.value(m["x"]).dtype != e.value(node.outputs[0]).dtype:
+    written, read = (_numbers(e, n) for n in (node, source))
+    if written is None or written != read or e.value(m["x"]).dtype != e.value(node.outputs[0]).dtype:
         return None
     return m["x"]
 
@@ -307,8 +307,8 @@ def requantized(e: Editor, m: Match) -> str | None:
     real = e.add("Mul", (m["cast"], e.constant(whole, f"{m['factor']}_steps", "float32")))
     if "relu" in m.bound:
         real = e.add("Relu", (real,))
-    one = e.constant(np.ones(scale.shape, np.float32), "one", "float32")
-    return e.add("QuantizeLinear", (real, one, m["z"]), node.attrs)
+    unit_scale = e.constant(np.ones(scale.shape, np.float32), "one", "float32")
+    return e.add("QuantizeLinear", (real, unit_scale, m["z"]), node.attrs)
 
 
 def rescaled(e: Editor, m: Match) -> str | None:
@@ -333,8 +333,8 @@ def multiplied_by(e: Editor, m: Match) -> str | None:
     if not _reals(e, m["s"], node, m["real"]):
         return None
     factor = e.constant(inverse.reshape(()), f"{m['s']}_inverse", "float32")
-    one = e.constant(np.ones(scale.shape, np.float32), "one", "float32")
-    return e.add("QuantizeLinear", (e.add("Mul", (m["real"], factor)), one, m["z"]), node.attrs)
+    unit_scale = e.constant(np.ones(scale.shape, np.float32), "one", "float32")
+    return e.add("QuantizeLinear", (e.add("Mul", (m["real"], factor)), unit_scale, m["z"]), node.attrs)
 
 
 def multiplied_once(e: Editor, m: Match) -> str | None:
@@ -349,8 +349,8 @@ def multiplied_once(e: Editor, m: Match) -> str | None:
 
 def usual(numbers: Array) -> bool:
     """Whether float32 has numbers as near as it has most."""
-    found = np.abs(numbers.astype(np.float32))
-    return bool(np.isfinite(found).all() and (found >= np.finfo(np.float32).tiny).all())
+    magnitudes = np.abs(numbers.astype(np.float32))
+    return bool(np.isfinite(magnitudes).all() and (magnitudes >= np.finfo(np.float32).tiny).all())
 
 
 def _reals(e: Editor, scale: str, node: Node, *others: str) -> bool:

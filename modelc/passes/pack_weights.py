@@ -53,11 +53,11 @@ class PackWeights:
         w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 0 else None
         if w is None:
             return None
-        data, one = packed(w.numbers, w.bits, w.block), w.zeros.reshape(-1)[:1]
+        data, first_zero = packed(w.numbers, w.bits, w.block), w.zeros.reshape(-1)[:1]
         attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
         constants = [Value("packed", "uint8", data.shape, data), Value("scales", "float32", w.scales.shape, w.scales)]
-        if (w.zeros == one).all():
-            attrs["zero"] = float(one.item())
+        if (w.zeros == first_zero).all():
+            attrs["zero"] = float(first_zero.item())
         else:
             constants.append(Value("zeros", "uint8", w.zeros.shape, w.zeros))
         real = np.broadcast_to(np.float32(0), w.numbers.shape)
@@ -111,8 +111,8 @@ def _weights(e: Editor, name: str) -> Weights | None:
         shape = [whole.shape[0], whole.shape[1]]
         shape[depth] = extent // block
         rank = given.reshape(-1) if given.ndim < 2 else given
-        found = np.broadcast_to(rank.reshape(-1, 1) if turned and rank.ndim == 1 else rank, shape)
-        return found.T if turned else found
+        full = np.broadcast_to(rank.reshape(-1, 1) if turned and rank.ndim == 1 else rank, shape)
+        return full.T if turned else full
 
     lowest = LOWEST[dtype]
     numbers = ((whole.T if turned else whole).astype(np.int16) - lowest).astype(np.uint8)

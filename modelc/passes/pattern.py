@@ -186,8 +186,8 @@ Found = tuple[dict[str, str], tuple[Node, ...]]
 
 def _value(editor: Editor, name: str, pattern: Pattern, bound: dict[str, str]) -> Iterator[Found]:
     if isinstance(pattern, Number):
-        found = editor.scalar(name) if name else None
-        if found is not None and abs(found - pattern.value) <= 1e-6 * max(abs(pattern.value), 1e-30):
+        scalar = editor.scalar(name) if name else None
+        if scalar is not None and abs(scalar - pattern.value) <= 1e-6 * max(abs(pattern.value), 1e-30):
             yield bound, ()
         return
     if isinstance(pattern, Constant) and editor.data(name) is None:
@@ -266,8 +266,8 @@ def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: Aliase
             continue
         editor.root, editor.added = node, []
         order = {n.name: k for k, n in enumerate(match.nodes)}
-        found = sorted(match.nodes, key=lambda n: -order[n.name])
-        editor.source = tuple(dict.fromkeys(s for n in found for s in n.source))
+        nodes = sorted(match.nodes, key=lambda n: -order[n.name])
+        editor.source = tuple(dict.fromkeys(s for n in nodes for s in n.source))
         result = rule.apply(editor, match)
         if result is None:
             continue

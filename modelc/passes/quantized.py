@@ -38,34 +38,34 @@ class Multiplied:
 
 def multiplied(target: Target) -> tuple[Multiplied, ...]:
     """The dtypes of activations that the target multiplies with int8, summed in int32."""
-    found: dict[str, int] = {}
-    for one in target.available_intrinsics:
-        kinds = [o.dtype for o in one.operands if o != one.accumulator]
-        if one.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
+    depths: dict[str, int] = {}
+    for intrinsic in target.available_intrinsics:
+        kinds = [o.dtype for o in intrinsic.operands if o != intrinsic.accumulator]
+        if intrinsic.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
             continue
-        depth = prod(i.extent for i in one.semantics.iters if i.reduce)
-        depth = max(d.step for o in one.operands for d in o.digits) if one.tiles is not None else depth
-        found[kinds[0]] = min(depth, found.get(kinds[0], depth))
-    return tuple(Multiplied(dtype, depth) for dtype, depth in found.items())
+        depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
+        depth = max(d.step for o in intrinsic.operands for d in o.digits) if intrinsic.tiles is not None else depth
+        depths[kinds[0]] = min(depth, depths.get(kinds[0], depth))
+    return tuple(Multiplied(dtype, depth) for dtype, depth in depths.items())
 
 
 def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
     """How activations of `dtype` are stored to be multiplied with int8."""
-    known = {u.activations for u in units}
-    return dtype if dtype in known or not known else sorted(known)[0]
+    activations = {u.activations for u in units}
+    return dtype if dtype in activations or not activations else sorted(activations)[0]
 
 
 # --- activations as they are multiplied ---------------------------------------------------------------------------
 
 
-def restored(graph: Graph, known: set[str]) -> Graph:
+def restored(graph: Graph, dtypes: set[str]) -> Graph:
     """What is quantized to bytes that no instruction multiplies is quantized to those that one does: 128 is added to
     (or taken from) the zero point, in the node that writes it and in those that read it."""
     values, consumers = dict(graph.values), graph.consumers()
     changed: dict[str, Node] = {}
     for node in graph.nodes:
         out = node.outputs[0] if node.op == "QuantizeLinear" else ""
-        if not out or values[out].dtype not in BYTES or values[out].dtype in known or out in graph.outputs:
+        if not out or values[out].dtype not in BYTES or values[out].dtype in dtypes or out in graph.outputs:
             continue
         readers = consumers[out]
         every = [node, *readers]
@@ -75,12 +75,12 @@ def restored(graph: Graph, known: set[str]) -> Graph:
             continue
         to = "uint8" if values[out].dtype == "int8" else "int8"
         values[out] = replace(values[out], dtype=to)
-        for one in every:
-            zero = values[one.inputs[2]]
+        for quantizer in every:
+            zero = values[quantizer.inputs[2]]
             assert zero.data is not None
             name = graph.fresh(f"{zero.name}_{to}")
             values[name] = Value(name, to, zero.shape, shifted(zero.data, to))
-            changed[one.name] = replace(one, inputs=(*one.inputs[:2], name))
+            changed[quantizer.name] = replace(quantizer, inputs=(*quantizer.inputs[:2], name))
     nodes = [changed.get(n.name, n) for n in graph.nodes]
     return replace(graph, values=values).with_nodes(nodes)
 
@@ -136,8 +136,8 @@ def centred_weights(e: Editor, w: Operand, node: Node) -> Array | None:
         return None
     along = [-1 if k == w.axis else 1 for k in range(data.ndim)]
     zero = w.zero.reshape(along) if w.zero.size > 1 else w.zero.reshape(())
-    found: Array = data.astype(np.int64) - zero
-    return found if can_be_narrowed(found, node) else None
+    centred: Array = data.astype(np.int64) - zero
+    return centred if can_be_narrowed(centred, node) else None
 
 
 def can_be_narrowed(weights: Array, node: Node) -> bool:

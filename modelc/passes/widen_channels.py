@@ -67,12 +67,12 @@ def _widened(e: Editor, m: Match) -> str | None:
 
 
 def _pattern(offset: bool, relu: bool) -> Op:
-    found: Pattern = Op("ConvInteger|MatMulInteger", Bind("x"), Constant("w"), name="sum")
-    found = Op("Add", found, Constant("offset")) if offset else found
-    found = Op("Mul", Op("Cast", found), Constant("factor"))
-    found = Op("Relu", found, name="relu") if relu else found
-    found = Op("QuantizeLinear", found, Constant("s"), Constant("z"), name="quantized")
-    return Op("Pad", found, Constant("pads"), more=True)
+    pattern: Pattern = Op("ConvInteger|MatMulInteger", Bind("x"), Constant("w"), name="sum")
+    pattern = Op("Add", pattern, Constant("offset")) if offset else pattern
+    pattern = Op("Mul", Op("Cast", pattern), Constant("factor"))
+    pattern = Op("Relu", pattern, name="relu") if relu else pattern
+    pattern = Op("QuantizeLinear", pattern, Constant("s"), Constant("z"), name="quantized")
+    return Op("Pad", pattern, Constant("pads"), more=True)
 
 
 RULES = tuple(Rule(_pattern(offset, relu), _widened) for offset in (False, True) for relu in (False, True))

@@ -69,17 +69,17 @@ class Constants:
     """The large constants of Programs, by number; those that hold the same are one."""
 
     bytes: list[int] = field(default_factory=list)
-    _known: dict[tuple[Any, ...], list[tuple[NDArray[Any], int]]] = field(default_factory=dict)
+    _stored: dict[tuple[Any, ...], list[tuple[NDArray[Any], int]]] = field(default_factory=dict)
 
     def number(self, key: tuple[Any, ...], data: NDArray[Any]) -> int:
         """Of a constant called `key`."""
-        known = self._known.setdefault((*key, data.dtype, data.shape), [])
-        for other, number in known:
+        stored = self._stored.setdefault((*key, data.dtype, data.shape), [])
+        for other, number in stored:
             if other is data or np.array_equal(other.view(np.uint8), data.view(np.uint8)):
                 return number
-        known.append((data, len(self.bytes)))
+        stored.append((data, len(self.bytes)))
         self.bytes.append(data.nbytes)
-        return known[-1][1]
+        return stored[-1][1]
 
 
 def agreed(programs: Sequence[Program], schedules: Schedules, given: Mapping[str, Candidate]) -> Agreement:
@@ -95,19 +95,19 @@ def agreed(programs: Sequence[Program], schedules: Schedules, given: Mapping[str
     total = [_seconds(program, schedules) for program in programs]
     left = [SHARE * seconds for seconds in total]
     taken = dict(own)
-    found: dict[str, Constructed] = {}
+    changed: dict[str, Constructed] = {}
     for group in groups:
         offers = {key: _offers(readers[key], schedules, given, places[key]) for key in group}
-        chosen = {key: forms for forms, some in _assigned(readers, group, offers, left) for key in some}
+        chosen = {key: forms for forms, keys in _assigned(readers, group, offers, left) for key in keys}
         stored = {*chosen.values()}
         for key, forms in chosen.items():
-            one, slower = offers[key][forms]
-            if one is not None and own[key] not in stored:  # or nothing is saved by it
-                taken[key], found[key] = forms, one
+            schedule, slower = offers[key][forms]
+            if schedule is not None and own[key] not in stored:  # or nothing is saved by it
+                taken[key], changed[key] = forms, schedule
                 for program, calls in readers[key].calls.items():
                     left[program] -= calls * slower
-    lost = [SHARE - rest / seconds for rest, seconds in zip(left, total, strict=True)]
-    return _agreement(readers, constants, places, (own, taken), found, lost)
+    lost = [SHARE - seconds_left / seconds for seconds_left, seconds in zip(left, total, strict=True)]
+    return _agreement(readers, constants, places, (own, taken), changed, lost)
 
 
 def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Reader]:
@@ -125,7 +125,7 @@ def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Rea
                     tasks.setdefault(key, bound.task.canonical())
                     calls.setdefault(key, Counter())[number] += 1
     return {
-        key: Reader(task, {name: tuple(found) for name, found in reads[key].items()}, calls[key])
+        key: Reader(task, {name: tuple(numbers) for name, numbers in reads[key].items()}, calls[key])
         for key, task in tasks.items()
     }
 
@@ -161,15 +161,15 @@ def _places(readers: Mapping[str, Reader]) -> dict[str, dict[str, int]]:
 
 def _forms(task: Task, derived: Task, candidate: Candidate, places: Mapping[str, int]) -> Forms:
     """In which forms a Candidate reads the constants; `derived` is the Task after its stages."""
-    known = rules()
-    anew = [str(stage) for stage in candidate.stages if known[stage.rule].constant is not None]
-    found = []
+    rule_of = rules()
+    anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
+    forms = []
     for name, place in places.items():
         buffer = derived.buffer(name)
         layout = candidate.layouts.get(name, buffer.layout)
         changed = anew if buffer.shape != task.buffer(name).shape else []
-        found.append((place, (str(layout), str(buffer.shape), *changed)))
-    return frozenset(found)
+        forms.append((place, (str(layout), str(buffer.shape), *changed)))
+    return frozenset(forms)
 
 
 def _own(reader: Reader, schedules: Schedules, given: Mapping[str, Candidate], places: Mapping[str, int]) -> Forms:
@@ -187,12 +187,12 @@ def _offers(
     one."""
     if reader.task.hash in given:
         return {_own(reader, schedules, given, places): (None, 0.0)}
-    best, found = schedules.ranked(reader.task)[0], dict[Forms, tuple[Constructed | None, float]]()
-    for one in schedules.near(reader.task, MOST_SLOWER):
-        values = one.sketch.values(one.point)
-        forms = _forms(reader.task, one.sketch.derived(values), one.candidate, places)
-        found.setdefault(forms, (one, max(0.0, one.seconds - best.seconds)))
-    return found
+    best, offers = schedules.ranked(reader.task)[0], dict[Forms, tuple[Constructed | None, float]]()
+    for schedule in schedules.near(reader.task, MOST_SLOWER):
+        values = schedule.sketch.values(schedule.point)
+        forms = _forms(reader.task, schedule.sketch.derived(values), schedule.candidate, places)
+        offers.setdefault(forms, (schedule, max(0.0, schedule.seconds - best.seconds)))
+    return offers
 
 
 def _groups(
@@ -219,12 +219,12 @@ def _assigned(
 ) -> Iterator[tuple[Forms, list[str]]]:
     """Forms and the Tasks of a group that read them: always those that the most of the rest can read within the seconds
     that are `left` to each Program, of several such the ones in which they take the least."""
-    rest, budget = list(group), list(left)
-    while rest:
+    remaining, budget = list(group), list(left)
+    while remaining:
         choices: list[tuple[int, float, int, Forms, list[str], list[float]]] = []
-        for forms in dict.fromkeys(f for key in rest for f in offers[key]):
+        for forms in dict.fromkeys(f for key in remaining for f in offers[key]):
             able, spent, room = list[str](), 0.0, list(budget)
-            for key in sorted((k for k in rest if forms in offers[k]), key=lambda k: offers[k][forms][1]):
+            for key in sorted((k for k in remaining if forms in offers[k]), key=lambda k: offers[k][forms][1]):
                 slower = {p: calls * offers[key][forms][1] for p, calls in readers[key].calls.items()}
                 if all(room[p] >= more for p, more in slower.items()):
                     able.append(key)
@@ -234,7 +234,7 @@ def _assigned(
             choices.append((-len(able), spent, len(choices), forms, able, room))
         _, _, _, forms, able, budget = min(choices)
         yield forms, able
-        rest = [key for key in rest if key not in able]
+        remaining = [key for key in remaining if key not in able]
 
 
 def _agreement(
@@ -247,10 +247,10 @@ def _agreement(
 ) -> Agreement:
     """What is stored in how many forms before and after."""
     stored = []
-    for some in forms:
+    for by_task in forms:
         of: dict[int, set[Form]] = {}
         for key, reader in readers.items():
-            by_place = dict(some[key])
+            by_place = dict(by_task[key])
             for name, numbers in reader.reads.items():
                 for number in numbers:
                     of.setdefault(number, set()).add(by_place[places[key][name]])
@@ -258,5 +258,5 @@ def _agreement(
     before, after = stored
     once = [n for n in before if len(before[n]) > 1 and len(after[n]) == 1]
     saved = sum(constants.bytes[n] * (len(before[n]) - len(after[n])) for n in before)
-    several = sum(constants.bytes[n] * (len(found) - 1) for n, found in after.items())
+    several = sum(constants.bytes[n] * (len(distinct) - 1) for n, distinct in after.items())
     return Agreement(len(once), saved, several, tuple(slower), schedules)

@@ -34,13 +34,15 @@ MOST_UNROLLED = 1 << 15  # statements of a phase; construction stays below a ten
 
 def derived_by(task: Task, stages: tuple[Stage, ...]) -> Task:
     """`task` after `stages`. Raises InvalidCandidate for the first of them that is no rule's, or does not apply."""
-    known = rules()
+    rule_of = rules()
     for stage in stages:
-        if stage.rule not in known:
-            raise InvalidCandidate(f"there is no derivation rule {stage.rule!r}; known are {', '.join(sorted(known))}")
+        if stage.rule not in rule_of:
+            raise InvalidCandidate(
+                f"there is no derivation rule {stage.rule!r}; known are {', '.join(sorted(rule_of))}"
+            )
     for number, stage in enumerate(stages):
         place = f"stage {number} ({stage.rule})"
-        _check_arguments(known[stage.rule], stage, place)
+        _check_arguments(rule_of[stage.rule], stage, place)
         for kind, names in (("block", task.blocks), ("buffer", task.buffers)):
             if kind in stage.args and stage.args[kind] not in {x.name for x in names}:
                 raise InvalidCandidate(f"{place}: the task has no {kind} {stage.args[kind]!r} there")
@@ -71,8 +73,8 @@ def _check_arguments(rule: Rule, stage: Stage, place: str) -> None:
 @cache
 def _parameters(rule: Rule) -> dict[str, tuple[str, bool]]:
     """The arguments of a rule: the name of each one's type, and whether it has to be said."""
-    _, *rest = inspect.signature(rule.apply).parameters.values()
-    return {p.name: (getattr(p.annotation, "__name__", str(p.annotation)), p.default is p.empty) for p in rest}
+    _, *arguments = inspect.signature(rule.apply).parameters.values()
+    return {p.name: (getattr(p.annotation, "__name__", str(p.annotation)), p.default is p.empty) for p in arguments}
 
 
 # --- knobs ------------------------------------------------------------------------------------------------------------

@@ -77,12 +77,12 @@ class Schedules:
     def optimistic(self, task: Task) -> float:
         """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,
         on which construction improves by less than OPTIMISM leaves room for, as a rule."""
-        found = self._first.get(task.hash)
-        if found is None:
+        least = self._first.get(task.hash)
+        if least is None:
             listed = self.families(task)[0]
-            found = min(float(s.estimate(s.start()[None, :], self.target.cores)[0]) for s in listed)
-            self._first[task.hash] = found
-        return OPTIMISM * found
+            least = min(float(s.estimate(s.start()[None, :], self.target.cores)[0]) for s in listed)
+            self._first[task.hash] = least
+        return OPTIMISM * least
 
     def seconds(self, task: Task) -> float:
         """What the Candidate takes that chosen() tries first, on all cores."""
@@ -99,15 +99,15 @@ class Schedules:
         best = self.ranked(task)[0]
         every = [constructed(s, self.target.cores, MANY) for s in self.families(task)[0]]
         yield best
-        for one in sorted((one for points in every for one in points), key=lambda one: one.seconds):
-            if one.seconds > (1 + share) * best.seconds:
+        for schedule in sorted((s for points in every for s in points), key=lambda s: s.seconds):
+            if schedule.seconds > (1 + share) * best.seconds:
                 return
-            yield one
+            yield schedule
 
-    def prefer(self, found: Mapping[str, Constructed]) -> None:
+    def prefer(self, schedules: Mapping[str, Constructed]) -> None:
         """Makes chosen() try these Candidates first, by the Tasks' hashes; what a Task is estimated to take is as
         before."""
-        self._preferred = dict(found)
+        self._preferred = dict(schedules)
 
     def families(self, task: Task) -> tuple[tuple[Sketch, ...], ...]:
         """families() of the canonical `task`."""
@@ -122,9 +122,9 @@ class Schedules:
         return self._ranked[task.hash]
 
 
-def _first_accepted(task: Task, target: Target, found: Sequence[Constructed]) -> Chosen:
+def _first_accepted(task: Task, target: Target, schedules: Sequence[Constructed]) -> Chosen:
     rejected: list[str] = []
-    for candidate in _every(task, target, found):
+    for candidate in _every(task, target, schedules):
         try:
             return replace(accepted(task, candidate, target), rejected=tuple(rejected))
         except InvalidIR as wrong:
@@ -132,25 +132,25 @@ def _first_accepted(task: Task, target: Target, found: Sequence[Constructed]) ->
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")
 
 
-def _every(task: Task, target: Target, found: Sequence[Constructed]) -> Iterator[Candidate]:
-    for one in found:
-        yield one.candidate
+def _every(task: Task, target: Target, schedules: Sequence[Constructed]) -> Iterator[Candidate]:
+    for schedule in schedules:
+        yield schedule.candidate
     yield separate(task, target)
 
 
-def ranked(found: Sequence[Sequence[Sketch]], target: Target) -> tuple[Constructed, ...]:
+def ranked(by_family: Sequence[Sequence[Sketch]], target: Target) -> tuple[Constructed, ...]:
     """The best points of all Sketches of a Task and of what users' rules make of it, the best first: of each family,
     the Sketches by the seconds of their first, each one's points in the order in which they were constructed (its doubt
     may put start() first)."""
     groups = []
-    for family in found:
-        points = sorted((constructed(s, target.cores, KEPT) for s in family), key=lambda some: some[0].seconds)
-        groups.append([one for some in points for one in some])
+    for family in by_family:
+        points = sorted((constructed(s, target.cores, KEPT) for s in family), key=lambda kept: kept[0].seconds)
+        groups.append([point for kept in points for point in kept])
     if len(groups) > 1:  # other Blocks, other Sketches: one formula for all of them compares the best ones
-        groups.sort(key=lambda some: _seconds(some[0], target))
-    return tuple(one for some in groups for one in some)
+        groups.sort(key=lambda group: _seconds(group[0], target))
+    return tuple(point for group in groups for point in group)
 
 
-def _seconds(one: Constructed, target: Target) -> float:
-    task = one.sketch.derived(one.sketch.values(one.point))
-    return task_seconds(task, one.candidate, target, target.cores)
+def _seconds(schedule: Constructed, target: Target) -> float:
+    task = schedule.sketch.derived(schedule.sketch.values(schedule.point))
+    return task_seconds(task, schedule.candidate, target, target.cores)

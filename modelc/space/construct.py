@@ -69,7 +69,7 @@ def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[C
     its tilings are those of a contraction whose cost is known; of any other Sketch its start() comes first unless
     something is estimated better by more than the Sketch's doubt. Equal arguments give equal results; the Sketch keeps
     where the walks came by."""
-    if isinstance(sketch, Contraction) and sketch.known:
+    if isinstance(sketch, Contraction) and sketch.modelled:
         points = sketch.visited.get((seed,))  # whatever the cores
         if points is None:
             points = sketch.visited[seed,] = walked(sketch, seed)
@@ -92,10 +92,10 @@ def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[C
 def walked(sketch: Contraction, seed: int) -> Points:
     """Where Gensor's walks through the tilings of a contraction come by [P x knobs]."""
     model, start = sketch.model, sketch.start_values()
-    found = walks(model, seed)
-    known = [sketch.values_of(knobs_at(model, found, p)) for p in range(len(found))]
+    tilings = walks(model, seed)
+    settings = [sketch.values_of(knobs_at(model, tilings, p)) for p in range(len(tilings))]
     kept = {"steps": start["steps"], "prefetch": start["prefetch"]}
-    return np.unique(np.array([sketch.point({**values, **kept}) for values in known]), axis=0)
+    return np.unique(np.array([sketch.point({**values, **kept}) for values in settings]), axis=0)
 
 
 def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
@@ -317,7 +317,7 @@ def measures(graph: Graph, tiles: Ints, level: int) -> tuple[Floats, Floats]:
 def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
     """Iterations of the parallel loop."""
     model, tiled = graph.model, graph.model.tiled
-    found = np.ones(len(parallel), np.int64)
+    counts = np.ones(len(parallel), np.int64)
     for k, loop in enumerate(model.parallel):
         if loop is not None:
             name = loop_of(loop).iterator
@@ -326,8 +326,8 @@ def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
                 size = tiles[:, 1] * tiled.lanes
             elif name in tiled.inside:
                 size = tiles[:, 0] if name == tiled.inside[0] else tiles[:, 3]
-            found = np.where(parallel == k, -(-tiled.ranges[name] // size), found)
-    return found
+            counts = np.where(parallel == k, -(-tiled.ranges[name] // size), counts)
+    return counts
 
 
 def _cache_benefit(target: Target, level: int, held: Floats) -> Floats:

@@ -166,8 +166,8 @@ def one_by_one(
 ) -> Floats:
     """Estimates of points whose cost is a closed form on numbers, not on arrays: equal points are asked for once."""
     distinct, back = np.unique(points, axis=0, return_inverse=True)
-    found = np.array([seconds(sketch.values(p), cores) for p in distinct], np.float64)
-    return found[back.reshape(-1)]
+    estimates = np.array([seconds(sketch.values(p), cores) for p in distinct], np.float64)
+    return estimates[back.reshape(-1)]
 
 
 def ruled_where_equal(sketch: Sketch, points: Points, seconds: Floats) -> Floats:

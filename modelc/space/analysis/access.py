@@ -114,8 +114,8 @@ def _linear_strides(buffer: Buffer, load: Load, block: Block) -> dict[str, int |
 
 def vector_iterator(block: Block, writes: tuple[Access, ...]) -> str | None:
     """The spatial iterator that walks through what the Block writes one element at a time."""
-    found = [i for i in block.spatial if i.extent > 1 and writes[0].strides[i.name] == 1]
-    return found[0].name if found else None
+    contiguous = [i for i in block.spatial if i.extent > 1 and writes[0].strides[i.name] == 1]
+    return contiguous[0].name if contiguous else None
 
 
 def by_stride(block: Block, writes: tuple[Access, ...]) -> list[str]:
@@ -153,5 +153,5 @@ def reads_plainly(block: Block, buffer: str) -> dict[int, str] | None:
     if len(reads) != 1:
         return None
     (read,) = reads
-    found = {d: i.name for d, i in enumerate(read.indices) if isinstance(i, Var)}
-    return found if len(found) == len(read.indices) and len(set(found.values())) == len(found) else None
+    names = {d: i.name for d, i in enumerate(read.indices) if isinstance(i, Var)}
+    return names if len(names) == len(read.indices) and len(set(names.values())) == len(names) else None

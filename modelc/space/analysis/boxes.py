@@ -80,7 +80,7 @@ def _demand(
     """The union of what the Blocks of `domains` read there of what `producer` writes."""
     written = {w.buffer for w in producer.writes}
     readers = (b for b in map(task.block, domains) if isinstance(b, Block))
-    found = [
+    demands = [
         box(
             read,
             task.buffer(read.buffer).shape,
@@ -91,9 +91,9 @@ def _demand(
         for read in reader.reads
         if read.buffer in written
     ]
-    if not found:
+    if not demands:
         raise InvalidIR(f"block {producer.name} is placed where nothing reads what it writes")
-    return _union(found, ranges)
+    return _union(demands, ranges)
 
 
 def _in_tiles(domain: Domain, tiles: Mapping[str, int]) -> Domain:

@@ -97,10 +97,10 @@ def segments(name: str, span: Span, value: Expr, each: bool = False) -> list[tup
 def settled(value: Expr, ranges: Mapping[str, int], values: Mapping[str, Expr]) -> Expr:
     """`value` without the selections that are decided for all `values` of iterators, over variables in `ranges`."""
     while isinstance(value, Op) and value.name == "select":
-        known = decided(simplified(substitute(value.args[0], values), ranges), ranges)
-        if known is None:
+        decision = decided(simplified(substitute(value.args[0], values), ranges), ranges)
+        if decision is None:
             break
-        value = value.args[1 if known else 2]
+        value = value.args[1 if decision else 2]
     if isinstance(value, Op) and value.name == "select":
         condition, *sides = value.args
         return Op("select", (condition, *(settled(side, ranges, values) for side in sides)), value.dtype)

@@ -105,12 +105,14 @@ def reaches(task: Task, block: Block) -> tuple[tuple[Reach, ...], tuple[Reach, .
 def footprint(access: Reach, tiles: Ints, line_bytes: int) -> Footprint:
     """What `access` touches over each of `tiles`."""
     spans = [distinct(d, tiles, access.columns) for d in access.dims]
-    found = _elements(access, tiles, spans)
+    elements = _elements(access, tiles, spans)
     if access.dense:
-        lines = np.maximum(1.0, found * access.itemsize / line_bytes)
-        return Footprint(found, found * access.itemsize, lines, np.ones_like(lines), np.zeros(len(lines), np.int64))
+        lines = np.maximum(1.0, elements * access.itemsize / line_bytes)
+        return Footprint(
+            elements, elements * access.itemsize, lines, np.ones_like(lines), np.zeros(len(lines), np.int64)
+        )
     lines, runs, step = _lines(access, spans, len(tiles), line_bytes / access.itemsize)
-    return Footprint(found, found * access.itemsize, lines, runs, step * access.itemsize)
+    return Footprint(elements, elements * access.itemsize, lines, runs, step * access.itemsize)
 
 
 # --- elements -----------------------------------------------------------------------------------------------------
@@ -119,11 +121,11 @@ def footprint(access: Reach, tiles: Ints, line_bytes: int) -> Footprint:
 def distinct(dim: Dim, tiles: Ints, columns: Mapping[str, int]) -> Span:
     """(how many values an index takes over each tile, how far it is from the first to the last, both counted)."""
     if dim.terms is None:
-        found = _bounds(dim.index, tiles, columns)
-        if found is None:
+        limits = _bounds(dim.index, tiles, columns)
+        if limits is None:
             whole = np.full(len(tiles), dim.size, np.int64)
             return whole, whole
-        span = np.minimum(found[1] - found[0] + 1, dim.size)
+        span = np.minimum(limits[1] - limits[0] + 1, dim.size)
         points = reduce(np.multiply, (tiles[:, columns[n]] for n in variables(dim.index) if n in columns))
         return np.minimum(span, points), span
     terms = sorted(((k, abs(c)) for k, c in dim.terms), key=lambda t: t[1])
@@ -184,13 +186,13 @@ def _bounds(e: Expr, tiles: Ints, columns: Mapping[str, int]) -> tuple[Ints, Int
         return zero, tiles[:, columns[e.name]] - 1 if e.name in columns else zero
     if not isinstance(e, Op) or e.name not in ("add", "sub", "neg", "mul", "floordiv", "mod"):
         return None
-    found = [_bounds(a, tiles, columns) for a in e.args]
-    if any(f is None for f in found):
+    intervals = [_bounds(a, tiles, columns) for a in e.args]
+    if any(f is None for f in intervals):
         return None
-    (low, high), *rest = [f for f in found if f is not None]
+    (low, high), *others = [f for f in intervals if f is not None]
     if e.name == "neg":
         return -high, -low
-    (low2, high2) = rest[0]
+    (low2, high2) = others[0]
     if e.name == "add":
         return low + low2, high + high2
     if e.name == "sub":
@@ -214,8 +216,8 @@ def _elements(access: Reach, tiles: Ints, spans: Sequence[Span]) -> Floats:
             group = [access.dims[d] for d in places]
             used = sorted({k for d in group for k, _ in d.terms or ()})
             rows, where = np.unique(tiles[:, used], axis=0, return_inverse=True)
-            found = np.array([_count_points(group, used, row) for row in rows])[where.reshape(-1)]
-            product = np.minimum(product, found)
+            counted = np.array([_count_points(group, used, row) for row in rows])[where.reshape(-1)]
+            product = np.minimum(product, counted)
         total = total * product
     return total
 
@@ -256,8 +258,8 @@ def _lines(access: Reach, spans: Sequence[Span], p: int, line: float) -> tuple[F
     run, copies = np.ones(p), np.ones(p)  # elements from the first to the last of one run, and how many runs
     aligned, step = np.ones(p, np.bool_), np.zeros(p, np.int64)
     pairs = [(d, s) for d, s in zip(access.dims, spans, strict=True) if d.stride]
-    for dim, found in sorted(pairs, key=lambda one: one[0].stride):
-        count, span = (x.astype(np.float64) for x in found)
+    for dim, counts in sorted(pairs, key=lambda pair: pair[0].stride):
+        count, span = (x.astype(np.float64) for x in counts)
         gap = dim.stride * np.where(count > 1, (span - 1) / np.maximum(count - 1, 1), 1.0)
         joins = (copies == 1) & ((gap - run < line) | (count == 1))
         copies = np.where(joins, copies, copies * count)

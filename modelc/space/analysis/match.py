@@ -114,8 +114,8 @@ def match(
     `constants` can be packed, so their storage does not matter. Without `fusing` a tile is cut from one iterator of
     each group, however ragged.
     """
-    found = list(matches(block, buffers, intrinsic, constants, fusing))
-    return min(found, key=lambda m: _copies(m, constants), default=None)
+    ways = list(matches(block, buffers, intrinsic, constants, fusing))
+    return min(ways, key=lambda m: _copies(m, constants), default=None)
 
 
 def matches(
@@ -137,9 +137,9 @@ def matches(
     if dtypes[write.buffer] != accumulator.dtype:
         return
     for bound in bindings(intrinsic, body, dtypes):
-        found = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants, fusing)
-        if found is not None:
-            yield found
+        way = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants, fusing)
+        if way is not None:
+            yield way
 
 
 # --- iterators ------------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def _group(
 
 def _moves(name: str, ranges: Mapping[str, int], flats: Iterable[Linear | None]) -> tuple[bool, bool, int]:
     """Sorts iterators so that those which move least in what they index come last."""
-    known = [flat for flat in flats if flat is not None and name in variables(flat.expr())]
-    steps = [abs(flat.coefficient(Var(name))) for flat in known]
-    return ranges[name] > 1, all(_even(flat, name) for flat in known), -min(steps, default=0)
+    moving = [flat for flat in flats if flat is not None and name in variables(flat.expr())]
+    steps = [abs(flat.coefficient(Var(name))) for flat in moving]
+    return ranges[name] > 1, all(_even(flat, name) for flat in moving), -min(steps, default=0)
 
 
 def _flat(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Linear | None:
@@ -247,16 +247,16 @@ def _step(inner: tuple[str, ...], flat: Linear | None, block: Block) -> int | No
     return step
 
 
-def _copies(found: Match, constants: Collection[str]) -> tuple[int, int]:
+def _copies(way: Match, constants: Collection[str]) -> tuple[int, int]:
     """Operands that have to be copied or packed while running; then, if the result is not written evenly."""
     uneven = 0
-    for operand in found.intrinsic.operands:
-        if found.operands[operand.name].buffer in constants:
+    for operand in way.intrinsic.operands:
+        if way.operands[operand.name].buffer in constants:
             continue
-        strides = found.strides[operand.name]
+        strides = way.strides[operand.name]
         fast = strides is not None and (not strides or strides[-1] in (0, 1))
         uneven += not fast
-    write = found.strides[found.intrinsic.accumulator.name]
+    write = way.strides[way.intrinsic.accumulator.name]
     return uneven, int(write is None or (bool(write) and write[-1] != 1))
 
 
@@ -287,8 +287,8 @@ class _Packing:
     def layout(self) -> Layout:
         layout, pieces = Layout(), list[_Piece]()
         for dim, index in enumerate(self.access.indices):
-            layout, found = self.cut(layout, len(pieces), index, self.buffer.shape[dim])
-            pieces += found
+            layout, parts = self.cut(layout, len(pieces), index, self.buffer.shape[dim])
+            pieces += parts
         for group in self.groups:
             layout, pieces = self.joined(layout, pieces, group)
             layout, pieces = self.tiled(layout, pieces, group)
@@ -300,7 +300,7 @@ class _Packing:
         form = linear(index)
         names = sorted(variables(index) & self.inner)
         if not names:
-            return layout, [self.rest(index, extent)]
+            return layout, [self.uncut(index, extent)]
         if form is None or any(set(names) & variables(atom) for atom, _ in form.terms if isinstance(atom, Op)):
             raise CannotPack(f"{self.access} is not linear in {', '.join(names)}")
         names.sort(key=lambda n: -form.coefficient(Var(n)))
@@ -322,7 +322,7 @@ class _Packing:
                 pieces.append(_Piece(part, names[place // 2]))
             elif part > 1:
                 parts.append(part)
-                pieces.append(self.rest(index, part))
+                pieces.append(self.uncut(index, part))
         return (layout.then("split", dim, *parts[1:]) if len(parts) > 1 else layout), pieces
 
     def apart(self, form: Linear, name: str, step: int) -> None:
@@ -333,7 +333,7 @@ class _Packing:
         if step <= 0 or limits is None or limits[0] < 0 or limits[1] >= step:
             raise CannotPack(f"{self.access} mixes {name} with other iterators")
 
-    def rest(self, index: Expr, extent: int) -> _Piece:
+    def uncut(self, index: Expr, extent: int) -> _Piece:
         """A piece of a dimension that no tile cuts. It counts as a reduction if one moves through it."""
         reductions = {i.name for i in self.match.block.reduction}
         outer = [n for g in self.match.groups if g.reduce for n in g.outer]

@@ -53,8 +53,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     boxes, trips, depth, share = walk.boxes, walk.trips, walk.depth, walk.share
     members, loops, inner = len(population), np.arange(len(boxes))[:, None], len(tiled.reduction)
     line = target.caches[0].line
-    found = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
-    inside = np.stack([f.line_bytes(line) for f in found])  # [operands x loops x P]
+    footprints = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
+    inside = np.stack([f.line_bytes(line) for f in footprints])  # [operands x loops x P]
     unpacked, nothing = [k for k, o in enumerate(operands) if o.unpacked], np.zeros(members)
     each, packed = np.arange(members), np.array([o.packed for o in operands])[:, None]
     around = (loops[:-1] >= inner) & (loops[:-1] < depth)  # loops between the reduction and the one over panels
@@ -68,7 +68,9 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     for cache in target.caches:
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
-            held = held + reduce_sum([nothing + 0 * loops, *(conflicting_bytes(found[s], cache) for s in unpacked)])
+            held = held + reduce_sum(
+                [nothing + 0 * loops, *(conflicting_bytes(footprints[s], cache) for s in unpacked)]
+            )
         if cache is not target.caches[0]:  # what is prefetched goes past the first
             held = held + np.where(loops >= depth, prefetched, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
@@ -81,24 +83,24 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores
-    whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in found])
-    rough = np.maximum(0.0, np.stack([f.misses[-1] for f in found]) / whole * 4 - 1)
+    whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in footprints])
+    rough = np.maximum(0.0, np.stack([f.misses[-1] for f in footprints]) / whole * 4 - 1)
     bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_gbs(cores) / cores]
     slower = 1 + cost.miss_share * np.minimum(rough, 3) / 3
     memory = np.column_stack([reduce_sum(m * slower) / (1e9 * b) for m, b in zip(moved, bandwidths, strict=True)])
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
     waiting = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near] * cost.demanded_share)
     tiles = np.prod(trips[inner:], axis=0)
-    near_by = [waiting_cycles(cost, _inside(found[s], inner), tiles, moved[0][s] / line) for s in unpacked]
+    near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
     lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
     needed = {*waited, *(copy.operand for copy in model.copies if copy.read is not None)}
-    far = {k: _far_runs(operands[k], found[k], boxes, cost) for k in needed}
+    far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in needed}
     begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
-    begun = begun + cost.near_begin_share * _begun_cycles(cost, [found[k] for k in waited], trips, inner, lines)
+    begun = begun + cost.near_begin_share * _begun_cycles(cost, [footprints[k] for k in waited], trips, inner, lines)
     compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
-    prologue = _copies(model, population, walk, found, far, asked) / hertz
+    prologue = _copies(model, population, walk, footprints, far, asked) / hertz
     resources = np.column_stack([compute + prologue, memory])
     top = np.max(resources, axis=1, keepdims=True)
     total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
@@ -138,43 +140,43 @@ def reduce_sum(arrays: Floats | Sequence[Floats]) -> Floats:
     return np.asarray(np.sum(np.asarray(arrays), axis=0), np.float64)
 
 
-def _reshaped(found: Footprint, members: int) -> Footprint:
+def _reshaped(touched: Footprint, members: int) -> Footprint:
     """A footprint of [loops x P] boxes, of which that of all was taken in one row."""
-    return Footprint(*(getattr(found, f.name).reshape(-1, members) for f in fields(Footprint)))
+    return Footprint(*(getattr(touched, f.name).reshape(-1, members) for f in fields(Footprint)))
 
 
-def _far_runs(operand: Operand, found: Footprint, boxes: Ints, cost: CostParameters) -> Footprint:
+def _far_runs(operand: Operand, touched: Footprint, boxes: Ints, cost: CostParameters) -> Footprint:
     """The same footprint, in which lines less than a page apart are of one run."""
     pages = footprint(operand.reach, boxes.reshape(-1, boxes.shape[2]), int(cost.page_bytes))
-    return replace(found, runs=pages.runs.reshape(found.runs.shape))
+    return replace(touched, runs=pages.runs.reshape(touched.runs.shape))
 
 
-def _inside(found: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:
+def _inside(touched: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:
     """That of the boxes inside one loop [P], of some members."""
-    return Footprint(*(getattr(found, f.name)[loop][which] for f in fields(Footprint)))
+    return Footprint(*(getattr(touched, f.name)[loop][which] for f in fields(Footprint)))
 
 
 def _begun_cycles(
-    cost: CostParameters, found: Sequence[Footprint], trips: Floats, inner: int, moved: Sequence[Floats]
+    cost: CostParameters, footprints: Sequence[Footprint], trips: Floats, inner: int, moved: Sequence[Floats]
 ) -> Floats:
     """Cycles by which the first lines of runs come later from beyond the second level: no prefetcher knows of a run
     before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that enter
     each level and were not there before [reads x P]."""
     latency = [cost.latencies[min(k, LEVELS - 1)] for k in range(len(moved))] + [cost.latencies[-1]]
     total = np.zeros(trips.shape[1])
-    for k, one in enumerate(found):
+    for k, touched in enumerate(footprints):
         later = [(latency[n + 1] - latency[n]) * moved[n][k] for n in range(1, len(moved))]
-        total = total + reduce_sum([0 * total, *later]) / _run_lines(one, trips, inner)
+        total = total + reduce_sum([0 * total, *later]) / _run_lines(touched, trips, inner)
     return total
 
 
-def _run_lines(found: Footprint, trips: Floats, inner: int) -> Floats:
+def _run_lines(touched: Footprint, trips: Floats, inner: int) -> Floats:
     """The lines of a run that register tiles go along before they come to another: those of the box inside the
     innermost loop around them that begins other runs [P]."""
-    begins = (found.runs[inner + 1 :] > found.runs[inner:-1]) & (trips[inner:] > 1)
+    begins = (touched.runs[inner + 1 :] > touched.runs[inner:-1]) & (trips[inner:] > 1)
     none = np.ones((1, trips.shape[1]), np.bool_)
     at, each = inner + np.argmax(np.concatenate([begins, none]), axis=0), np.arange(trips.shape[1])
-    return np.asarray(found.lines[at, each] / found.runs[at, each], np.float64)
+    return np.asarray(touched.lines[at, each] / touched.runs[at, each], np.float64)
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,9 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     parts, groups = [], []
     for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
         which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
-        some = population.take(which)
-        loops, share = _loops(model, some), _share(model, some, cores)
-        boxes, trips = _boxes(model, some, loops, share)
+        members = population.take(which)
+        loops, share = _loops(model, members), _share(model, members, cores)
+        boxes, trips = _boxes(model, members, loops, share)
         panels = len(loops) - 1 - loops.index(f"{model.tiled.vector}0")
         parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
         groups.append((which, loops))
@@ -255,7 +257,7 @@ def _copies(
     model: Model,
     population: Population,
     walk: _Walk,
-    found: Sequence[Footprint],
+    footprints: Sequence[Footprint],
     far: Mapping[int, Footprint],
     cores: int,
 ) -> Floats:
@@ -269,13 +271,13 @@ def _copies(
         for group, (which, loops) in enumerate(walk.groups if copy.read is not None else ()):
             for loop in tiled.moving(copy.read, loops[: -len(tiled.reduction) or None]):  # type: ignore[arg-type]
                 depth = len(loops) - 1 - loops.index(loop)  # from the innermost
-                inside = _inside(found[copy.operand], depth, which)
+                inside = _inside(footprints[copy.operand], depth, which)
                 again = np.prod(walk.trips[depth:, which], axis=0) * inside.elements
                 tiles = np.prod(walk.trips[len(tiled.reduction) : depth, which], axis=0)  # that read one copy
                 stored = np.where(tiles > 1, 1.0, _stored(model, population, walk, group, inside))
                 unseen = np.maximum(0.0, 1 - cost.streams / inside.runs) * inside.apart
                 near_by = cost.near_apart_cycles * inside.apart
-                begun = _begun(walk, found[copy.operand], depth, which)
+                begun = _begun(walk, footprints[copy.operand], depth, which)
                 rows = far[copy.operand]
                 far_off = cost.apart_cycles * _inside(rows, depth, which).apart * _begun(walk, rows, depth, which)
                 through = copy.cycles + copy.latency * (near_by + far_off) / tiled.lanes
@@ -288,10 +290,10 @@ def _copies(
     return total
 
 
-def _begun(walk: _Walk, found: Footprint, depth: int, which: NDArray[np.intp]) -> Floats:
+def _begun(walk: _Walk, touched: Footprint, depth: int, which: NDArray[np.intp]) -> Floats:
     """The part of the rows of a box that the next one does not go on with: 1 where the loop around it goes down a map,
     0 where it goes along its rows."""
-    trips, runs = walk.trips[depth:, which], found.runs[depth:, which]
+    trips, runs = walk.trips[depth:, which], touched.runs[depth:, which]
     first, each = np.argmax(trips > 1, axis=0), np.arange(len(which))  # the innermost loop that goes on, of each
     grown = runs[first + 1, each] / runs[0] - 1
     return np.asarray(np.clip(grown / np.maximum(1.0, trips[first, each] - 1), 0.0, 1.0), np.float64)
@@ -304,11 +306,11 @@ def _stored(model: Model, population: Population, walk: _Walk, group: int, insid
     tiled, (which, loops) = model.tiled, walk.groups[group]
     if not tiled.whole_window:
         return np.ones(len(which))
-    inner, some = len(tiled.reduction), population.take(which)
+    inner, members = len(tiled.reduction), population.take(which)
     again = np.array([loop_of(loop).iterator != tiled.vector for loop in loops[::-1][inner:]])
-    weights = sum(read.load.buffer in tiled.task.constants for read in tiled.reads) * tiled.steps * some.vectors
+    weights = sum(read.load.buffer in tiled.task.constants for read in tiled.reads) * tiled.steps * members.vectors
     kept = np.where(again[np.argmax(walk.trips[inner:, which] > 1, axis=0)], weights, 0)
     elements = inside.elements / tiled.lanes
-    needed = np.prod(some.rows, axis=1) * some.vectors + kept + elements
+    needed = np.prod(members.rows, axis=1) * members.vectors + kept + elements
     room = tiled.target.vector.registers * (1 + tiled.target.cost.late_share)
     return np.asarray(np.clip((needed - room) / elements, 0.0, 1.0), np.float64)

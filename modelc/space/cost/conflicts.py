@@ -18,9 +18,9 @@ def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache, written
     4096 bytes apart fall into one): every step reads a line of each, and finds that the others have taken its place
     [P]. `written`: the strides of results whose lines are brought at the same time, to the sets of what is read for
     them: buffers begin at pages, or nearly."""
-    found, back = np.unique(tiles, axis=0, return_inverse=True)
-    known = (tuple(strides), tuple(written), cache)
-    total = np.array([_conflicting(tuple(map(int, tile)), *known) for tile in found], np.float64)
+    distinct, back = np.unique(tiles, axis=0, return_inverse=True)
+    fixed = (tuple(strides), tuple(written), cache)
+    total = np.array([_conflicting(tuple(map(int, tile)), *fixed) for tile in distinct], np.float64)
     return total[back.reshape(-1)]
 
 
@@ -42,26 +42,26 @@ def _lines(tile: tuple[int, ...], strides: tuple[int, ...], line: int) -> Ints:
     return np.unique(at // line)
 
 
-def conflicting_bytes(found: Footprint, cache: Cache) -> Floats:
+def conflicting_bytes(touched: Footprint, cache: Cache) -> Floats:
     """Bytes of a cache that a footprint takes beyond its own lines: as if all sets had as many of them as those that it
     falls into, by what divides all distances between its runs."""
     way = sets(cache) * cache.line
-    step = np.gcd(found.step, way)
-    places = np.minimum(found.runs, way // step)  # where runs begin in a way of the cache
-    length = found.lines / found.runs
+    step = np.gcd(touched.step, way)
+    places = np.minimum(touched.runs, way // step)  # where runs begin in a way of the cache
+    length = touched.lines / touched.runs
     used = np.clip(
         places * np.minimum(length, np.ceil(step / cache.line)), np.minimum(length, sets(cache)), sets(cache)
     )
-    times = found.lines / used / np.maximum(1.0, found.lines / sets(cache))
-    return np.asarray(found.lines * cache.line * (times - 1))
+    times = touched.lines / used / np.maximum(1.0, touched.lines / sets(cache))
+    return np.asarray(touched.lines * cache.line * (times - 1))
 
 
-def waiting_cycles(cost: CostParameters, found: Footprint, times: Floats, lines: Floats) -> Floats:
-    """Cycles that arithmetic on what is read where it lies, not from a copy, waits for it: register tiles read `found`
-    so many times, and `lines` in all come into L1."""
-    pages = found.runs * np.minimum(1.0, found.step / cost.page_bytes)
+def waiting_cycles(cost: CostParameters, touched: Footprint, times: Floats, lines: Floats) -> Floats:
+    """Cycles that arithmetic on what is read where it lies, not from a copy, waits for it: register tiles read
+    `touched` so many times, and `lines` in all come into L1."""
+    pages = touched.runs * np.minimum(1.0, touched.step / cost.page_bytes)
     return np.asarray(
-        cost.row_cycles * found.apart * lines + cost.page_cycles * (pages > cost.pages) * times * found.runs
+        cost.row_cycles * touched.apart * lines + cost.page_cycles * (pages > cost.pages) * times * touched.runs
     )
 
 

@@ -148,12 +148,12 @@ class Model:
         tiled, task = self.tiled, self.tiled.task
         blocks = (*task.blocks[: task.blocks.index(tiled.anchor)], *afterwards(task, tiled.result))
         places = {o.reach.buffer: k for k, o in reversed([*enumerate(self.operands)])}
-        found = []
+        copies = []
         for block in blocks:
             assert isinstance(block, Block)
             written = block.writes[0].buffer
             read = next((r for r in tiled.reads if r.load.buffer == written), None)
-            found.append(
+            copies.append(
                 _Copy(
                     block.points(),
                     *copy_cycles(task, block, tiled.lanes, self.target.cost),
@@ -162,7 +162,7 @@ class Model:
                     self.latency(block),
                 )
             )
-        return tuple(found)
+        return tuple(copies)
 
     def latency(self, block: Block) -> float:
         """The latency of the nearest level that holds all that `block` reads, over that of the second one."""
@@ -193,8 +193,8 @@ def model_of(tiled: Tiled) -> Model:
     for read in tiled.reads:
         wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
         unpacked = wide and tiled.unpacked and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
-        found = reach(tiled.task, read.load, iters, dense=wide and constant)
-        operands.append(Operand(found, 1.0, not constant, wide and constant, unpacked and not constant))
+        reached = reach(tiled.task, read.load, iters, dense=wide and constant)
+        operands.append(Operand(reached, 1.0, not constant, wide and constant, unpacked and not constant))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     later = afterwards(tiled.task, tiled.result)
     names = iterators(anchor, [*tiled.consumers, *later])
@@ -210,9 +210,9 @@ def model_of(tiled: Tiled) -> Model:
 def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
     """Loops over whole iterators; none where there is too little work, or one core."""
     knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
-    found = [m for m in tiled.macro_loops(knobs) if not loop_of(m).level and tiled.ranges[loop_of(m).iterator] > 1]
+    loops = [m for m in tiled.macro_loops(knobs) if not loop_of(m).level and tiled.ranges[loop_of(m).iterator] > 1]
     serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
-    return (None,) if serial or not found else tuple(found)
+    return (None,) if serial or not loops else tuple(loops)
 
 
 def _moves(access: Reach, parallel: str | None) -> bool:

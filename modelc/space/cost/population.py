@@ -58,8 +58,8 @@ def every_candidate(model: Model) -> Population:
     tiles, sizes = register_tiles(model), np.array(chunks(model), np.int64)
     orders = np.array(list(product((False, True), range(len(model.parallel)))), np.int64)
     t, s, o = (x.reshape(-1) for x in np.indices((len(tiles), len(sizes), len(orders))))
-    found = Population(tiles[t, :-1], tiles[t, -1], sizes[s], orders[o, 0].astype(np.bool_), orders[o, 1])
-    return legal(model, found).unique()
+    members = Population(tiles[t, :-1], tiles[t, -1], sizes[s], orders[o, 0].astype(np.bool_), orders[o, 1])
+    return legal(model, members).unique()
 
 
 def legal(model: Model, population: Population) -> Population:
@@ -86,5 +86,5 @@ def random_candidates(model: Model, count: int, seed: int) -> Population:
         rng.integers(0, 2, n).astype(np.bool_),
         rng.integers(0, len(model.parallel), n),
     )
-    found = legal(model, drawn).unique()
-    return found.take(rng.permutation(len(found))[:count])
+    members = legal(model, drawn).unique()
+    return members.take(rng.permutation(len(members))[:count])

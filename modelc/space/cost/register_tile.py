@@ -65,12 +65,12 @@ def _of_window(tiled: Tiled, read: Access, rows: Ints, vectors: Ints) -> Floats:
     taps = tuple((read.strides[n] or 0, tiled.ranges[n]) for n in tiled.reduction)
     strides = [read.strides[n] or 0 for n in tiled.inside]
     tiles = [tuple(counts) for counts in rows.tolist()]
-    known = {counts: _distinct((*taps, *zip(strides, counts, strict=True))) for counts in set(tiles)}
-    found = np.array([known[counts] for counts in tiles], np.float64) / tiled.steps
+    distinct = {counts: _distinct((*taps, *zip(strides, counts, strict=True))) for counts in set(tiles)}
+    vectors_read = np.array([distinct[counts] for counts in tiles], np.float64) / tiled.steps
     if read.load.buffer not in tiled.task.constants:
-        return found
+        return vectors_read
     kept = registers(tiled, rows, vectors) + tiled.steps * vectors <= tiled.target.vector.registers
-    return np.where(kept, 0.0, found)
+    return np.where(kept, 0.0, vectors_read)
 
 
 @lru_cache(4096)
@@ -130,14 +130,14 @@ def _conflicts(tiled: Tiled, rows: Ints) -> Floats:
 def _window_strides(tiled: Tiled) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """How many bytes apart the rows of a register tile and its taps lie, in each operand that was computed, where it is
     not in a copy but as others left it; and the rows of the results that belong to them."""
-    task, found = tiled.task, []
+    task, pairs = tiled.task, []
     for name, access in computed(task, tiled.anchor).items():
         flat, itemsize = flat_index(task, access, tiled.ranges), DTYPES[task.buffer(name).dtype].itemsize
         strides = [stride(flat, n) for n in (*tiled.inside, *tiled.reduction)]
         written = [tiled.strides.get(n) for n in tiled.inside]
         if None not in strides and None not in written:
-            found.append((tuple((s or 0) * itemsize for s in strides), tuple((s or 0) * itemsize for s in written)))
-    return tuple(found)
+            pairs.append((tuple((s or 0) * itemsize for s in strides), tuple((s or 0) * itemsize for s in written)))
+    return tuple(pairs)
 
 
 def around_vectors(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
@@ -159,11 +159,11 @@ def kernel_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
     surrounds each: zeroing, the epilogue, loop control [P]. Worked out once for each size."""
     sizes, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
-    keys, known = [size.tobytes() for size in sizes], tiled.cycles
-    if new := [k for k, key in enumerate(keys) if key not in known]:
-        found = _all_cycles(tiled, sizes[new, :-1], sizes[new, -1])
-        known.update(zip((keys[k] for k in new), found.tolist(), strict=True))
-    return np.array([known[key] for key in keys], np.float64)[back.reshape(-1)]
+    keys, cached = [size.tobytes() for size in sizes], tiled.cycles
+    if new := [k for k, key in enumerate(keys) if key not in cached]:
+        cycles = _all_cycles(tiled, sizes[new, :-1], sizes[new, -1])
+        cached.update(zip((keys[k] for k in new), cycles.tolist(), strict=True))
+    return np.array([cached[key] for key in keys], np.float64)[back.reshape(-1)]
 
 
 def _all_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
@@ -172,17 +172,17 @@ def _all_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
     for k, n in enumerate(tiled.inside):
         size = rows[:, k]
-        full, rest = np.divmod(np.int64(tiled.ranges[n]), size)
-        parts.append([(full, size), ((rest > 0).astype(np.int64), rest)])
-    full, rest = np.divmod(np.int64(tiled.ranges[tiled.vector]), vectors * tiled.lanes)
-    parts.append([(full, vectors), ((rest > 0).astype(np.int64), -(-rest // tiled.lanes))])
+        full, left = np.divmod(np.int64(tiled.ranges[n]), size)
+        parts.append([(full, size), ((left > 0).astype(np.int64), left)])
+    full, left = np.divmod(np.int64(tiled.ranges[tiled.vector]), vectors * tiled.lanes)
+    parts.append([(full, vectors), ((left > 0).astype(np.int64), -(-left // tiled.lanes))])
     total = np.zeros(len(vectors))
     for choice in product(*parts):
         times = np.prod([t for t, _ in choice], axis=0)
         if not times.any():
             continue
         counts = np.column_stack([s for _, s in choice[:-1]]) if tiled.inside else rows
-        some = np.maximum(counts, 1), np.maximum(choice[-1][1], 1)
-        cycles = steps * tiled.unit.step(tiled, *some) + tiled.unit.around(tiled, *some)
+        tile = np.maximum(counts, 1), np.maximum(choice[-1][1], 1)
+        cycles = steps * tiled.unit.step(tiled, *tile) + tiled.unit.around(tiled, *tile)
         total = total + np.where(times > 0, times * cycles, 0.0)
     return total * outer

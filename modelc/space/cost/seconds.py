@@ -120,8 +120,8 @@ def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target
     ranges = block.ranges
     parts = []  # for each iterator of the register tile: (times, size), whole tiles and what is left
     for name, size in tile.items():
-        full, rest = divmod(ranges[name], size)
-        parts.append([(full, size), (1, rest)] if rest else [(full, size)])
+        full, left = divmod(ranges[name], size)
+        parts.append([(full, size), (1, left)] if left else [(full, size)])
     around = prod(n for name, n in ranges.items() if name not in tile)
     total = 0.0
     for choice in product(*parts):

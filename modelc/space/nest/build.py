@@ -55,7 +55,7 @@ class Physical:
     values: Mapping[str, Expr]
     storage: Mapping[str, Storage]
     ranges: Mapping[str, int]
-    known: dict[tuple[Expr, Expr], Expr] = field(default_factory=dict)  # indices, less the base of a buffer
+    offsets: dict[tuple[Expr, Expr], Expr] = field(default_factory=dict)  # indices, less the base of a buffer
 
     def __call__(self, e: Expr) -> Expr:
         if isinstance(e, Load):
@@ -71,14 +71,14 @@ class Physical:
 
     def index(self, e: Expr, base: Expr) -> Expr:
         """A logical index within the box that begins at `base`."""
-        found = self.known.get((e, base))
-        if found is None:
+        shifted = self.offsets.get((e, base))
+        if shifted is None:
             if linear(e) is not None:
-                found = offset(e, self.values, base, self.ranges)
+                shifted = offset(e, self.values, base, self.ranges)
             else:
-                found = simplify(op("sub", self(e), base), self.ranges)
-            self.known[e, base] = found
-        return found
+                shifted = simplify(op("sub", self(e), base), self.ranges)
+            self.offsets[e, base] = shifted
+        return shifted
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class _Builder:
             then, otherwise = (
                 self.descend(replace(site, block=replace(site.block, body=(v,)))) for v in value.args[1:]
             )
-            known = decided(condition, site.ranges)
-            if known is not None:
-                return then if known else otherwise
+            decision = decided(condition, site.ranges)
+            if decision is not None:
+                return then if decision else otherwise
             return [Branch(condition, tuple(then), tuple(otherwise))]
         name, level = loop_of(schedule.order[site.k])
         span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_of(x).iterator == name]
@@ -210,10 +210,10 @@ class _Builder:
         result = []
         for low, high in parts:
             at = op("add", Var(name), low) if high > low + 1 else Const(low)
-            rest = settled(value, {name: high - low}, {name: at})
-            rest = substitute(rest, {name: at}) if high == low + 1 else rest
+            settled_value = settled(value, {name: high - low}, {name: at})
+            settled_value = substitute(settled_value, {name: at}) if high == low + 1 else settled_value
             domain = {**site.domain, name: Span(Const(low), high - low)}
-            further = replace(site, block=replace(site.block, body=(rest,)), domain=domain)
+            further = replace(site, block=replace(site.block, body=(settled_value,)), domain=domain)
             result += self.loop(further)
         return result
 
@@ -226,13 +226,13 @@ class _Builder:
         tiles = schedule.tiles.get(name, ())
         tile = tiles[level] if level < len(tiles) else 1
         span = site.domain[name]
-        full, rest = divmod(span.extent, tile)
+        full, left = divmod(span.extent, tile)
         applied = tag.startswith(INTRINSIC)
         if name in schedule.padded:
             if applied or tag == "vector":
-                full, rest = tiles[-1] if tiles else 1, 0
-            elif level == len(tiles) - 1 and rest:
-                full, rest = full + 1, 0
+                full, left = tiles[-1] if tiles else 1, 0
+            elif level == len(tiles) - 1 and left:
+                full, left = full + 1, 0
         var = _unused(loop, site.ranges)
 
         def body(index: Expr, count: int, extent: int, reserved: bool = False) -> tuple[Stmt, ...]:
@@ -242,9 +242,9 @@ class _Builder:
             hints = self.hints(inner, index, tile) if site.part != "init" else []
             return (*hints, *self.place(inner))
 
-        if tag == "parallel" and rest and full:
+        if tag == "parallel" and left and full:
             then = body(Var(var), full, tile, reserved=True)
-            otherwise = body(Const(full), full + 1, rest)
+            otherwise = body(Const(full), full + 1, left)
             return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
         uncut = every or tag == "parallel"
@@ -256,8 +256,8 @@ class _Builder:
             result.append(Loop(var, full, body(Var(var), full, tile, applied), tag))
         for start in range(full, limit):  # iterations in which a condition has to be looked at
             result += body(Const(start), 1, tile)
-        if rest:
-            result += body(Const(span.extent // tile), 1, rest)
+        if left:
+            result += body(Const(span.extent // tile), 1, left)
         return result
 
     def hints(self, site: Site, index: Expr, tile: int) -> list[Stmt]:
@@ -375,16 +375,16 @@ class _Builder:
         writes = tuple(physical(w) for w in block.writes)
         conditions = []
         for condition in site.where:
-            known = decided(simplified(substitute(condition, values), ranges), ranges)
-            if known is False:
+            decision = decided(simplified(substitute(condition, values), ranges), ranges)
+            if decision is False:
                 return []
-            if known is None:
+            if decision is None:
                 conditions.append(physical(condition))
         if initial:  # what the body reads need not be there yet
             buffers = [self.task.buffer(w.buffer) for w in block.writes]
             body: tuple[Expr, ...] = AGGREGATIONS[block.aggregation].identity(tuple(b.dtype for b in buffers))
             there = [existing(w, b.shape, values, ranges) for w, b in zip(block.writes, buffers, strict=True)]
-            conditions = [physical(c) for some in there for c in some]
+            conditions = [physical(c) for checks in there for c in checks]
         else:
             body = tuple(physical(b) for b in block.body)
         assert all(isinstance(w, Load) for w in writes)

@@ -145,18 +145,18 @@ def written(task: Task, block: Block) -> dict[str, Write]:
 def far_computed(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
     """The buffers with no order of ours that `block` reads, from beyond a cache of `near_bytes`, in rows that lie far
     apart. `extents`: how many values of its iterators are read, or copied, at a time."""
-    found = computed(task, block)
-    return [name for name, access in found.items() if _far(task.buffer(name), access, extents, near_bytes)]
+    reads = computed(task, block)
+    return [name for name, access in reads.items() if _far(task.buffer(name), access, extents, near_bytes)]
 
 
 def far_results(task: Task, block: Block, extents: Mapping[str, int], near_bytes: int) -> list[str]:
     """The Task's outputs that consumers of `block` write beyond a cache of `near_bytes`, in rows that lie far apart.
     `extents`: how many values of its iterators a register tile has."""
     direct = {w.buffer for consumer in consumers_of(task, block) for w in consumer.writes}
-    found = {name: write for name, write in written(task, block).items() if name in direct and name in task.outputs}
+    results = {name: write for name, write in written(task, block).items() if name in direct and name in task.outputs}
     return [
         name
-        for name, write in found.items()
+        for name, write in results.items()
         if max(write.more.values(), default=1) == 1
         and _far(task.buffer(name), write.access, {**extents, **write.more}, near_bytes)
     ]

@@ -36,16 +36,16 @@ def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
     index = writer.writes[0].indices[dim]
     if not isinstance(index, Var) or writer.ranges[index.name] != old.shape[dim]:
         raise DoesNotApply(f"block {writer.name} does not write dimension {dim} of {buffer} plainly")
-    found = [_parts(plain_block(task, b.name), buffer, dim, size) for b in readers]
-    remainders = {rest for parts in found for rest, _ in parts.values()}
-    (one, *more) = remainders or {Const(0)}
-    first, count = (int(one.value), 1) if isinstance(one, Const) and not more else (0, size)
+    parts_read = [_parts(plain_block(task, b.name), buffer, dim, size) for b in readers]
+    remainders = {r for parts in parts_read for r, _ in parts.values()}
+    (remainder, *more) = remainders or {Const(0)}
+    first, count = (int(remainder.value), 1) if isinstance(remainder, Const) and not more else (0, size)
     blocks: list[AnyBlock] = []
     for block in task.blocks:
         if block is writer:
             blocks.append(_copied(task, writer, index.name, dim, size, range(first, first + count)))
         elif block in readers:
-            moved = partial(_moved, dim=dim, parts=found[readers.index(block)], first=first)
+            moved = partial(_moved, dim=dim, parts=parts_read[readers.index(block)], first=first)
             blocks.append(plain_block(task, block.name).mapped(moved))
         else:
             blocks.append(block)
@@ -70,8 +70,8 @@ def _parts(block: Block, buffer: str, dim: int, size: int) -> dict[Load, tuple[E
 def _moved(e: Expr, dim: int, parts: Mapping[Load, tuple[Expr, Expr]], first: int) -> Expr | None:
     if not isinstance(e, Load) or e not in parts:
         return None
-    rest, whole = parts[e]
-    return Load(e.buffer, (*e.indices[:dim], op("sub", rest, first), whole, *e.indices[dim + 1 :]))
+    remainder, whole = parts[e]
+    return Load(e.buffer, (*e.indices[:dim], op("sub", remainder, first), whole, *e.indices[dim + 1 :]))
 
 
 def _copied(task: Task, writer: Block, name: str, dim: int, size: int, remainders: range) -> Block:
@@ -84,8 +84,8 @@ def _copied(task: Task, writer: Block, name: str, dim: int, size: int, remainder
     if any(loads(x) for x in beyond):
         dtype = task.buffer(write.buffer).dtype
         value = select(op("lt", Var(name), extent), value, Const(0.0 if dtype[0] in "fb" else 0, dtype))
-    rest: Expr = Var(outer) if len(remainders) > 1 else Const(remainders.start)
-    at = op("add", op("mul", Var(inner), size), rest)
+    remainder: Expr = Var(outer) if len(remainders) > 1 else Const(remainders.start)
+    at = op("add", op("mul", Var(inner), size), remainder)
     iters = []
     for i in writer.iters:
         iters += [Iter(outer, len(remainders)), Iter(inner, long)] if i.name == name else [i]

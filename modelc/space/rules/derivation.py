@@ -127,10 +127,10 @@ def rounding_error(task: Task, stages: tuple[Stage, ...]) -> float:
 
 def _before(task: Task, stages: tuple[Stage, ...], wanted: Callable[[Rule], bool]) -> Iterator[tuple[Task, Stage]]:
     """The stages whose rules are `wanted`, and the Task that each is applied to; nothing is derived beyond the last."""
-    known = rules()
-    found = [k for k, stage in enumerate(stages) if wanted(known[stage.rule])]
-    for k, stage in enumerate(stages[: found[-1] + 1] if found else ()):
-        if k in found:
+    rule_of = rules()
+    places = [k for k, stage in enumerate(stages) if wanted(rule_of[stage.rule])]
+    for k, stage in enumerate(stages[: places[-1] + 1] if places else ()):
+        if k in places:
             yield task, stage
         task = derived(task, stage)
 
@@ -141,16 +141,16 @@ def proposals(task: Task, target: Target) -> Iterator[tuple[Stage, Task]]:
         for args in rule.proposed(task, target) if rule.proposed is not None else ():
             stage = Stage(rule.name, args)
             try:
-                found = derived(task, stage)
+                proposal = derived(task, stage)
             except DoesNotApply:
                 continue
             try:
-                verify_task(found)
+                verify_task(proposal)
             except InvalidIR as wrong:
                 raise ConfigError(f"the derivation rule {rule.name!r} makes no Task of {task.name}: {wrong}") from None
-            if _boundary(found) != _boundary(task):
+            if _boundary(proposal) != _boundary(task):
                 raise ConfigError(f"the derivation rule {rule.name!r} gives {task.name} other inputs or outputs")
-            yield stage, found
+            yield stage, proposal
 
 
 def _boundary(task: Task) -> list[tuple[str, str, tuple[int, ...]]]:

@@ -63,11 +63,11 @@ def _collapsible(
             if [len(d) for d in dims] != [1, 1]:
                 raise DoesNotApply(f"{access} does not index by {a} and {c} plainly")
             plain += 2
-            found = (dims[0][0], dims[1][0])
-            if merged.setdefault(access.buffer, found) != found:
+            pair = (dims[0][0], dims[1][0])
+            if merged.setdefault(access.buffer, pair) != pair:
                 raise DoesNotApply(f"{access.buffer} is indexed in two ways")
-            if not _adjacent(task, task.buffer(access.buffer), *found):
-                raise DoesNotApply(f"dimensions {found} of {access.buffer} are not stored one inside the other")
+            if not _adjacent(task, task.buffer(access.buffer), *pair):
+                raise DoesNotApply(f"dimensions {pair} of {access.buffer} are not stored one inside the other")
             for other in task.blocks:
                 if not isinstance(other, Block):
                     if access.buffer in (*other.inputs, *other.outputs):
@@ -76,7 +76,7 @@ def _collapsible(
                 for x in [x for e in (*other.body, *other.where, *other.writes) for x in loads(e)]:
                     if x.buffer != access.buffer:
                         continue
-                    i, j = x.indices[found[0]], x.indices[found[1]]
+                    i, j = x.indices[pair[0]], x.indices[pair[1]]
                     if not isinstance(i, Var) or not isinstance(j, Var):
                         raise DoesNotApply(f"{x} is not indexed plainly")
                     if other.name not in pairs:
@@ -85,7 +85,7 @@ def _collapsible(
                     elif pairs[other.name] != (i.name, j.name):
                         raise DoesNotApply(f"{x} would need other iterators")
                     shape = task.buffer(x.buffer).shape
-                    if (other.ranges[i.name], other.ranges[j.name]) != (shape[found[0]], shape[found[1]]):
+                    if (other.ranges[i.name], other.ranges[j.name]) != (shape[pair[0]], shape[pair[1]]):
                         raise DoesNotApply(f"{x} covers a part of {x.buffer} only")
         if used != plain:
             raise DoesNotApply(f"{a} or {c} is used outside plain indices in block {b.name}")
@@ -144,12 +144,12 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
 
 def expose_rule(task: Task, buffer: str) -> Task:
     old = task.buffer(buffer)
-    first, *rest = old.layout.primitives or (None,)
+    first, *later = old.layout.primitives or (None,)
     if first is None or first.name != "split" or len(first.args) != 2 or buffer in task.constants:
         raise DoesNotApply(f"the layout of {buffer} does not begin by splitting a dimension in two")
     dim, size = first.args
     blocks = _all_factored(task, buffer, dim, size)
-    new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(rest)))
+    new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(later)))
     return replace(task, blocks=blocks, buffers=tuple(new if x.name == buffer else x for x in task.buffers))
 
 

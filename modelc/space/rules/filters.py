@@ -62,7 +62,9 @@ def transform(m: int, taps: int) -> Transform:
 
 def _polynomial(roots: Sequence[float]) -> tuple[float, ...]:
     """The coefficients, from that of x^0, of the polynomial with these roots whose last is 1."""
-    found = [1.0]
+    coefficients = [1.0]
     for root in roots:
-        found = [before - root * here for before, here in zip([0.0, *found], [*found, 0.0], strict=True)]
-    return tuple(found)
+        coefficients = [
+            before - root * here for before, here in zip([0.0, *coefficients], [*coefficients, 0.0], strict=True)
+        ]
+    return tuple(coefficients)

@@ -88,10 +88,10 @@ def fuse_rule(task: Task, block: str, outer: str, inner: str, multiple: int) -> 
 
 
 def _factors(task: Task, block: Block, outer: str, inner: str) -> tuple[Load, Load]:
-    found = factors(task, block)
-    if found is None or outer == inner or not all(fusible(block, found[1], n) for n in (outer, inner)):
+    operands = factors(task, block)
+    if operands is None or outer == inner or not all(fusible(block, operands[1], n) for n in (outer, inner)):
         raise DoesNotApply(f"{outer} and {inner} are no two reductions of block {block.name} that index a constant")
-    return found
+    return operands
 
 
 def _depth(block: Block, outer: str, inner: str, multiple: int) -> int:

@@ -36,15 +36,15 @@ def rfactor_rule(task: Task, block: str, iter: str, size: int, parts: str) -> Ta
         raise DoesNotApply(f"block {block} does not reduce over {iter}, or does not write plainly")
     if parts == "inner":
         return _factored(task, whole, split, size)
-    count, rest = divmod(split.extent, size)
+    count, leftover = divmod(split.extent, size)
     alone = all(i is split or i.extent == 1 for i in whole.reduction)
-    if not count or (rest and (not alone or whole.where)):
+    if not count or (leftover and (not alone or whole.where)):
         raise DoesNotApply(f"{size} does not divide {iter} of block {block}")
-    return _factored(task, whole, split, size, count, rest)
+    return _factored(task, whole, split, size, count, leftover)
 
 
-def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, rest: int = 0) -> Task:
-    """With `count` outer parts and `rest` elements more; or with `size` inner parts, if `count` is 0."""
+def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, leftover: int = 0) -> Task:
+    """With `count` outer parts and `leftover` elements more; or with `size` inner parts, if `count` is 0."""
     kind = "outer" if count else "inner"
     part = next(n for n in NAMES[kind] if n not in whole.ranges)
     name = fresh(task, f"{whole.name}_parts" if count else f"{whole.name}_lanes")
@@ -67,10 +67,10 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
         writes.append(Load(buffer.name, at))
         single: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # others, where elements are left over
         beyond = substitute(body, {**single, split.name: op("add", Var(part), count * size - count)})
-        ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if rest else writes[-1])
+        ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if leftover else writes[-1])
     partial = whole.mapped(lambda e: element if e == Var(split.name) else None)
     where = partial.where if count or split.extent % size == 0 else (*partial.where, op("lt", element, split.extent))
     partial = replace(partial, name=name, iters=iters, writes=tuple(writes), where=where)
-    last = replace(whole, iters=(*whole.spatial, Iter(part, new.extent + rest, True)), body=tuple(ends), where=())
+    last = replace(whole, iters=(*whole.spatial, Iter(part, new.extent + leftover, True)), body=tuple(ends), where=())
     blocks = [x for b in task.blocks for x in ([partial, last] if b is whole else [b])]
     return replaced(task, blocks, [*task.buffers, *buffers])

@@ -87,7 +87,7 @@ def coefficients(levels: int) -> Coefficients:
     once = [np.array(x) for x in zip(*_PRODUCTS, strict=True)]
     every = once
     for _ in range(levels - 1):
-        every = [np.kron(more, one) for more, one in zip(every, once, strict=True)]
+        every = [np.kron(more, single) for more, single in zip(every, once, strict=True)]
     return Coefficients(*every)
 
 
@@ -111,10 +111,10 @@ def operands(task: Task, block: AnyBlock) -> Operands | None:
     if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(x, Load) for x in body.args):
         return None
     data, kernel = sorted((x for x in body.args if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
-    known = [task.buffer(x.buffer) for x in (data, kernel, *block.writes)]
+    buffers = [task.buffer(x.buffer) for x in (data, kernel, *block.writes)]
     if data.buffer in task.constants or kernel.buffer not in task.constants:
         return None
-    if any(b.dtype != "float32" for b in known) or known[1].strides is not None:
+    if any(b.dtype != "float32" for b in buffers) or buffers[1].strides is not None:
         return None
     if not all(isinstance(i, Var | Const) for i in block.writes[0].indices):
         return None
@@ -123,7 +123,7 @@ def operands(task: Task, block: AnyBlock) -> Operands | None:
     if len(forms) < len(data.indices) or len(set(alone)) < len(alone):
         return None
     along, across = ({n for i in x.indices for n in variables(i)} for x in (data, kernel))
-    spatial, reduced = ([i.name for i in some if i.extent > 1] for some in (block.spatial, block.reduction))
+    spatial, reduced = ([i.name for i in iters if i.extent > 1] for iters in (block.spatial, block.reduction))
     rows = tuple(n for n in spatial if n not in across and _steps(data, n) is not None)
     columns = tuple(n for n in spatial if n not in along and _plainly(kernel, n))
     return Operands(data, kernel, rows, columns, tuple(n for n in reduced if _plainly(data, n) and _plainly(kernel, n)))
@@ -147,13 +147,13 @@ def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, l
     """`task` with Block `block` computed by 7 ** levels products; `rows`, `columns` and `depth` are the iterators that
     are cut. Raises DoesNotApply."""
     anchor = task.block(block)
-    found = operands(task, anchor)
-    if found is None or not isinstance(anchor, Block):
+    matrices = operands(task, anchor)
+    if matrices is None or not isinstance(anchor, Block):
         raise DoesNotApply(f"block {block} is no product of a matrix and a constant one")
     if levels not in LEVELS:
         raise DoesNotApply(f"matrices are cut in halves {levels} times; expected {' or '.join(map(str, LEVELS))}")
     parts = coefficients(levels).parts
-    for name, allowed in ((rows, found.rows), (columns, found.columns), (depth, found.depth)):
+    for name, allowed in ((rows, matrices.rows), (columns, matrices.columns), (depth, matrices.depth)):
         extent = anchor.ranges.get(name, 0)
         if name not in allowed or extent < parts or (name != rows and extent % parts):
             raise DoesNotApply(f"iterator {name} of block {block} cannot be cut {levels} times")
@@ -161,7 +161,7 @@ def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, l
     consumers = [b for b in task.blocks if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
     if write.buffer in task.outputs or len(consumers) != 1 or len({r for r in _reads(consumers[0], write)}) != 1:
         raise DoesNotApply(f"what block {block} writes is not consumed in place")
-    return _Strassen(task, anchor, found, (rows, columns, depth), levels).task()
+    return _Strassen(task, anchor, matrices, (rows, columns, depth), levels).task()
 
 
 def _reads(block: Block, write: Load) -> list[Load]:
@@ -188,13 +188,13 @@ class _Dimension:
 class _Strassen:
     """Writes out the Blocks of one application; the attributes are what they share."""
 
-    def __init__(self, task: Task, anchor: Block, found: Operands, cut: tuple[str, str, str], levels: int):
-        self.old, self.anchor, self.found = task, anchor, found
+    def __init__(self, task: Task, anchor: Block, matrices: Operands, cut: tuple[str, str, str], levels: int):
+        self.old, self.anchor, self.matrices = task, anchor, matrices
         self.rows, self.columns, self.depth = cut
         self.by = coefficients(levels)
         self.ranges = {n: -(-x // self.by.parts) if n in cut else x for n, x in anchor.ranges.items()}
         self.whole = anchor.ranges[self.rows]
-        form = linear(found.data.indices[self.moving[0]])
+        form = linear(matrices.data.indices[self.moving[0]])
         self.cyclic = form is not None and len(form.terms) == 1  # rows: no window slides along them
         self.product = "product"
         while self.product in anchor.ranges:
@@ -203,9 +203,9 @@ class _Strassen:
     @property
     def moving(self) -> tuple[int, int]:
         """(the dimension of the data that rows move along, by how much)."""
-        found = _steps(self.found.data, self.rows)
-        assert found is not None
-        return found
+        steps = _steps(self.matrices.data, self.rows)
+        assert steps is not None
+        return steps
 
     def position(self, name: str, part: Expr, at: Expr) -> Expr:
         """Which value of iterator `name`, before it was cut, is the one `at` of a part."""
@@ -217,7 +217,7 @@ class _Strassen:
         return tuple(Iter(n, self.ranges[n], reduce) for n in names)
 
     def task(self) -> Task:
-        old, anchor, data, by = self.old, self.anchor, self.found.data, self.by
+        old, anchor, data, by = self.old, self.anchor, self.matrices.data, self.by
         (write,) = anchor.writes
         source, target = old.buffer(data.buffer), old.buffer(write.buffer)
         dims = [self.dimension(d, index) for d, index in enumerate(data.indices)]
@@ -231,9 +231,9 @@ class _Strassen:
         def part(i: int, k: int) -> Expr:
             """A part of the data, with zeros behind its last row."""
             distance = {dimension: apart * i, deep: k * self.ranges[self.depth]}
-            found = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
-            value: Expr = Load(data.buffer, tuple(found))
-            for dim, index, extent in zip(dims, found, source.shape, strict=True):
+            indices = [dim.moved(distance.get(d, 0)) for d, dim in enumerate(dims)]
+            value: Expr = Load(data.buffer, tuple(indices))
+            for dim, index, extent in zip(dims, indices, source.shape, strict=True):
                 limits = bounds(index, {dim.name: dim.extent})
                 if limits is None or limits[1] >= extent:
                     value = select(op("lt", index, extent), value, Const(0.0, "float32"))
@@ -247,7 +247,10 @@ class _Strassen:
         )
         spatial = [i.name for i in anchor.spatial]
         number, spot = Var(self.product), write.indices
-        factors = Load(added, (number, *place)), Load(self.found.kernel.buffer, (number, *self.found.kernel.indices))
+        factors = (
+            Load(added, (number, *place)),
+            Load(self.matrices.kernel.buffer, (number, *self.matrices.kernel.indices)),
+        )
         product = Block(
             anchor.name,
             (Iter(self.product, by.products), *self.iters(spatial), *self.iters(self.reduced(), True)),
@@ -263,9 +266,9 @@ class _Strassen:
             tuple(Load(parts, (Const(i), Const(j), *spot)) for i, j in where),
             matrix_times(by.results, every),
         )
-        kernel = old.buffer(self.found.kernel.buffer)
+        kernel = old.buffer(self.matrices.kernel.buffer)
         buffers = [b for b in old.buffers if b.name not in (write.buffer, kernel.name)]
-        shape = self.shape(self.found.kernel, kernel)
+        shape = self.shape(self.matrices.kernel, kernel)
         buffers.insert(old.buffers.index(kernel), replace(kernel, shape=(by.products, *shape), layout=Layout()))
         extents = tuple(dim.extent for dim in dims)
         size = self.shape(write, target)
@@ -345,13 +348,13 @@ def summed_kernel(
 ) -> NDArray[Any]:
     """What constant `name` holds after strassen_rule(task, block, ...): for each product a sum of parts of the kernel,
     added up in float64, of shape (products, the kernel's with columns and depth cut); any other constant as it is."""
-    found = operands(task, task.block(block))
-    assert found is not None
-    if found.kernel.buffer != name:
+    matrices = operands(task, task.block(block))
+    assert matrices is not None
+    if matrices.kernel.buffer != name:
         return data
     by = coefficients(levels)
     whole = data.reshape(task.buffer(name).shape)
-    deep, wide = (found.kernel.indices.index(Var(n)) for n in (depth, columns))
+    deep, wide = (matrices.kernel.indices.index(Var(n)) for n in (depth, columns))
     halves = [np.array_split(k, by.parts, axis=wide) for k in np.array_split(whole, by.parts, axis=deep)]
     result = np.empty((by.products, *halves[0][0].shape), data.dtype)
     for t, factors in enumerate(by.kernel):

@@ -39,11 +39,11 @@ class Shared:
 
 def matrix_times(matrix: Matrix, values: Sequence[Expr]) -> tuple[Expr, ...]:
     """For each row of `matrix` the sum of row[k] * values[k], without the zeros, in float32; no row is all zeros."""
-    known = list(values)
-    found = shared(matrix)
-    for first, second, a, b in found.pairs:
-        known.append(_sum([(known[first], a), (known[second], b)]))
-    return tuple(_sum([(known[number], factor) for number, factor in terms]) for terms in found.sums)
+    available = list(values)
+    sharing = shared(matrix)
+    for first, second, a, b in sharing.pairs:
+        available.append(_sum([(available[first], a), (available[second], b)]))
+    return tuple(_sum([(available[number], factor) for number, factor in terms]) for terms in sharing.sums)
 
 
 @cache

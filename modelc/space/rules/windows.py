@@ -80,11 +80,11 @@ def windows(task: Task, block: Block) -> Windows | None:
         return None
     if task.buffer(kernel.buffer).strides is not None:
         return None
-    found = [w for d in range(len(data.indices)) if (w := _window(block, data, d, kernel)) is not None]
-    if not found:
+    sliding_windows = [w for d in range(len(data.indices)) if (w := _window(block, data, d, kernel)) is not None]
+    if not sliding_windows:
         return None
-    alike = len(found) > 1 and found[-2].taps == found[-1].taps
-    slid = Windows(data, kernel, *(found[-2:] if alike else (found[-1], None)))
+    alike = len(sliding_windows) > 1 and sliding_windows[-2].taps == sliding_windows[-1].taps
+    slid = Windows(data, kernel, *(sliding_windows[-2:] if alike else (sliding_windows[-1], None)))
     bounded = [(data, d) for d in range(len(data.indices))] + [(kernel, d) for d in slid.kernel_dims]
     if not all(any(_bounds(c, task, read, d) for read, d in bounded) for c in block.where):
         return None
@@ -105,9 +105,9 @@ def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:
     if form is None:
         return None
     plain = {a.name: c for a, c in form.terms if isinstance(a, Var)}
-    rest = tuple((a, c) for a, c in form.terms if not isinstance(a, Var))
+    offset_terms = tuple((a, c) for a, c in form.terms if not isinstance(a, Var))
     sliding = [i.name for i in block.reduction if i.name in plain]
-    if len(plain) != 2 or len(sliding) != 1 or any(variables(a) - spatial_names for a, _ in rest):
+    if len(plain) != 2 or len(sliding) != 1 or any(variables(a) - spatial_names for a, _ in offset_terms):
         return None
     (tap,) = sliding
     (spatial,) = plain.keys() - {tap}
@@ -117,16 +117,16 @@ def _window(block: Block, data: Load, dim: int, kernel: Load) -> Window | None:
     others = [i for d, i in enumerate(kernel.indices) if d not in where]
     if stride < 1 or spatial not in spatial_names or len(where) != 1:
         return None
-    if any({spatial, tap} & variables(i) for i in elsewhere) or any(spatial in variables(a) for a, _ in rest):
+    if any({spatial, tap} & variables(i) for i in elsewhere) or any(spatial in variables(a) for a, _ in offset_terms):
         return None
     if variables(kernel.indices[where[0]]) - spatial_names - {tap} or any(spatial in variables(i) for i in others):
         return None
     taps = -(-block.ranges[tap] // stride)
-    if taps not in TAPS or (stride > 1 and (step != 1 or rest or kernel.indices[where[0]] != Var(tap))):
+    if taps not in TAPS or (stride > 1 and (step != 1 or offset_terms or kernel.indices[where[0]] != Var(tap))):
         return None
     last = block.ranges[tap] - 1
     start = form.constant + (step * last if step < 0 else 0)
-    offset = simplify(Linear(rest, 0).expr(), block.ranges)
+    offset = simplify(Linear(offset_terms, 0).expr(), block.ranges)
     return Window(spatial, tap, dim, where[0], start, abs(step), stride, taps, offset, step < 0)
 
 
@@ -140,17 +140,17 @@ def _bounds(condition: Expr, task: Task, read: Load, dim: int) -> bool:
     return same is not None and not same.terms and not same.constant and limit == Const(end)
 
 
-def products(block: Block, found: Windows, m: int) -> int:
+def products(block: Block, slid: Windows, m: int) -> int:
     """Products by F(m, taps) for each element of what is summed and of what lies beside the windows."""
-    tiles = (-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in found.both)
-    return prod(n * (m + found.taps - 1) * w.stride for n, w in zip(tiles, found.both, strict=True))
+    tiles = (-(-block.ranges[w.spatial] // (w.dilation * m)) * w.dilation for w in slid.both)
+    return prod(n * (m + slid.taps - 1) * w.stride for n, w in zip(tiles, slid.both, strict=True))
 
 
-def worthwhile(block: Block, found: Windows) -> tuple[int, ...]:
+def worthwhile(block: Block, slid: Windows) -> tuple[int, ...]:
     """Of the sizes of tiles m, the one whose kernel is least and most accurate; of those whose kernel is moderate, the
     one of the fewest products, which hangs on how tiles divide the image; and larger ones that have fewer than all
     that are smaller."""
-    every = {m: products(block, found, m) for m in sizes(found.taps)}
-    moderate = [m for m in every if m + found.taps - 1 <= MODERATE * found.taps]
+    every = {m: products(block, slid, m) for m in sizes(slid.taps)}
+    moderate = [m for m in every if m + slid.taps - 1 <= MODERATE * slid.taps]
     larger = [m for m in every if m > max(moderate) and every[m] < min(every[k] for k in every if k < m)]
     return tuple(sorted({min(every), min(moderate, key=lambda m: (every[m], m)), *larger}))

@@ -53,11 +53,11 @@ _ITERATORS = ("th", "tw", "e", "f", "ti", "tj", "hp", "wp", "hs", "ws")
 def winograd_rule(task: Task, block: str, m: int) -> Task:
     """`task` with Block `block` computed by F(m x m, r x r). Raises DoesNotApply."""
     anchor = task.block(block)
-    found = windows(task, anchor) if isinstance(anchor, Block) else None
-    if found is None or not isinstance(anchor, Block):
+    slid = windows(task, anchor) if isinstance(anchor, Block) else None
+    if slid is None or not isinstance(anchor, Block):
         raise DoesNotApply(f"block {block} has no window of so few taps")
-    if m not in sizes(found.taps):
-        raise DoesNotApply(f"there is no F({m}, {found.taps}); m is one of {', '.join(map(str, sizes(found.taps)))}")
+    if m not in sizes(slid.taps):
+        raise DoesNotApply(f"there is no F({m}, {slid.taps}); m is one of {', '.join(map(str, sizes(slid.taps)))}")
     later = task.blocks[task.blocks.index(anchor) + 1 :]
     (write,) = anchor.writes
     consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
@@ -65,7 +65,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
         raise DoesNotApply(f"what block {block} writes is not consumed in place")
     if not all(isinstance(i, (Var, Const)) for i in write.indices):
         raise DoesNotApply(f"block {block} does not write its iterators plainly")
-    return _Winograd(task, anchor, consumers[0], found, m).task()
+    return _Winograd(task, anchor, consumers[0], slid, m).task()
 
 
 def error_bound(task: Task, block: str, m: int) -> float:
@@ -77,15 +77,15 @@ def error_bound(task: Task, block: str, m: int) -> float:
     for each term of each sum; the kernel is transformed in float64, and rounded once.
     """
     anchor = task.block(block)
-    found = windows(task, anchor) if isinstance(anchor, Block) else None
-    assert found is not None and isinstance(anchor, Block)
-    summed = prod(i.extent for i in anchor.reduction if i.name not in {w.tap for w in found.both})
-    summed *= prod(w.stride for w in found.both)
-    matrices = transform(m, found.taps)
+    slid = windows(task, anchor) if isinstance(anchor, Block) else None
+    assert slid is not None and isinstance(anchor, Block)
+    summed = prod(i.extent for i in anchor.reduction if i.name not in {w.tap for w in slid.both})
+    summed *= prod(w.stride for w in slid.both)
+    matrices = transform(m, slid.taps)
     data, kernel, output = (np.abs(np.array(x)) for x in (matrices.input, matrices.kernel, matrices.output))
     grown = output @ (kernel.sum(axis=1) * data.sum(axis=1))  # along one iterator: along both is the product of both
-    terms = [len(found.both) * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
-    return float(grown.max() ** len(found.both) * summed * (sum(terms) + summed + 1) * 2.0**-24)
+    terms = [len(slid.both) * int(np.count_nonzero(x, axis=1).max()) for x in (data, output)]
+    return float(grown.max() ** len(slid.both) * summed * (sum(terms) + summed + 1) * 2.0**-24)
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,18 @@ class _Winograd:
     """Writes out the Blocks of one application; the attributes are names that they share. `first` is the anchor's
     consumer."""
 
-    def __init__(self, task: Task, anchor: Block, first: Block, found: Windows, m: int):
-        self.old, self.anchor, self.first, self.found = task, anchor, first, found
-        self.data, self.kernel = found.data, found.kernel
+    def __init__(self, task: Task, anchor: Block, first: Block, slid: Windows, m: int):
+        self.old, self.anchor, self.first, self.slid = task, anchor, first, slid
+        self.data, self.kernel = slid.data, slid.kernel
         taken = {i.name for b in task.blocks if isinstance(b, Block) for i in b.iters}
         suffix = ""
         while taken & {name + suffix for name in _ITERATORS}:
             suffix += "_"
         th, tw, e, f, i, j, *phases = (name + suffix for name in _ITERATORS)
-        ranges, both, matrices = anchor.ranges, found.both, transform(m, found.taps)
+        ranges, both, matrices = anchor.ranges, slid.both, transform(m, slid.taps)
         tiles = [-(-ranges[w.spatial] // (w.dilation * m)) for w in both]
-        high = _Side(found.high, th, e, i, tiles[0], matrices)
-        wide = _Side(found.wide, tw, f, j, tiles[1], matrices) if found.wide else _Side(None, tw, f, j, 1, ALONE)
+        high = _Side(slid.high, th, e, i, tiles[0], matrices)
+        wide = _Side(slid.wide, tw, f, j, tiles[1], matrices) if slid.wide else _Side(None, tw, f, j, 1, ALONE)
         self.sides = (high, wide)
         self.phase = {w.spatial: Iter(n, w.dilation) for n, w in zip(phases[:2], both, strict=False) if w.dilation > 1}
         self.phases = tuple(self.phase.values())
@@ -145,7 +145,7 @@ class _Winograd:
         moved = [i for i in anchor.spatial if any(i.name in variables(w.offset) for w in both)]
         self.own = (*self.phases, *moved, *self.strided.values())  # what has tiles of its own
         self.along = {w.spatial for w in both}
-        self.weighted = [i for i in anchor.spatial if i.name in found.choosing(anchor)]  # what has a kernel of its own
+        self.weighted = [i for i in anchor.spatial if i.name in slid.choosing(anchor)]  # what has a kernel of its own
         self.low, self.shape = self.extents()
 
     def name(self, base: str) -> str:
@@ -161,7 +161,7 @@ class _Winograd:
         old, anchor, (high, wide) = self.old, self.anchor, self.sides
         dtype = "float32"
         pad, padded = self.pad()
-        windowed = [w.input_dim for w in self.found.both]
+        windowed = [w.input_dim for w in self.slid.both]
         outer = [d for d in range(len(self.data.indices)) if d not in windowed]
         names = self.names("w", len(outer))
         before = len(self.own)
@@ -199,7 +199,7 @@ class _Winograd:
         parts, result = self.name("parts"), self.name("result")
         (write,) = anchor.writes
         others = [*self.phases, *(i for i in anchor.spatial if i.name not in self.along)]
-        stored_out = self.result_layout([*(i.name for i in others), *(w.spatial for w in self.found.both)])
+        stored_out = self.result_layout([*(i.name for i in others), *(w.spatial for w in self.slid.both)])
         sums = replace(sums, layout=stored_out)
         spot = [Var(i.name) for i in (*others, *tiles)]
         gather = Block(
@@ -263,12 +263,12 @@ class _Winograd:
 
     def points_first(self, order: Sequence[int]) -> Layout:
         """The layout of a buffer of (point, point, dimensions..., and one of tiles along nothing, if there is such)."""
-        alone = [len(order) + 2] if self.found.wide is None else []
+        alone = [len(order) + 2] if self.slid.wide is None else []
         return stored_in([0, 1, *alone, *(k + 2 for k in order)])
 
     def kernel_shape(self) -> tuple[int, ...]:
         shape = self.old.buffer(self.kernel.buffer).shape
-        others = (n for d, n in enumerate(shape) if d not in self.found.kernel_dims)
+        others = (n for d, n in enumerate(shape) if d not in self.slid.kernel_dims)
         return (*(i.extent for i in (*self.weighted, *self.strided.values())), *others)
 
     def extents(self) -> tuple[list[int], list[int]]:
@@ -285,7 +285,7 @@ class _Winograd:
         for side in self.sides:
             if side.window is not None:
                 low[side.window.input_dim] = side.window.start
-                shape[side.window.input_dim] = side.tiles * side.m + self.found.taps - 1
+                shape[side.window.input_dim] = side.tiles * side.m + self.slid.taps - 1
         return low, shape
 
     def pad(self) -> tuple[Block, Buffer]:
@@ -294,7 +294,7 @@ class _Winograd:
         names = self.names("p", len(self.shape))
         iters = (*self.own, *(Iter(n, x) for n, x in zip(names, self.shape, strict=True)))
         at: list[Expr] = [op("add", Var(n), low) for n, low in zip(names, self.low, strict=True)]
-        for window in self.found.both:
+        for window in self.slid.both:
             d = window.input_dim
             within = op("add", self.read_by(window, Var(names[d])), self.low[d])
             at[d] = within if window.offset == Const(0) else op("add", within, window.offset)
@@ -316,17 +316,17 @@ class _Winograd:
     def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
         """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators, as
         phases are that outputs have; those of a stride are summed over."""
-        anchor, taps = self.anchor, {w.tap for w in self.found.both}
+        anchor, taps = self.anchor, {w.tap for w in self.slid.both}
         spatial = [*self.phases, *(i for i in anchor.spatial if i.name not in self.along)]
         tiles = [side.over_tiles for side in self.sides]
         points = [Iter(side.point, side.points) for side in self.sides]
         strided = [replace(i, reduce=True) for i in self.strided.values()]
         reduction = [*strided, *(i for i in anchor.reduction if i.name not in taps)]
-        batch, place = ([Var(i.name) for i in some] for some in (points, tiles))
-        own, weighted = ([Var(i.name) for i in some] for some in (self.own, [*self.weighted, *strided]))
+        batch, place = ([Var(i.name) for i in iters] for iters in (points, tiles))
+        own, weighted = ([Var(i.name) for i in iters] for iters in (self.own, [*self.weighted, *strided]))
         index = [simplify(op("sub", self.data.indices[d], self.low[d]), anchor.ranges) for d in outer]
         data = Load(whole, (*batch, *own, *index, *place))
-        dims = [i for d, i in enumerate(self.kernel.indices) if d not in self.found.kernel_dims]
+        dims = [i for d, i in enumerate(self.kernel.indices) if d not in self.slid.kernel_dims]
         kernel = Load(self.kernel.buffer, (*batch, *weighted, *dims))
         sums = self.name("products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
@@ -385,15 +385,15 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
     shape (points, points, what has a kernel of its own, other dimensions); any other constant as it is."""
     anchor = task.block(block)
     assert isinstance(anchor, Block)
-    found = windows(task, anchor)
-    assert found is not None
-    if found.kernel.buffer != name:
+    slid = windows(task, anchor)
+    assert slid is not None
+    if slid.kernel.buffer != name:
         return data
-    dims, g = found.kernel_dims, np.array(transform(m, found.taps).kernel)
+    dims, g = slid.kernel_dims, np.array(transform(m, slid.taps).kernel)
     whole = np.moveaxis(data.reshape(task.buffer(name).shape), dims, range(len(dims)))
     extents = whole.shape[: len(dims)]
     whole = np.pad(whole, [(0, 1)] * len(dims) + [(0, 0)] * (whole.ndim - len(dims)))  # zeros: taps without an element
-    places = [_elements(anchor, found, w, extents[k]) for k, w in enumerate(found.both)]
+    places = [_elements(anchor, slid, w, extents[k]) for k, w in enumerate(slid.both)]
     moved = whole[places[0]][:, None] if len(dims) == 1 else whole[places[0][:, None], places[1][None]]
     count = moved[0, 0].size
     flat = moved.reshape(*moved.shape[:2], count)
@@ -406,18 +406,18 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
     return transformed.reshape(len(g), len(second), *moved.shape[2:])
 
 
-def _elements(anchor: Block, found: Windows, window: Window, extent: int) -> NDArray[np.int64]:
+def _elements(anchor: Block, slid: Windows, window: Window, extent: int) -> NDArray[np.int64]:
     """Which element of the kernel, of `extent` along its dimension, each tap is; `extent` for a tap that has none
     [taps, what has a kernel of its own..., phases of strides...]."""
-    choosing, strided = found.choosing(anchor), [w for w in found.both if w.stride > 1]
-    shape = (found.taps, *(anchor.ranges[n] for n in choosing), *(w.stride for w in strided))
+    choosing, strided = slid.choosing(anchor), [w for w in slid.both if w.stride > 1]
+    shape = (slid.taps, *(anchor.ranges[n] for n in choosing), *(w.stride for w in strided))
     elements = np.empty(shape, np.int64)
     for at in np.ndindex(shape):
         phases = dict(zip((w.spatial for w in strided), at[1 + len(choosing) :], strict=True))
         tap = window.stride * at[0] + phases.get(window.spatial, 0)
-        tap = found.taps - 1 - tap if window.reversed else tap
+        tap = slid.taps - 1 - tap if window.reversed else tap
         values: dict[str, Expr] = {n: Const(v) for n, v in zip((window.tap, *choosing), (tap, *at[1:]), strict=False)}
-        limits = bounds(substitute(found.kernel.indices[window.kernel_dim], values), {})
+        limits = bounds(substitute(slid.kernel.indices[window.kernel_dim], values), {})
         assert limits is not None and limits[0] == limits[1]
         elements[at] = limits[0] if 0 <= limits[0] < extent else extent
     return elements

@@ -47,18 +47,18 @@ MAX_TILE = 128  # query rows of one tile
 def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tensorize: bool = True) -> list[Attention]:
     """The Sketches of a Task of attention: by intrinsics of the target if it may, and on vectors; none if `task` is not
     one."""
-    found: list[Attention] = []
+    sketches: list[Attention] = []
     for allowed in (True, False) if tensorize else (False,):
-        if found and not found[0].units:
+        if sketches and not sketches[0].units:
             break
         own = [*stages]
         ready, units = prepared(task, target, own, allowed)
         roles = roles_of(ready)
         if roles is not None and all(u.row == 1 or roles.rows_of(n) in u.inner for n, u in units.items()):
-            found.append(
-                Attention(roles, target, tuple(own), units, 1 + target.cost.attention_doubt_share if found else 1.0)
+            sketches.append(
+                Attention(roles, target, tuple(own), units, 1 + target.cost.attention_doubt_share if sketches else 1.0)
             )
-    return found
+    return sketches
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Attention(Sketch):
         self.roles, self.units, self.least = roles, units, least
         self.doubt = target.cost.attention_doubt_share
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
-        self._known = dict[tuple[str, int, int, int], float]()
+        self._cycles = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype
         self.lanes = stored_lanes(target, self.dtype)
         self.keys = roles.scores.ranges[roles.iters[roles.scores.name][roles.key]]
@@ -101,15 +101,15 @@ class Attention(Sketch):
         groups = {1 << k for k in range(most.bit_length())} | {int(start["group"])}
         loops, first = self.lead_loops(), str(start["parallel"])
         free = self.target.cores > 1 and bool(self.parallel(loops))
-        found = [Knob("queries", tiles, "query rows of one tile")]
+        knobs = [Knob("queries", tiles, "query rows of one tile")]
         for prefix, block in self.named().items():
             rows, vectors = self.register_tiles(block, tiles[-1])
-            found += [
+            knobs += [
                 Knob(f"{prefix}.rows", rows, f"rows of the register tile of the {prefix}"),
                 Knob(f"{prefix}.vectors", vectors, "vectors of that tile"),
             ]
         return [
-            *found,
+            *knobs,
             Knob("group", tuple(sorted(n for n in groups if n <= tiles[-1])), "rows that are worked on together"),
             Knob("parallel", (first, *(x for x in loops if x != first and free)), "the loop that goes to threads"),
         ]
@@ -120,10 +120,10 @@ class Attention(Sketch):
     @cached_property
     def _rules(self) -> dict[str, Value]:
         tile, *kernels = self.tiles()
-        found: dict[str, Value] = {"queries": tile, "group": self.group(tile), "parallel": self.first_loop(tile)}
+        values: dict[str, Value] = {"queries": tile, "group": self.group(tile), "parallel": self.first_loop(tile)}
         for prefix, kernel in zip(self.named(), kernels, strict=False):
-            found |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
-        return found
+            values |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
+        return values
 
     def named(self) -> dict[str, Block]:
         """The contractions, by what their knobs are named after."""
@@ -157,15 +157,15 @@ class Attention(Sketch):
 
     def legal(self, points: Points) -> Bools:
         tile, group = self.column(points, "queries"), self.column(points, "group")
-        found = group <= tile
+        allowed = group <= tile
         if self.units:
-            found &= tile % group == 0
+            allowed &= tile % group == 0
         for prefix, block in self.named().items():
             rows, vectors = self.column(points, f"{prefix}.rows"), self.column(points, f"{prefix}.vectors")
             pairs, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
             held = np.array([self.holds(block, int(r), int(v)) for r, v in pairs], np.bool_)
-            found &= (rows <= tile) & held[back.reshape(-1)]
-        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+            allowed &= (rows <= tile) & held[back.reshape(-1)]
+        return np.asarray(allowed | (points == self.start()).all(axis=1), np.bool_)
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class Attention(Sketch):
             tags, tiles = {f"{key}1": "vector"}, {row: (group,), key: (self.lanes,)}
             schedules[roles.owner.name] = BlockSchedule(at, "local", tiles, tuple(inner), tags)
             in_rows = f"{roles.owner.name}.{row}0"
-            found = self.contraction(roles.values, roles.results, second, at, "arena")
-            own, query = found[root.name], rows[:-1]
+            of_values = self.contraction(roles.values, roles.results, second, at, "arena")
+            own, query = of_values[root.name], rows[:-1]
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
             order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
             tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
@@ -200,10 +200,10 @@ class Attention(Sketch):
             if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
                 macro = [loop for loop in order if loop not in tags and loop_of(loop).iterator not in reduced]
                 tags |= dict.fromkeys(macro, "pipeline")
-            schedules |= found
+            schedules |= of_values
             schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags, own.padded)
             for result in roles.results:
-                schedules[result.name] = replace(found[result.name], at=_deeper(found[result.name].at, query))
+                schedules[result.name] = replace(of_values[result.name], at=_deeper(of_values[result.name].at, query))
         for block in (*roles.before, *roles.after):
             schedules[block.name] = inside_rows(task, block, self.target, in_rows)
         for pack in roles.packs:
@@ -295,8 +295,8 @@ class Attention(Sketch):
     ) -> dict[str, BlockSchedule]:
         """A contraction over one tile of query rows, placed `at`, by register tiles; its consumers run on these."""
         row, vector = self.iterator(block, self.roles.query), self.vector(block)
-        known = {*self.roles.iters[block.name], vector}
-        extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in known]
+        tiled = {*self.roles.iters[block.name], vector}
+        extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in tiled]
         reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
         unit = self.units.get(block.name)
         panels = [f"{vector}0", f"{row}0"]  # rows are streamed past one; a unit has fewer rows at the end, shaped once
@@ -328,9 +328,9 @@ class Attention(Sketch):
     def _vector(self, block: Block) -> str:
         if block is self.roles.scores:
             return self.iterator(block, self.roles.key)
-        found = width_of(self.task, block)
-        assert found is not None
-        return found
+        width = width_of(self.task, block)
+        assert width is not None
+        return width
 
     def nearness(self, block: Block) -> Callable[[Iter], int]:
         """Sorts reduction iterators: the one that is nearest in an operand innermost."""
@@ -341,14 +341,14 @@ class Attention(Sketch):
         """Query rows of one tile and the register tiles of both contractions, with the fewest estimated cycles."""
         if self.units:
             return self.tiles_of_units()
-        found = []
+        choices = []
         for tile in range(min(8, self.queries), min(self.queries, MAX_TILE) + 1):
             if tile > 8 and not self.fits(tile):
                 break
             kernels = [self.register_tile(b, tile) for b in (self.roles.scores, self.roles.values) if b is not None]
             cycles = sum(c for c, _ in kernels) + self.traffic(tile)
-            found.append((cycles, -tile, kernels))
-        _, tile, kernels = min(found, key=lambda f: f[:2])
+            choices.append((cycles, -tile, kernels))
+        _, tile, kernels = min(choices, key=lambda f: f[:2])
         return -tile, kernels[0][1], kernels[-1][1]
 
     def tiles_of_units(self) -> tuple[int, RegisterTile, RegisterTile]:
@@ -367,21 +367,21 @@ class Attention(Sketch):
     def register_tile(self, block: Block, tile: int) -> tuple[float, RegisterTile]:
         """(cycles for all query rows, register tile) of a contraction in tiles of `tile` rows."""
         most = -(-block.ranges[self.vector(block)] // self.lanes)
-        found = []
+        choices = []
         for vectors in range(1, min(MAX_VECTORS, most) + 1):
             for rows in range(1, min(tile, self.target.vector.registers) + 1):
                 if self.holds(block, rows, vectors):
                     kernel = RegisterTile(rows, vectors)
-                    found.append((self.kernel_cycles(block, tile, kernel), vectors, kernel))
-        cycles, _, best = min(found, key=lambda f: (f[0], -f[1]))
+                    choices.append((self.kernel_cycles(block, tile, kernel), vectors, kernel))
+        cycles, _, best = min(choices, key=lambda f: (f[0], -f[1]))
         return cycles, best
 
     def kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
         """Cycles of a contraction for all query rows of a head, in tiles of `tile` rows; each is worked out once."""
         key = (block.name, tile, kernel.rows, kernel.vectors)
-        if key not in self._known:
-            self._known[key] = self._kernel_cycles(block, tile, kernel)
-        return self._known[key]
+        if key not in self._cycles:
+            self._cycles[key] = self._kernel_cycles(block, tile, kernel)
+        return self._cycles[key]
 
     def _kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
         unit = self.units.get(block.name)

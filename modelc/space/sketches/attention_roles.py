@@ -65,20 +65,20 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
     """The Task with the rows' common factor after the values, results of contractions in registers, operands that are
     contiguous in what becomes a vector, and reductions by lanes; and the contractions that intrinsics compute, if the
     Task may use any."""
-    found = _contractions(task)
-    if not found or len(found) > 2 or not _reduced(task, found):
+    contractions = _contractions(task)
+    if not contractions or len(contractions) > 2 or not _reduced(task, contractions):
         return task, {}
-    for contraction in found[1:]:
+    for contraction in contractions[1:]:
         for buffer in contraction.buffers_read:
             for block in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
                 with suppress(DoesNotApply):
                     task = inlined(applied(task, stages, "defer", block=block.name), stages)
-    for name in [b.name for b in found]:
+    for name in [b.name for b in contractions]:
         block = _block(task, name)
         buffer, consumers = block.writes[0].buffer, consumers_of(task, block)
         if len(consumers) != 1 or buffer in task.outputs or reads_plainly(consumers[0], buffer) is None:
             task = applied(task, stages, "cache_write", block=name)
-    vectors = dict(_vectors(task, [b.name for b in found]))
+    vectors = dict(_vectors(task, [b.name for b in contractions]))
     units = {n: unit_of(task, _block(task, n), v, target) for n, v in vectors.items()} if tensorize else {}
     units = units if all(units.values()) else {}  # a single one gains less than it costs to change in between
     for name in vectors:
@@ -101,7 +101,7 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
                 args: dict[str, str | int] = {"dtype": wide} if wide else {}
                 args |= {"buffer": read.load.buffer, "innermost": place}
                 task = applied(task, stages, "cache_read", block=name, **args)
-    return lanes_split(task, target, stages, [b.name for b in found]), chosen
+    return lanes_split(task, target, stages, [b.name for b in contractions]), chosen
 
 
 def _unrounded(task: Task, name: str, stages: list[Stage]) -> Task:
@@ -171,8 +171,8 @@ def _widened(task: Task, block: Block, read: Access) -> str:
     again = prod(i.extent for i in block.iters if read.strides[i.name] == 0)
     if again < LEAST_READS or read.load.buffer not in task.inputs:
         return ""
-    found = [e.dtype for b in block.body for e in walk(b) if isinstance(e, Op) and e.args[0] == read.load and e.dtype]
-    return found[0] if found else ""
+    dtypes = [e.dtype for b in block.body for e in walk(b) if isinstance(e, Op) and e.args[0] == read.load and e.dtype]
+    return dtypes[0] if dtypes else ""
 
 
 def _block(task: Task, name: str) -> Block:
@@ -187,11 +187,11 @@ def _reduced(task: Task, contractions: Sequence[Block]) -> list[Block]:
 def _vectors(task: Task, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The vector iterator of each contraction: of the first what its rows are reduced over, of the second what the
     weights do not have."""
-    first, *rest = (b for b in task.blocks if isinstance(b, Block) and b.name in names)
-    found = _rows_of(task, first)
-    if found is not None:
-        yield first.name, found[0][found[1]]
-    for block in rest:
+    first, *others = (b for b in task.blocks if isinstance(b, Block) and b.name in names)
+    rows = _rows_of(task, first)
+    if rows is not None:
+        yield first.name, rows[0][rows[1]]
+    for block in others:
         if (width := width_of(task, block)) is not None:
             yield block.name, width
 
@@ -204,16 +204,16 @@ def _rows_of(task: Task, scores: Block) -> tuple[tuple[str, ...], int] | None:
     names = _iterators(scores, consumers[0])
     if names is None:
         return None
-    known = {consumers[0].writes[0].buffer}
+    from_scores = {consumers[0].writes[0].buffer}
     for block in task.blocks[task.blocks.index(consumers[0]) + 1 :]:
         if not isinstance(block, Block):
             return None
         for read in block.reads:
-            if read.buffer in known and len(read.indices) == len(names):
+            if read.buffer in from_scores and len(read.indices) == len(names):
                 if block.reduction and not _contracts(block):
                     over = [d for d, i in enumerate(read.indices) if variables(i) & {i.name for i in block.reduction}]
                     return (names, over[0]) if len(over) == 1 and names[over[0]] else None
-                known |= {w.buffer for w in block.writes}
+                from_scores |= {w.buffer for w in block.writes}
     return None
 
 
@@ -223,8 +223,8 @@ def _iterators(scores: Block, consumer: Block) -> tuple[str, ...] | None:
     if plain is None:
         return None
     own = {name: scores.writes[0].indices[d] for d, name in plain.items()}
-    found = [own.get(str(i)) for i in consumer.writes[0].indices]
-    return tuple(i.name if isinstance(i, Var) else "" for i in found)
+    iters = [own.get(str(i)) for i in consumer.writes[0].indices]
+    return tuple(i.name if isinstance(i, Var) else "" for i in iters)
 
 
 def width_of(task: Task, values: Block) -> str | None:
@@ -252,34 +252,34 @@ def roles_of(task: Task) -> Roles | None:
     if not 1 <= len(contractions) <= 2 or len(blocks) < len(task.blocks) or any(len(b.writes) > 1 for b in blocks):
         return None
     scores, values = contractions[0], contractions[1] if len(contractions) > 1 else None
-    found = _rows_of(task, scores)
-    if found is None or any(c.where for c in contractions):
+    rows = _rows_of(task, scores)
+    if rows is None or any(c.where for c in contractions):
         return None
-    names, key = found
+    names, key = rows
     epilogue = tuple(consumers_of(task, scores))
     results = tuple(_results(task, values)) if values is not None else ()
     before_all = [b for b in blocks[: blocks.index(scores)] if _is_copy(task, b.writes[0].buffer)]
     copies = [b for b in blocks if values is not None and b not in before_all and _packs(task, b, values)]
-    rest = [b for b in blocks if b not in (*contractions, *epilogue, *results, *before_all, *copies)]
+    between = [b for b in blocks if b not in (*contractions, *epilogue, *results, *before_all, *copies)]
     packed = [b for b in before_all if _packs(task, b, scores) or (values is not None and _packs(task, b, values))]
-    iters = {b.name: n for b in rest if (n := _positions(b, len(names), key)) is not None} | {scores.name: names}
-    wide = [b for b in rest if not b.reduction and iters.get(b.name, ("",) * len(names))[key]]
+    iters = {b.name: n for b in between if (n := _positions(b, len(names), key)) is not None} | {scores.name: names}
+    wide = [b for b in between if not b.reduction and iters.get(b.name, ("",) * len(names))[key]]
     wide = [b for b in wide if values is None or b.writes[0].buffer in values.buffers_read]
-    if not wide or any(b.name not in iters for b in rest):
+    if not wide or any(b.name not in iters for b in between):
         return None
     owner = wide[-1]
     if values is not None:
         (read,) = [r for r in values.reads if r.buffer == owner.writes[0].buffer]
         iters[values.name] = tuple(i.name if isinstance(i, Var) else "" for i in read.indices)
     query = _query(task, scores, values, iters, key)
-    place = rest.index(owner)
+    place = between.index(owner)
     roles = Roles(
         task=task,
         scores=scores,
         epilogue=epilogue,
         owner=owner,
-        before=tuple(rest[:place]),
-        after=tuple(rest[place + 1 :]),
+        before=tuple(between[:place]),
+        after=tuple(between[place + 1 :]),
         values=values,
         results=results,
         packs=(*packed, *copies),
@@ -293,9 +293,13 @@ def roles_of(task: Task) -> Roles | None:
 
 def _results(task: Task, values: Block) -> list[Block]:
     """The maps of the second contraction's result: its consumers, and those of a mere copy."""
-    found = consumers_of(task, values)
-    copied = len(found) == 1 and isinstance(found[0].body[0], Load) and found[0].writes[0].buffer not in task.outputs
-    return [*found, *consumers_of(task, found[0])] if copied else found
+    consumers = consumers_of(task, values)
+    copied = (
+        len(consumers) == 1
+        and isinstance(consumers[0].body[0], Load)
+        and consumers[0].writes[0].buffer not in task.outputs
+    )
+    return [*consumers, *consumers_of(task, consumers[0])] if copied else consumers
 
 
 def _packs(task: Task, block: Block, contraction: Block) -> bool:

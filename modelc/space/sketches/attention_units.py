@@ -80,11 +80,11 @@ class Unit:
 
     def register_tile(self, tile: int, target: Target) -> tuple[int, int]:
         """(rows, vectors) of the register tile with the fewest estimated cycles for a tile of `tile` rows."""
-        found, registers = [], target.vector.registers
+        choices, registers = [], target.vector.registers
         for rows, vectors in product(*(range(1, min(n, registers) + 1) for n in self._counts(tile))):
             if self.held(rows, vectors, registers):
-                found.append((self.cycles(rows, vectors, tile, target.cost), -vectors, rows))
-        _, vectors, rows = min(found)
+                choices.append((self.cycles(rows, vectors, tile, target.cost), -vectors, rows))
+        _, vectors, rows = min(choices)
         return rows * self.row, -vectors
 
     def _counts(self, tile: int) -> tuple[int, int]:
@@ -119,9 +119,9 @@ def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | Non
     multiplies more in a cycle than plain vectors do, and rows enough for one application."""
     buffers = {b.name: b for b in task.buffers}
     packed = {r.buffer for r in block.reads if vector in variables(r)}
-    found: list[tuple[float, Unit | None]] = [(float(target.lanes("float32") * target.fma_ports), None)]
+    choices: list[tuple[float, Unit | None]] = [(float(target.lanes("float32") * target.fma_ports), None)]
     for intrinsic in target.available_intrinsics:
-        if intrinsic.products * intrinsic.throughput <= found[0][0]:
+        if intrinsic.products * intrinsic.throughput <= choices[0][0]:
             continue
         for whole in matches(block, buffers, intrinsic, packed, fusing=False):
             rows = [whole.group(d.iterator) for d in intrinsic.accumulator.digits[:-1]]
@@ -131,8 +131,8 @@ def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | Non
             ways = matches(block, buffers, cut, packed, fusing=False)
             alike = [m for m in ways if m.operands == whole.operands and _fits(task, m, vector, packed)]
             units = [Unit(m, vector) for m in alike]
-            found += [(cut.products * cut.throughput, unit) for unit in units]
-    return max(found, key=lambda f: f[0])[1]
+            choices += [(cut.products * cut.throughput, unit) for unit in units]
+    return max(choices, key=lambda f: f[0])[1]
 
 
 def _extents(task: Task, whole: Match, packed: Collection[str]) -> dict[str, int]:
@@ -146,10 +146,10 @@ def _extents(task: Task, whole: Match, packed: Collection[str]) -> dict[str, int
     return result
 
 
-def _filled(task: Task, found: Match, group: Group, packed: Collection[str]) -> bool:
+def _filled(task: Task, match: Match, group: Group, packed: Collection[str]) -> bool:
     """Whether a reduction can be filled up with zeros: what it reads is copied, or made by a map."""
     (name,) = group.inner
-    for read in found.block.reads:
+    for read in match.block.reads:
         dims = [d for d, i in enumerate(read.indices) if name in variables(i)]
         if not all(read.indices[d] == Var(name) for d in dims) or len(dims) > 1:
             return False
@@ -158,25 +158,25 @@ def _filled(task: Task, found: Match, group: Group, packed: Collection[str]) -> 
     return True
 
 
-def _fits(task: Task, found: Match, vector: str, packed: Collection[str]) -> bool:
+def _fits(task: Task, match: Match, vector: str, packed: Collection[str]) -> bool:
     """Whether columns are the vectors', an application takes one iterator of each kind, in whole tiles but for rows and
     columns, and what is multiplied is packed or lies in a row."""
-    intrinsic = found.intrinsic
-    lanes = found.group(intrinsic.accumulator.digits[-1].iterator)
-    if found.guards or lanes.inner != (vector,) or any(len(g.inner) > 1 or g.outer for g in found.groups):
+    intrinsic = match.intrinsic
+    lanes = match.group(intrinsic.accumulator.digits[-1].iterator)
+    if match.guards or lanes.inner != (vector,) or any(len(g.inner) > 1 or g.outer for g in match.groups):
         return False
-    if not any(g.reduce for g in found.groups):
+    if not any(g.reduce for g in match.groups):
         return False
-    uneven = [found.group(it) for it in exact(intrinsic) if ragged(found, it)]
-    if found.efficiency < LEAST_EFFICIENCY or not all(g.reduce and _filled(task, found, g, packed) for g in uneven):
+    uneven = [match.group(it) for it in exact(intrinsic) if ragged(match, it)]
+    if match.efficiency < LEAST_EFFICIENCY or not all(g.reduce and _filled(task, match, g, packed) for g in uneven):
         return False
     for operand in intrinsic.operands:
-        access, strides = found.operands[operand.name], found.strides[operand.name]
+        access, strides = match.operands[operand.name], match.strides[operand.name]
         if operand == intrinsic.accumulator:
             continue
         if vector in variables(access):
             try:
-                found.packing(operand.name)
+                match.packing(operand.name)
             except CannotPack:
                 return False
             if not all(isinstance(i, Var) for i in access.indices if variables(i)) or len(operand.digits) < 2:

@@ -39,8 +39,8 @@ class Contraction(Sketch):
         name = f"{unit} along {tiled.vector}{', unpacked' if tiled.unpacked else ''}"
         super().__init__("contraction", name, tiled.task, tiled.target, tiled.stages)
         self.tiled = tiled
-        self.known = tiled.unit.plain and tiled.dtype == "float32"
-        self.doubt = 0.0 if self.known else tiled.target.cost.unit_doubt_share
+        self.modelled = tiled.unit.plain and tiled.dtype == "float32"
+        self.doubt = 0.0 if self.modelled else tiled.target.cost.unit_doubt_share
 
     @cached_property
     def model(self) -> Model:
@@ -114,8 +114,8 @@ class Contraction(Sketch):
         rows = np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
         by_rows = self.index(points, "order") == 1
         parallel = self.index(points, "parallel")
-        found = Population(rows, self.column(points, "vectors"), self.column(points, "chunk"), by_rows, parallel)
-        return legal(self.model, found)
+        members = Population(rows, self.column(points, "vectors"), self.column(points, "chunk"), by_rows, parallel)
+        return legal(self.model, members)
 
     def legal(self, points: Points) -> Bools:
         population = self.population(points)
@@ -127,10 +127,10 @@ class Contraction(Sketch):
         return np.asarray(seconds * (1 + SECOND_BEST * (away + self.index(points, "prefetch"))), np.float64)
 
     def terms(self, points: Points, cores: int) -> Floats:
-        found = estimate(self.model, self.population(points), cores)
+        costs = estimate(self.model, self.population(points), cores)
         memory = np.zeros((len(points), 3))
-        memory[:, : found.memory.shape[1]] = found.memory[:, :3]
-        shares = np.column_stack([found.compute, found.prologue, memory]) / found.seconds[:, None]
-        lines = found.traffic[:, 0] / self.target.caches[0].line
-        numbers = np.log2(1 + np.column_stack([found.accumulators, found.registers, lines, found.misses]))
-        return np.column_stack([shares, found.efficiency, found.balance, numbers])
+        memory[:, : costs.memory.shape[1]] = costs.memory[:, :3]
+        shares = np.column_stack([costs.compute, costs.prologue, memory]) / costs.seconds[:, None]
+        lines = costs.traffic[:, 0] / self.target.caches[0].line
+        numbers = np.log2(1 + np.column_stack([costs.accumulators, costs.registers, lines, costs.misses]))
+        return np.column_stack([shares, costs.efficiency, costs.balance, numbers])

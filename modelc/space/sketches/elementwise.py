@@ -76,14 +76,14 @@ class Elementwise(Sketch):
             assert isinstance(block, Block)
             own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]
             distinct, back = np.unique(points[:, own], axis=0, return_inverse=True)
-            found = np.empty(len(distinct))
+            sums = np.empty(len(distinct))
             for k, part in enumerate(distinct):
                 point = start.copy()
                 point[own] = part
                 schedule = self.schedule_of(block.name, self.values(point))
                 candidate = replace(ruled, blocks={**ruled.blocks, block.name: schedule})
-                found[k] = block_cycles(self.task, block, candidate, self.target, cores)
-            cycles += found[back.reshape(-1)]
+                sums[k] = block_cycles(self.task, block, candidate, self.target, cores)
+            cycles += sums[back.reshape(-1)]
         return ruled_where_equal(self, points, seconds_of(self.task, ruled, cycles, self.target))
 
 

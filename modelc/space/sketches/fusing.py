@@ -37,9 +37,11 @@ def fused_taps(task: Task, target: Target, stages: list[Stage]) -> Iterator[tupl
     taps = taps_of(task, anchor)
     if taps is None:
         return
-    units = [one for one in target.available_intrinsics if _multiplies(one, task, anchor)]
+    units = [intrinsic for intrinsic in target.available_intrinsics if _multiplies(intrinsic, task, anchor)]
     terms = anchor.ranges[taps.tap] * taps.channels
-    for multiple in sorted({_multiple(one, terms) for one in units if not _filled(one, taps.channels)}):
+    for multiple in sorted(
+        {_multiple(intrinsic, terms) for intrinsic in units if not _filled(intrinsic, taps.channels)}
+    ):
         more = [*stages]
         yield _fused(task, anchor, taps, multiple, more), more
 
@@ -57,10 +59,10 @@ def _fused(task: Task, anchor: Block, taps: Taps, multiple: int, stages: list[St
 
 def taps_of(task: Task, block: Block) -> Taps | None:
     """The Block's taps and channels; None if it does not contract such data with a constant."""
-    found = factors(task, block)
-    if found is None:
+    operands = factors(task, block)
+    if operands is None:
         return None
-    data, constant = found
+    data, constant = operands
     shape = task.buffer(data.buffer).shape
     names = [i.name for i in block.reduction if fusible(block, constant, i.name)]
     for across, index in enumerate(data.indices):

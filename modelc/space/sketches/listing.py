@@ -38,7 +38,7 @@ from modelc.target import Target
 def families(task: Task, target: Target, policy: Policy) -> tuple[tuple[Sketch, ...], ...]:
     """The Sketches of `task`, and those of each Task that users' rules propose in its place."""
     every = [(task, ()), *((derived, (stage,)) for stage, derived in proposals(task, target))]
-    return tuple(tuple(sketches(one, target, policy, before)) for one, before in every)
+    return tuple(tuple(sketches(alternative, target, policy, before)) for alternative, before in every)
 
 
 def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage] = ()) -> list[Sketch]:

@@ -18,12 +18,12 @@ from modelc.target.intrinsics import Operand
 
 def packed_operand(match: Match, vector: str) -> tuple[Operand, str]:
     """The operand that moves with the columns, along iterator `vector`, and the buffer that it is."""
-    (one,) = [
+    (packed,) = [
         (o, load.buffer)
         for o in match.intrinsic.operands
         if o != match.intrinsic.accumulator and vector in variables(load := match.operands[o.name])
     ]
-    return one
+    return packed
 
 
 def pack_schedule(

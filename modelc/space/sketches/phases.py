@@ -56,8 +56,8 @@ def phases_candidate(
     for block in task.blocks:
         assert isinstance(block, Block)
         if block.reduction:
-            task, found = reduced(task, block, target, stages, knobs)
-            schedules |= found
+            task, own = reduced(task, block, target, stages, knobs)
+            schedules |= own
         else:
             schedules[block.name] = map_schedule(task, block, target)
     return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))

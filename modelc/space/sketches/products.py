@@ -94,8 +94,8 @@ class Products(Sketch):
     def row_counts(self, name: str) -> tuple[int, ...]:
         """Rows of a register tile: the least for each number of tiles in a chunk; and what rules take."""
         extents = self.chunks() if name == self.chunked else (self.gemm.ranges[name],)
-        found = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
-        return tuple(sorted(found | {int(self.start_values()[f"rows.{name}"])}))
+        counts = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
+        return tuple(sorted(counts | {int(self.start_values()[f"rows.{name}"])}))
 
     def knobs_of(self, values: Mapping[str, Value], by_rows: bool = False) -> TiledKnobs:
         """What of `values` the products' register tile is made of."""
@@ -108,8 +108,8 @@ class Products(Sketch):
         not the one that its buffer has in any case."""
         buffer, domain = self.task.buffer(access.buffer), {n: Span(Const(0), count) for n, count in extents.items()}
         shape = tuple(span.extent for span in box(access, buffer.shape, domain, {}))
-        found = spread(buffer, shape, parts, self.target)
-        return {buffer.name: found} if found != buffer.layout else {}
+        layout = spread(buffer, shape, parts, self.target)
+        return {buffer.name: layout} if layout != buffer.layout else {}
 
     def register_rows(self, points: Points) -> Ints:
         """Rows of the register tile [P x iterators]."""
@@ -118,19 +118,19 @@ class Products(Sketch):
 
     def tiles_fit(self, points: Points) -> Bools:
         """Whether registers hold the products' tile, which is no larger than a chunk [P]."""
-        found = fits(self.gemm, self.register_rows(points), self.column(points, "vectors"))
+        fit = fits(self.gemm, self.register_rows(points), self.column(points, "vectors"))
         if self.chunked in self.gemm.inside:
-            found &= self.column(points, f"rows.{self.chunked}") <= self.column(points, "chunk")
-        return found
+            fit &= self.column(points, f"rows.{self.chunked}") <= self.column(points, "chunk")
+        return fit
 
     def product_cycles(self, points: Points) -> Floats:
         """Cycles of all products, chunk by chunk [P]."""
-        chunk, found = self.column(points, "chunk"), np.zeros(len(points))
+        chunk, cycles = self.column(points, "chunk"), np.zeros(len(points))
         names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
         for size in np.unique(chunk):
             which = chunk == size
-            found[which] = self._table(int(size))[tuple(self.index(points[which], n) for n in names)]
-        return found
+            cycles[which] = self._table(int(size))[tuple(self.index(points[which], n) for n in names)]
+        return cycles
 
     @cached_property
     def _tables(self) -> dict[int, Floats]:
@@ -139,13 +139,13 @@ class Products(Sketch):
     def _table(self, chunk: int) -> Floats:
         """Cycles of all products in chunks of that size, for every register tile [rows.N..., vectors]."""
         if chunk not in self._tables:
-            known = {k.name: k.values for k in self.all_knobs()}
-            sizes = [known[f"rows.{n}"] for n in self.gemm.inside] + [known["vectors"]]
+            values = {k.name: k.values for k in self.all_knobs()}
+            sizes = [values[f"rows.{n}"] for n in self.gemm.inside] + [values["vectors"]]
             every = np.array(list(product(*sizes)), np.int64)
             chunks = -(-self.gemm.anchor.ranges[self.chunked] // chunk)
             tiled = self.gemm if chunk == self.first_chunk else self.products_in(chunk)
-            found = chunks * kernel_cycles(tiled, every[:, :-1], every[:, -1])
-            self._tables[chunk] = found.reshape([len(s) for s in sizes])
+            cycles = chunks * kernel_cycles(tiled, every[:, :-1], every[:, -1])
+            self._tables[chunk] = cycles.reshape([len(s) for s in sizes])
         return self._tables[chunk]
 
 

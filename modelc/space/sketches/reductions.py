@@ -66,8 +66,12 @@ def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sk
 def column_sketch(task: Task, target: Target, stages: Sequence[Stage]) -> Sketch | None:
     """The Sketch of a Task that begins with its one reduction, one by columns; else None."""
     noted = [*stages]
-    found = columns_task(task, noted)
-    return None if found is None else InPhases("reduction", "by columns", found, target, noted, columns_candidate)
+    by_columns = columns_task(task, noted)
+    return (
+        None
+        if by_columns is None
+        else InPhases("reduction", "by columns", by_columns, target, noted, columns_candidate)
+    )
 
 
 def longest_chain(task: Task) -> int:
@@ -82,7 +86,7 @@ class Reductions(Sketch):
 
     def __init__(self, kind: str, name: str, target: Target, usual: bool):
         self.usual = usual
-        self.found: dict[tuple[Value, ...], tuple[Task, Candidate]] = {}
+        self.candidates: dict[tuple[Value, ...], tuple[Task, Candidate]] = {}
         task, candidate = self.scheduled(self.start_values())
         super().__init__(kind, name, task, target, candidate.stages)
         self.doubt = target.cost.reduction_doubt_share
@@ -98,9 +102,9 @@ class Reductions(Sketch):
     def scheduled(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
         """The same as made(), made once."""
         key = tuple(values[name] for name in self.start_values())
-        if key not in self.found:
-            self.found[key] = self.made(values)
-        return self.found[key]
+        if key not in self.candidates:
+            self.candidates[key] = self.made(values)
+        return self.candidates[key]
 
     def all_knobs(self) -> list[Knob]:
         """Of the values that give the same Candidate, where all other knobs are as rules have them, one alone."""
@@ -108,8 +112,8 @@ class Reductions(Sketch):
         for name, values in self.considered().items():
             kept = [start[name]]
             for value in values:
-                known = [self.scheduled({**start, name: v})[1] for v in kept]
-                if value not in kept and self.scheduled({**start, name: value})[1] not in known:
+                candidates = [self.scheduled({**start, name: v})[1] for v in kept]
+                if value not in kept and self.scheduled({**start, name: value})[1] not in candidates:
                     kept.append(value)
             knobs.append(Knob(name, tuple(sorted(kept)), DECIDES[name]))
         return knobs
@@ -131,8 +135,8 @@ class Reductions(Sketch):
         def seconds(values: Mapping[str, Value], cores: int) -> float:
             return task_seconds(*self.scheduled(values), self.target, cores)
 
-        found = ruled_where_equal(self, points, one_by_one(self, points, cores, seconds))
-        return found if self.usual else found / (1 - self.doubt)
+        estimates = ruled_where_equal(self, points, one_by_one(self, points, cores, seconds))
+        return estimates if self.usual else estimates / (1 - self.doubt)
 
 
 class InRows(Reductions):

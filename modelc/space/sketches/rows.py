@@ -121,8 +121,8 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
         extents = {i.name for i in b.spatial if i.extent > 1}
         if b.reduction or any(extents <= indexed for indexed in reads):
             per_row |= {w.buffer for w in b.writes}
-    found = [{i.name for i in r.indices if isinstance(i, Var)} for r in owner.reads if r.buffer in per_row]
-    rows = set.intersection(*found) if found else set()
+    row_names = [{i.name for i in r.indices if isinstance(i, Var)} for r in owner.reads if r.buffer in per_row]
+    rows = set.intersection(*row_names) if row_names else set()
     return _apart(task, owner, {n for n in rows if owner.ranges[n] > 1})
 
 
@@ -142,8 +142,8 @@ def _apart(task: Task, owner: Block, rows: set[str]) -> set[str]:
                     begin[index.name] = start
             for read in (r for r in block.reads if r.buffer not in task.inputs):
                 starts = [_from_zero(substitute(i, begin), owner.ranges) for i in read.indices]
-                for one, other in zip(starts, moving.setdefault(read.buffer, starts), strict=True):
-                    clash |= variables(one) | variables(other) if one != other else set()
+                for own, other in zip(starts, moving.setdefault(read.buffer, starts), strict=True):
+                    clash |= variables(own) | variables(other) if own != other else set()
         if not clash:
             break
         rows = rows - clash

@@ -17,8 +17,8 @@ from modelc.target import Target
 class Settled(Sketch):
     """`candidate` of a Task, and nothing else. `task` is the Task after the first `known` of its stages."""
 
-    def __init__(self, kind: str, task: Task, target: Target, candidate: Candidate, known: int = 0):
-        super().__init__(kind, "by rules", derive(task, candidate.stages[known:]), target, candidate.stages)
+    def __init__(self, kind: str, task: Task, target: Target, candidate: Candidate, applied: int = 0):
+        super().__init__(kind, "by rules", derive(task, candidate.stages[applied:]), target, candidate.stages)
         self.settled = candidate
 
     def all_knobs(self) -> list[Knob]:

@@ -26,13 +26,13 @@ def spread(buffer: Buffer, shape: Shape, parts: int, target: Target) -> Layout:
     or else the one that crowds them least."""
     cache, size = target.caches[0], DTYPES[buffer.dtype].itemsize
     last = len(buffer.layout.shape(shape)) - 1
-    found = [buffer.layout]
+    layouts = [buffer.layout]
     if last > parts:
         wider = buffer.layout.then("pad", last, 0, -(-cache.line // size))
-        found += [wider, buffer.layout.then("pad", last - 1, 0, 1), wider.then("pad", last - 1, 0, 1)]
-    crowds = [_crowd(layout.shape(shape), parts, size, cache) for layout in found]
-    enough = (layout for layout, crowd in zip(found, crowds, strict=True) if crowd <= CROWDED_SHARE * cache.ways)
-    return next(enough, found[crowds.index(min(crowds))])
+        layouts += [wider, buffer.layout.then("pad", last - 1, 0, 1), wider.then("pad", last - 1, 0, 1)]
+    crowds = [_crowd(layout.shape(shape), parts, size, cache) for layout in layouts]
+    enough = (layout for layout, crowd in zip(layouts, crowds, strict=True) if crowd <= CROWDED_SHARE * cache.ways)
+    return next(enough, layouts[crowds.index(min(crowds))])
 
 
 def _crowd(stored: Shape, parts: int, size: int, cache: Cache) -> int:

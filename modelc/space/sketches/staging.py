@@ -86,12 +86,12 @@ def along(access: Load, channel: str) -> int | None:
 def left_out(read: Access) -> list[tuple[int, int]]:
     """The dimensions of which only every so many elements are read (a stride without a window), and how many; the last
     one first."""
-    found = []
+    strided = []
     for dim, index in enumerate(read.load.indices):
         form = linear(index)
         if form is not None and (size := gcd(*(c for _, c in form.terms))) > 1:
-            found.append((dim, size))
-    return found[::-1]
+            strided.append((dim, size))
+    return strided[::-1]
 
 
 def _worth(task: Task, read: Access, dim: int) -> bool:

@@ -53,11 +53,11 @@ LEAST_VECTORS = 2  # vectors of the depth and of the columns after they are cut:
 
 def strassen_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Strassen]:
     """One for each number of levels that applies to the one reduction of `task`; empty if none does."""
-    found: list[Strassen] = []
+    sketches: list[Strassen] = []
     for levels in LEVELS:
         with suppress(DoesNotApply):
-            found.append(Strassen(_cut(task, target, [*stages], levels), levels))
-    return found
+            sketches.append(Strassen(_cut(task, target, [*stages], levels), levels))
+    return sketches
 
 
 def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
@@ -68,14 +68,14 @@ def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
         task = applied(task, stages, "cache_write", block=name)
     task = collapsed(factored(task, stages), name, stages)
     anchor = reduction_of(task)
-    known = operands(task, anchor)
-    if known is None:
+    matrices = operands(task, anchor)
+    if matrices is None:
         raise DoesNotApply("the reduction is no product of a matrix and a constant one")
     least = LEAST_VECTORS * stored_lanes(target, "float32")
-    rows = max(known.rows, key=anchor.ranges.__getitem__, default=None)
+    rows = max(matrices.rows, key=anchor.ranges.__getitem__, default=None)
     wide, deep = (
         [n for n in names if anchor.ranges[n] % parts == 0 and anchor.ranges[n] // parts >= least]
-        for names in (known.columns, known.depth)
+        for names in (matrices.columns, matrices.depth)
     )
     if rows is None or anchor.ranges[rows] < parts * LEAST_ROWS or len(wide) != 1 or len(deep) != 1:
         raise DoesNotApply("rows, columns or depth cannot be cut, or are short")
@@ -160,14 +160,14 @@ def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, colum
         raise DoesNotApply("the Task has Blocks of another kind")
     sums, product, write, combine, owner, *afterwards = blocks
     source, written = accesses(task, sums)[0][0], accesses(task, owner)[1]
-    found = Roles(
+    roles = Roles(
         task, target, tuple(stages), sums, product, write, combine, owner, tuple(afterwards), rows, columns, depth
     )
-    if source.strides[depth] != 1 or vector_iterator(owner, written) != found.owned[columns]:
+    if source.strides[depth] != 1 or vector_iterator(owner, written) != roles.owned[columns]:
         raise DoesNotApply("operands are stored across what vectors go along")
     if vector_iterator(write, accesses(task, write)[1]) != columns:
         raise DoesNotApply("products are stored across their columns")
-    return found
+    return roles
 
 
 class Strassen(Products):
@@ -298,8 +298,8 @@ class Strassen(Products):
         indices, reduced = self.kernel.load.indices, set(self.gemm.reduction)
         panels = sum(not variables(i) & reduced for i in indices) - 1  # where the packing has them: behind the products
         moved = packed.then("reorder", panels, *(d for d in range(len(indices) + 1) if d != panels))
-        found = {self.kernel.load.buffer: moved, accumulators.buffer: tile_layout(self.gemm, accumulators)}
-        return {name: layout for name, layout in found.items() if layout is not None}
+        layouts = {self.kernel.load.buffer: moved, accumulators.buffer: tile_layout(self.gemm, accumulators)}
+        return {name: layout for name, layout in layouts.items() if layout is not None}
 
     def product_schedule(self, knobs: TiledKnobs, at: str) -> tuple[BlockSchedule, list[str]]:
         """The products' loops at `at`, for one panel, and those outside their micro-kernel."""
@@ -405,7 +405,7 @@ class Strassen(Products):
     def _first_chunk(self) -> int:
         """Rows in a chunk: its sums stay in half of the second-level cache, every core has one."""
         whole, room = self.roles.bytes(self.roles.sums), self.target.second.bytes // 2
-        found = [
+        fitting = [
             n for n in self.chunks() if whole * n // self.extent <= room and -(-self.extent // n) >= self.target.cores
         ]
-        return max(found, default=self.chunks()[0])
+        return max(fitting, default=self.chunks()[0])

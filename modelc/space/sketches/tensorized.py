@@ -52,8 +52,8 @@ LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 def tensorized(tiled: Tiled) -> list[Tiled]:
     """`tiled` with every intrinsic of its target that computes its reduction."""
-    found = (_tensorized(tiled, intrinsic) for intrinsic in tiled.target.available_intrinsics)
-    return [one for one in found if one is not None]
+    variants = (_tensorized(tiled, intrinsic) for intrinsic in tiled.target.available_intrinsics)
+    return [variant for variant in variants if variant is not None]
 
 
 def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
@@ -69,8 +69,8 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
     if whole is None:
         return None
     cut = intrinsic.cut(even_tiles(whole)) if intrinsic.tiles is not None else intrinsic
-    found = _fitting(tiled, buffers, cut, packed)
-    if found is None or found.efficiency < LEAST_EFFICIENCY or any(ragged(found, it) for it in exact(cut)):
+    match = _fitting(tiled, buffers, cut, packed)
+    if match is None or match.efficiency < LEAST_EFFICIENCY or any(ragged(match, it) for it in exact(cut)):
         return None
     stages = tiled.stages
     if len(cut.accumulator.shape) > 1:
@@ -80,9 +80,9 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
         except DoesNotApply:
             return None
         stages = (*stages, store)
-    block = task.block(found.block.name)
+    block = task.block(match.block.name)
     assert isinstance(block, Block)
-    unit = IntrinsicUnit(found, packed)
+    unit = IntrinsicUnit(match, packed)
     result = Tiled(task, tiled.target, stages, block, tiled.vector, unit)
     return result if unit.packs(result) else None
 
@@ -135,23 +135,23 @@ def _fitting(
         lanes = intrinsic.accumulator.shape[-1]
         ends = {tiled.vector: -(-anchor.ranges[tiled.vector] // lanes) * lanes}
         anchor = replace(anchor, iters=tuple(replace(i, extent=ends.get(i.name, i.extent)) for i in anchor.iters))
-    found = matches(anchor, buffers, intrinsic, free, fusing=False)
-    return next((one for one in found if _fits(one, tiled, free)), None)
+    ways = matches(anchor, buffers, intrinsic, free, fusing=False)
+    return next((way for way in ways if _fits(way, tiled, free)), None)
 
 
-def _fits(found: Match, tiled: Tiled, free: Collection[str]) -> bool:
+def _fits(match: Match, tiled: Tiled, free: Collection[str]) -> bool:
     """Whether the lanes are the vector iterator's, the rows one of a register tile's, what is multiplied lies in a row
     along the reduction, and everything else can be packed."""
-    accumulator = found.intrinsic.accumulator
-    lanes, *rows = [found.group(d.iterator) for d in reversed(accumulator.digits)]
-    if found.guards or lanes.inner != (tiled.vector,) or len(rows) > 1:
+    accumulator = match.intrinsic.accumulator
+    lanes, *rows = [match.group(d.iterator) for d in reversed(accumulator.digits)]
+    if match.guards or lanes.inner != (tiled.vector,) or len(rows) > 1:
         return False
     if any(r.inner[0] not in tiled.inside for r in rows):
         return False
-    for operand in found.intrinsic.operands:
-        if operand == accumulator or found.operands[operand.name].buffer in free:
+    for operand in match.intrinsic.operands:
+        if operand == accumulator or match.operands[operand.name].buffer in free:
             continue
-        strides = found.strides[operand.name]
+        strides = match.strides[operand.name]
         if lanes.iterator in {d.iterator for d in operand.digits} or strides is None:
             return False
         if operand.digits and (operand.digits[-1].extent > 1 and strides[-1] != 1):
@@ -159,15 +159,15 @@ def _fits(found: Match, tiled: Tiled, free: Collection[str]) -> bool:
     return True
 
 
-def even_tiles(found: Match) -> dict[str, int]:
+def even_tiles(match: Match) -> dict[str, int]:
     """What of a tile to use: rows so that all tiles are alike as far as possible, a reduction that divides."""
     result = {}
-    columns = found.intrinsic.accumulator.digits[-1].iterator
-    for group in found.groups:
+    columns = match.intrinsic.accumulator.digits[-1].iterator
+    for group in match.groups:
         if group.iterator == columns:
             continue
         if group.reduce:
-            step = max(d.step for o in found.intrinsic.operands for d in o.digits if d.iterator == group.iterator)
+            step = max(d.step for o in match.intrinsic.operands for d in o.digits if d.iterator == group.iterator)
             sizes = [k for k in range(step, min(group.tile, group.extent) + 1, step) if group.extent % k == 0]
             result[group.iterator] = max(sizes, default=group.tile)
         else:
@@ -184,21 +184,21 @@ def exact(intrinsic: Intrinsic) -> list[str]:
     return [i.name for i in intrinsic.semantics.iters if i.name not in loose]
 
 
-def ragged(found: Match, iterator: str) -> bool:
-    group = found.group(iterator)
+def ragged(match: Match, iterator: str) -> bool:
+    group = match.group(iterator)
     return group.extent % group.tile != 0
 
 
-def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], found: Match, at: str) -> BlockSchedule:
+def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], match: Match, at: str) -> BlockSchedule:
     """The loops of a copy of the accumulators of one register tile to memory, by the intrinsic that adds to them."""
-    row, columns = (found.group(d.iterator) for d in found.intrinsic.accumulator.digits)
+    row, columns = (match.group(d.iterator) for d in match.intrinsic.accumulator.digits)
     (m,), (vector,) = row.inner, columns.inner
     plain = tile_epilogue(anchor, copy, rows, vector, columns.tile, at, "local")
     write = anchor.writes[0]
     own = {i.name: str(copy.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
     unit = [f"{own[m]}1", f"{own[vector]}1"]
     order = [n for n in plain.order if n not in unit]
-    tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{found.intrinsic.name}")
+    tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{match.intrinsic.name}")
     return BlockSchedule(at, "local", {**plain.tiles, own[m]: (row.tile,)}, (*order, *unit), tags, (own[vector],))
 
 
@@ -362,7 +362,7 @@ class IntrinsicUnit(Unit):
         """Lines that one application for every unit of register tiles loads, from the first cache and from beyond [P]:
         the operand of which a register tile reads less stays near while the other is streamed."""
         units, counts = self._units(tiled, rows), dict(zip(tiled.inside, rows.T, strict=True))
-        found = []
+        loads = []
         for operand in self.applied.operands:
             if operand == self.applied.accumulator:
                 continue
@@ -374,8 +374,8 @@ class IntrinsicUnit(Unit):
             if not moving and len(tiled.reduction) > 1:  # windows overlap: what a tap reads, the next ones read again
                 points = np.prod(np.stack([np.ones(len(vectors)), *tile.values()]), axis=0)
                 held = np.minimum(held, points * tiled.ranges[tiled.reduction[-1]] * DTYPES[operand.dtype].itemsize)
-            found.append((held, each * (vectors if moving else units)))
-        bytes_held, lines = (np.stack([x[k] for x in found]).astype(np.float64) for k in (0, 1))
+            loads.append((held, each * (vectors if moving else units)))
+        bytes_held, lines = (np.stack([x[k] for x in loads]).astype(np.float64) for k in (0, 1))
         order = np.lexsort((lines, bytes_held), axis=0)
         stacked = np.cumsum(np.take_along_axis(bytes_held, order, axis=0), axis=0)
         stays = stacked <= tiled.target.cost.near_share * tiled.target.caches[0].bytes

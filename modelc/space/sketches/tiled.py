@@ -232,11 +232,11 @@ class Tiled:
         """The loops around the micro-kernel as one core would go through them."""
         v, tiles, inside = self.vector, self.tiles(knobs), self.inside
         chunk_loop = [f"{n}0" for n in inside[:1]]
-        rest = [f"{n}{len(tiles[n]) - len(self.unit.tile(n)) - 1}" for n in inside]
+        inner = [f"{n}{len(tiles[n]) - len(self.unit.tile(n)) - 1}" for n in inside]
         lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
-        macro = [*lead, *chunk_loop, f"{v}0", *rest] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *rest]
+        macro = [*lead, *chunk_loop, f"{v}0", *inner] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *inner]
         if self.sliding:  # nothing is reused from one vector to the next: go through storage in order
-            macro = [*lead, *chunk_loop, *((*rest, f"{v}0") if knobs.by_rows else (f"{v}0", *rest))]
+            macro = [*lead, *chunk_loop, *((*inner, f"{v}0") if knobs.by_rows else (f"{v}0", *inner))]
         return self.unit.order(self, knobs, macro)
 
     def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[str]:

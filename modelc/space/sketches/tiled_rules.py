@@ -46,8 +46,8 @@ def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
         outer, inner = counts
         whole = [c for c in inner if c >= tiled.ranges[tiled.inside[1]]]
         tiles = [(n, c) for n in outer for c in (inner if n == 1 else whole)]
-    found = np.array([(*tile, v) for v in range(1, most + 1) for tile in tiles], np.int64)
-    rows, vectors = found[:, :-1], found[:, -1]
+    candidates = np.array([(*tile, v) for v in range(1, most + 1) for tile in tiles], np.int64)
+    rows, vectors = candidates[:, :-1], candidates[:, -1]
     held = fits(tiled, rows, vectors)
     return rows[held], vectors[held]
 

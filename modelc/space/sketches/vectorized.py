@@ -94,8 +94,8 @@ class VectorUnit(Unit):
         place = [d if d <= dim else d + 1 for d in range(rank)]  # where old dimensions are after the split
 
         def depth(d: int) -> int:
-            found = [k for k, n in enumerate(tiled.reduction) if n in variables(load.indices[d])]
-            return max(found, default=-1)
+            levels = [k for k, n in enumerate(tiled.reduction) if n in variables(load.indices[d])]
+            return max(levels, default=-1)
 
         others = sorted((d for d in range(rank) if d != dim), key=depth)
         spatial = [place[d] for d in others if depth(d) < 0]
@@ -159,6 +159,6 @@ def tile_epilogue(
             if isinstance(index, Var):
                 plain[index.name] = name
     order = [f"{plain[n]}0" for n in rows if n in plain] + [f"{plain[vector]}0", f"{plain[vector]}1"]
-    rest = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
+    others = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
     tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
-    return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(f"{n}0" for n in rest), *order), tags)
+    return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(f"{n}0" for n in others), *order), tags)

@@ -63,11 +63,11 @@ PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one tha
 def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
     """Each shape of each F(m, r) that can be worth it for the one reduction of `task`; empty if none applies."""
     anchor = reduction_of(task)
-    found = windows(task, anchor) if len(anchor.writes) == 1 else None
-    if found is None:
+    slid = windows(task, anchor) if len(anchor.writes) == 1 else None
+    if slid is None:
         return []
     sketches: list[Winograd] = []
-    for m in worthwhile(anchor, found):
+    for m in worthwhile(anchor, slid):
         with suppress(DoesNotApply):
             roles = filtered(task, target, [*stages], m)
             sketches += [Winograd(roles, shape) for shape in Shape]
@@ -76,8 +76,8 @@ def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> li
 
 def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     """The Blocks of `task` after F(m, r). Raises DoesNotApply."""
-    found, name = windows(task, reduction_of(task)), reduction_of(task).name
-    if found is None:
+    slid, name = windows(task, reduction_of(task)), reduction_of(task).name
+    if slid is None:
         raise DoesNotApply("no window slides along an iterator")
     task = factored(task, stages)
     if not consumers_of(task, reduction_of(task)):
@@ -89,7 +89,7 @@ def filtered(task: Task, target: Target, stages: list[Stage], m: int) -> Roles:
     for copy in copies:  # a copy that only orders the input otherwise: padding does that as well
         task = applied(task, stages, "inline", block=copy)
     task = applied(task, stages, "cache_write", block=name)
-    return roles_of(task, target, stages, m, found.taps)
+    return roles_of(task, target, stages, m, slid.taps)
 
 
 class Winograd(Products):
@@ -201,10 +201,10 @@ class Winograd(Products):
 
     def legal(self, points: Points) -> Bools:
         """Registers hold the products' tile, which is no larger than a chunk; transforms write whole panels."""
-        found = self.tiles_fit(points)
+        allowed = self.tiles_fit(points)
         if self.shape is Shape.PANELS:
-            found &= self.column(points, "vectors") % self.column(points, "vectors.out") == 0
-        return np.asarray(found | (points == self.start()).all(axis=1), np.bool_)
+            allowed &= self.column(points, "vectors") % self.column(points, "vectors.out") == 0
+        return np.asarray(allowed | (points == self.start()).all(axis=1), np.bool_)
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
@@ -258,13 +258,13 @@ class Winograd(Products):
 
     def layouts(self, knobs: TiledKnobs) -> dict[str, Layout]:
         """The kernel, packed for the products' register tile, and their accumulators."""
-        found = {}
+        layouts = {}
         for read in self.gemm.reads:
             if read.load.buffer in self.task.constants:
-                found[read.load.buffer] = self.gemm.unit.packing(self.gemm, read, knobs)
+                layouts[read.load.buffer] = self.gemm.unit.packing(self.gemm, read, knobs)
         (accumulators,) = self.roles.product.writes
-        found[accumulators.buffer] = tile_layout(self.gemm, accumulators)
-        return {name: layout for name, layout in found.items() if layout is not None}
+        layouts[accumulators.buffer] = tile_layout(self.gemm, accumulators)
+        return {name: layout for name, layout in layouts.items() if layout is not None}
 
     def outside(self) -> tuple[list[str], list[str]]:
         """The products' loops over whole iterators: those that the kernel moves with, and the others."""
@@ -395,11 +395,11 @@ class Winograd(Products):
         tiles, products = roles.bytes(roles.columns), roles.bytes(roles.write)
         if self.shape is Shape.ROWS:
             return np.zeros(len(points))
-        every, some = (of_others(size, tiles, cores, self.target) for size in (tiles, tiles / cores))
+        every, part = (of_others(size, tiles, cores, self.target) for size in (tiles, tiles / cores))
         if self.shape is Shape.PANELS:
             knob, read, made = "parallel", {f"{self.v}0": every}, roles.bytes(roles.owner)
         else:
-            knob, read, made = "multiplying", dict.fromkeys(self.outside()[0], some), products
+            knob, read, made = "multiplying", dict.fromkeys(self.outside()[0], part), products
             read[f"{roles.vector}0"] = every
         loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
         written = of_others(made / cores, made, cores, self.target)

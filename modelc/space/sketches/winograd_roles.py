@@ -90,17 +90,17 @@ class Roles:
     @property
     def tiles(self) -> Load:
         """The product's read of transformed tiles."""
-        (found,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
-        return found
+        (read,) = (r for r in self.product.reads if r.buffer == self.columns.writes[0].buffer)
+        return read
 
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
         """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
         tiles of their own, and those that a window of the product slides along or that are groups of channels."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
-        found = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
+        names = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
         alone = {self.owned.get(str(i)) for i in self.tiles.indices}
-        return [n for n in found if n in alone], [n for n in found if n not in alone]
+        return [n for n in names if n in alone], [n for n in names if n not in alone]
 
     def kernels(self, names: Sequence[str]) -> int:
         """Points of those among the owner's iterators `names` that have kernels of their own."""
@@ -145,8 +145,8 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     gather = _reader(task, write)
     scatter = _reader(task, gather)
     owner = _reader(task, scatter)
-    rest = task.blocks[task.blocks.index(owner) + 1 :]
-    afterwards = tuple(b for b in rest if isinstance(b, Block))
+    later = task.blocks[task.blocks.index(owner) + 1 :]
+    afterwards = tuple(b for b in later if isinstance(b, Block))
     if 8 + len(afterwards) != len(task.blocks):
         raise DoesNotApply("the Task has Blocks of another kind")
     vector = vector_iterator(write, accesses(task, write)[1])
@@ -154,15 +154,15 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     channel = next((i.name for i in columns.spatial if i.extent > 1 and source.strides[i.name] == 1), None)
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
-    found = Roles(
+    roles = Roles(
         task, target, tuple(stages), m, taps, pad, rows, columns, product, write, gather, scatter, owner, afterwards,
         vector, channel,
     )  # fmt: skip
-    if vector not in found.owned:
+    if vector not in roles.owned:
         raise DoesNotApply("results are points of tiles, one after the other")
-    if any(vector in variables(index) for index in found.tiles.indices):
+    if any(vector in variables(index) for index in roles.tiles.indices):
         raise DoesNotApply("results of phases lie one after the other, each of tiles of its own")
-    return found
+    return roles
 
 
 def _writer(task: Task, block: Block) -> Block:

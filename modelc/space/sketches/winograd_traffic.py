@@ -90,18 +90,18 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     phases_touch = 2 * roles.bytes(roles.pad) + tiles + kernel + roles.bytes(roles.owner)
     room_between = last.bytes * roles.target.cost.between_share
     if shape is Shape.ROWS:
-        scratch, some = tiles * part / samples, products * part / (samples * depths)
-        far = scratch + some > near_by
-        read = np.where(window * part + some > near_by, slices, far) * tiles
-        moved = tiles * far + 2 * products * (some > near_by)
+        scratch, results = tiles * part / samples, products * part / (samples * depths)
+        far = scratch + results > near_by
+        read = np.where(window * part + results > near_by, slices, far) * tiles
+        moved = tiles * far + 2 * products * (results > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
         reread = zero + (kernel > room * phases) * kernel * (chunks - 1)
-        scattered, held = tiles * far, threads * (scratch + some) + kernel <= room_between
+        scattered, held = tiles * far, threads * (scratch + results) + kernel <= room_between
     elif shape is Shape.PANELS:
-        some = products / (panels * samples * depths)
+        results = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
-        moved, reread = 2 * products * (some > room), zero
-        scattered, held = tiles * (tiles > room), phases_touch + threads * some <= room_between
+        moved, reread = 2 * products * (results > room), zero
+        scattered, held = tiles * (tiles > room), phases_touch + threads * results <= room_between
     else:
         read, moved, reread = tiles * (tiles > room), products * (products > room), zero
         scattered, held = read + moved, phases_touch + products <= room_between
