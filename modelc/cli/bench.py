@@ -55,19 +55,19 @@ def bench(
     engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
     data = given_data(inputs)
     with progress("starting") as then:
-        found = bench_package(package, engines, model, threads, seconds, then, peak, data)
-    for note in found["notes"]:
+        report = bench_package(package, engines, model, threads, seconds, then, peak, data)
+    for note in report["notes"]:
         complain(f"modelc: {note}")
     if as_json:
-        print_json(found)
+        print_json(report)
         return
     rows = []
-    for name, e in found["engines"].items():
-        ratio = found["ratio"].get(name)
+    for name, e in report["engines"].items():
+        ratio = report["ratio"].get(name)
         times = (f"{e[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms"))
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
     say(f"{threads} thread(s)")
     if peak:
-        peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in found["peak_gflops"].items())
-        say(f"{found['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")
+        peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
+        say(f"{report['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")

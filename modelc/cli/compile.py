@@ -116,10 +116,10 @@ def compile_(
             say(f"  choices       {result.chosen} tasks as chosen, {result.kernels - result.chosen} constructed")
         if result.database is not None:
             others = f"; {result.other_records} records of other conditions left alone" if result.other_records else ""
-            rest = result.kernels - result.measured
+            constructed = result.kernels - result.measured
             say(
-                f"  database      {result.measured} tasks as measured on {run_threads} thread(s), {rest} constructed"
-                f"{others} ({result.database})"
+                f"  database      {result.measured} tasks as measured on {run_threads} thread(s), "
+                f"{constructed} constructed{others} ({result.database})"
             )
         say(f"  arena         {size(result.arena_bytes)}")
         say(f"  parameters    {size(result.params_bytes)}{_sharing(result.agreement)}")
@@ -131,12 +131,14 @@ def compile_(
     return 0 if result.report is None or result.report.passed else 1
 
 
-def _sharing(found: Agreement) -> str:
+def _sharing(agreement: Agreement) -> str:
     """What kernels that read the same constants agreed on."""
     said = ""
-    if found.constants:
-        said += f"; {found.constants} constants in one form for all kernels, {size(found.saved_bytes)} less"
-        said += f" (at most {max(found.slower):.2%} slower by estimate)"
-    if found.several_bytes:
-        said += f"; {size(found.several_bytes)} beside another form of the same, which other kernels are faster with"
+    if agreement.constants:
+        said += f"; {agreement.constants} constants in one form for all kernels, {size(agreement.saved_bytes)} less"
+        said += f" (at most {max(agreement.slower):.2%} slower by estimate)"
+    if agreement.several_bytes:
+        said += (
+            f"; {size(agreement.several_bytes)} beside another form of the same, which other kernels are faster with"
+        )
     return said

@@ -48,13 +48,13 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
     ours = code_version()
     with Database(database or default_place(), write=False) as opened:
         counts = opened.counts()
-        listed = [one for one in lines(opened, target) if one.conditions.version.startswith(ours)] if tasks else []
+        listed = [line for line in lines(opened, target) if line.conditions.version.startswith(ours)] if tasks else []
         bytes_ = opened.path.stat().st_size
     notes = _noted(opened.note)
     if as_json:
         groups = [asdict(count) for count in counts]
-        found = {"path": str(opened.path), "bytes": bytes_, "version": ours, "groups": groups, "notes": notes}
-        print_json(found | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
+        summary = {"path": str(opened.path), "bytes": bytes_, "version": ours, "groups": groups, "notes": notes}
+        print_json(summary | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
         return
     say(f"{opened.path}, {size(bytes_)}; this modelc is {ours}")
     rows = [
@@ -213,8 +213,8 @@ def _noted(*notes: str) -> list[str]:
 
 
 def _taken(taken: Sequence[Taken], as_json: bool) -> None:
-    records, new = sum(one.records for one in taken), sum(one.new for one in taken)
-    notes = _noted(*(one.note for one in taken))
+    records, new = sum(source.records for source in taken), sum(source.new for source in taken)
+    notes = _noted(*(source.note for source in taken))
     if as_json:
         print_json({"records": records, "new": new, "notes": notes})
     else:

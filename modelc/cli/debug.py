@@ -29,12 +29,12 @@ def _remember(context: click.Context, option: click.Parameter, value: bool) -> N
 
 def show_error(error: Exception, debug: bool, as_json: bool) -> int:
     """Says what is wrong, and returns the exit code. What is no ModelcError is a mistake of modelc's own."""
-    known = error if isinstance(error, ModelcError) else escaped(error)
+    failure = error if isinstance(error, ModelcError) else escaped(error)
     if debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
             complain(line)
-    as_json = as_json and not isinstance(known, OutputError)  # stdout itself is what is wrong
-    return show_failure(type(known).__name__, str(known), known.exit_code, as_json)
+    as_json = as_json and not isinstance(failure, OutputError)  # stdout itself is what is wrong
+    return show_failure(type(failure).__name__, str(failure), failure.exit_code, as_json)
 
 
 def show_failure(kind: str, message: str, exit_code: int, as_json: bool, said: bool = False) -> int:

@@ -129,32 +129,32 @@ def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:
 
 def dim_sizes(given: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
     """NAME=16 or NAME=16|32 for each dimension."""
-    found: dict[str, tuple[int, ...]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     for text in given:
         name, _, listed = text.rpartition("=")
         numbers = [int(n) if _SIZE.fullmatch(n) else -1 for n in listed.split("|")[: MOST_NUMBERS + 1]]
-        if not name or name in found or len(numbers) > MOST_NUMBERS or not all(0 <= n < 1 << 31 for n in numbers):
+        if not name or name in sizes or len(numbers) > MOST_NUMBERS or not all(0 <= n < 1 << 31 for n in numbers):
             raise click.BadParameter(
                 f"{text[:200]!r}: expected NAME=16 once for each name, or NAME=16|32 for several variants, whole "
                 "numbers below 2^31",
                 param_hint="--dim",
             )
-        found[name] = tuple(dict.fromkeys(numbers))
-    return found
+        sizes[name] = tuple(dict.fromkeys(numbers))
+    return sizes
 
 
 def constant_values(given: tuple[str, ...]) -> Mapping[str, Any]:
     """NAME=VALUE for each input: a number, true, false, several of them with commas, or the path of a .npy file."""
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for text in given:
         name, _, value = text.partition("=")
-        if not name or not value or name in found:
+        if not name or not value or name in constants:
             raise click.BadParameter(
                 f"{text[:200]!r}: expected NAME=VALUE once for each input", param_hint="--constant"
             )
         parts = value.split(",")
         if value.endswith(".npy"):
-            found[name] = value
+            constants[name] = value
         elif len(parts) > MOST_NUMBERS or not all(map(_is_number, parts)):
             raise click.BadParameter(
                 f"{text[:200]!r}: expected a number, true, false, several with commas (at most {MOST_NUMBERS}), or a "
@@ -163,45 +163,45 @@ def constant_values(given: tuple[str, ...]) -> Mapping[str, Any]:
             )
         else:
             numbers = [_number(part) for part in parts]
-            found[name] = numbers[0] if len(numbers) == 1 else numbers
-    return found
+            constants[name] = numbers[0] if len(numbers) == 1 else numbers
+    return constants
 
 
 def state_names(given: tuple[str, ...]) -> Mapping[str, str]:
     """INPUT=OUTPUT for each state."""
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for text in given:
         name, _, output = text.partition("=")
-        if not name or not output or name in found:
+        if not name or not output or name in outputs:
             raise click.BadParameter(f"{text[:200]!r}: expected INPUT=OUTPUT once for each input", param_hint="--state")
-        found[name] = output
-    return found
+        outputs[name] = output
+    return outputs
 
 
 def fill_values(given: tuple[str, ...]) -> Mapping[str, int | float]:
     """INPUT=NUMBER for each input that is filled up otherwise than with zeros."""
-    found: dict[str, int | float] = {}
+    fills: dict[str, int | float] = {}
     for text in given:
         name, _, value = text.rpartition("=")
-        if not name or name in found or not _is_number(value):
+        if not name or name in fills or not _is_number(value):
             raise click.BadParameter(
                 f"{text[:200]!r}: expected INPUT=VALUE once for each input, a number", param_hint="--pad-value"
             )
-        found[name] = _number(value)
-    return found
+        fills[name] = _number(value)
+    return fills
 
 
 def size_bounds(given: tuple[str, ...]) -> Mapping[str, int]:
     """NAME=N for each value that sizes are made of."""
-    found: dict[str, int] = {}
+    most_by_name: dict[str, int] = {}
     for text in given:
         name, _, most = text.rpartition("=")
-        if not name or name in found or not _SIZE.fullmatch(most) or not 0 < int(most) < 1 << 31:
+        if not name or name in most_by_name or not _SIZE.fullmatch(most) or not 0 < int(most) < 1 << 31:
             raise click.BadParameter(
                 f"{text[:200]!r}: expected NAME=N once for each value, a whole number from 1", param_hint="--bound"
             )
-        found[name] = int(most)
-    return found
+        most_by_name[name] = int(most)
+    return most_by_name
 
 
 def _is_number(text: str) -> bool:

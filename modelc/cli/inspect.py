@@ -30,77 +30,81 @@ def inspect(
     whether it is undamaged."""
     from modelc.compile.describe import inspect as inspect_path
 
-    found = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
+    description = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
     if as_json:
-        print_json(found)
-    elif found["kind"] == "package":
-        _print_package(found)
+        print_json(description)
+    elif description["kind"] == "package":
+        _print_package(description)
     else:
-        _print_model(found)
+        _print_model(description)
     return 0
 
 
-def _print_model(found: dict[str, Any]) -> None:
-    say(f"model {found['name']}, {found['nodes']} nodes, {found['parameters']} parameters")
+def _print_model(model: dict[str, Any]) -> None:
+    say(f"model {model['name']}, {model['nodes']} nodes, {model['parameters']} parameters")
     for kind in ("inputs", "outputs"):
-        for t in found[kind]:
+        for t in model[kind]:
             say(f"  {kind[:-1]} {t['name']}: {t['dtype']}{t['shape']}")
-    say("  operators  " + ", ".join(f"{op} {count}" for op, count in found["operators"].items()))
+    say("  operators  " + ", ".join(f"{op} {count}" for op, count in model["operators"].items()))
     say(
-        "  holds      " + (", ".join(f"{count} of {dtype}" for dtype, count in found["dtypes"].items()) or "no numbers")
+        "  holds      " + (", ".join(f"{count} of {dtype}" for dtype, count in model["dtypes"].items()) or "no numbers")
     )
-    if found["free"]:
-        say(f"  free dimensions: add {' '.join(found['free'])}")
-    for one in found["steering"]:
-        node, op, what = one["places"][0]
-        more = f" and {len(one['places']) - 1} more" * (len(one["places"]) > 1)
+    if model["free"]:
+        say(f"  free dimensions: add {' '.join(model['free'])}")
+    for steered in model["steering"]:
+        node, op, what = steered["places"][0]
+        more = f" and {len(steered['places']) - 1} more" * (len(steered["places"]) > 1)
         steers = f"{what} of {op} {node!r}{more}"
-        say(f"  {one['name']} steers {steers}: if it never changes, add --constant {shlex.quote(one['name'])}=VALUE")
-    for one in found["sizes"]:
         say(
-            f"  {one['value']} depends on data and is a size of what {one['op']} {one['node']!r} makes: where "
-            f"compiling finds no bound of it, add --bound {shlex.quote(one['value'])}=N"
+            f"  {steered['name']} steers {steers}: if it never changes, add "
+            f"--constant {shlex.quote(steered['name'])}=VALUE"
         )
-    if kept := [one["flag"] for one in found["states"] if one["flag"]]:
+    for unbounded in model["sizes"]:
+        say(
+            f"  {unbounded['value']} depends on data and is a size of what "
+            f"{unbounded['op']} {unbounded['node']!r} makes: "
+            f"where compiling finds no bound of it, add --bound {shlex.quote(unbounded['value'])}=N"
+        )
+    if kept := [state["flag"] for state in model["states"] if state["flag"]]:
         say(f"  what looks like a state: to keep it in the package, add {' '.join(kept)}")
-    for one in found["states"]:
-        if not one["flag"]:
-            before, after = ([d or "?" for d in one[side]] for side in ("before", "after"))
+    for state in model["states"]:
+        if not state["flag"]:
+            before, after = ([d or "?" for d in state[side]] for side in ("before", "after"))
             say(
-                f"  {one['input']}{before} looks like a state, and becomes {one['output']}{after}: "
+                f"  {state['input']}{before} looks like a state, and becomes {state['output']}{after}: "
                 "to be kept in the package it has to keep its shape, as a buffer with a position does"
             )
-    for row in found["unsupported"]:
+    for row in model["unsupported"]:
         say(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
-    say("every operator is supported" if found["supported"] else f"{len(found['unsupported'])} nodes unsupported")
+    say("every operator is supported" if model["supported"] else f"{len(model['unsupported'])} nodes unsupported")
 
 
-def _print_package(found: dict[str, Any]) -> None:
-    target = found["target"]
-    say(f"package {found['name']} for {target['name']} ({target['triple']})")
+def _print_package(package: dict[str, Any]) -> None:
+    target = package["target"]
+    say(f"package {package['name']} for {target['name']} ({target['triple']})")
     say(f"  needs         {', '.join(target['features']) or 'nothing special'}")
-    for k, variant in enumerate(found["variants"]):
+    for k, variant in enumerate(package["variants"]):
         for kind in ("inputs", "outputs"):
             for t in variant[kind]:
                 most = t.get("at_most", ())
                 shape = ", ".join(f"at most {n}" if axis in most else f"{n}" for axis, n in enumerate(t["shape"]))
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
-    computes = ", ".join(f"{count} in {dtype}" for dtype, count in found["dtypes"].items())
-    say(f"  kernels       {found['kernels']} distinct, {found['steps']} steps ({computes})")
-    made = ", ".join(f"{count} of {name}" for name, count in found["intrinsics"].items())
+    computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
+    say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")
+    made = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())
     say(f"  intrinsics    {made or 'none: plain vectors'}")
-    checked = f"checked before use, {found['checks']} of them" if found["check_addresses"] else "NOT checked"
+    checked = f"checked before use, {package['checks']} of them" if package["check_addresses"] else "NOT checked"
     say(f"  addresses     from data are {checked}")
-    say(f"  work          {found['gflops']:.3g} GFLOP, arena {size(found['arena_bytes'])}")
-    say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in found['files'].items())}")
-    verification = found["verification"]
+    say(f"  work          {package['gflops']:.3g} GFLOP, arena {size(package['arena_bytes'])}")
+    say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in package['files'].items())}")
+    verification = package["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
-    for one in found["states"]:
-        say(f"  state {one['name']}: {one['dtype']}{one['shape']}, after a run {one['output']}")
-    for one in found["constants"]:
-        say(f"  constant      {one['name']}: {one['dtype']}{one['shape']} {one['value']}")
-    for name, most in found["bounds"].items():
+    for state in package["states"]:
+        say(f"  state {state['name']}: {state['dtype']}{state['shape']}, after a run {state['output']}")
+    for constant in package["constants"]:
+        say(f"  constant      {constant['name']}: {constant['dtype']}{constant['shape']} {constant['value']}")
+    for name, most in package["bounds"].items():
         say(f"  bound         {name}: at most {most}")
-    for note in found["notes"]:
+    for note in package["notes"]:
         say(f"  note          {note}")
     say("every file's checksum is right")

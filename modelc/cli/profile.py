@@ -22,17 +22,17 @@ def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> 
 
     data = given_data(inputs)
     with progress("running, and measuring this machine's peak"):
-        found = profile_package(package, threads, inputs=data)
+        report = profile_package(package, threads, inputs=data)
     if as_json:
-        print_json(found)
+        print_json(report)
         return
     rows = []
-    for row in found["kernels"]:
+    for row in report["kernels"]:
         numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}", f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
         speed = (row["dtype"], row["instruction"] or "vectors", f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
         rows.append((row["kernel"], *numbers, *speed, ", ".join(row["nodes"])))
     figures = ("us", "share", "MFLOP", "bytes", "dtype", "instruction", "GFLOP/s", "of peak")
     show(("kernel", *figures, "nodes"), rows)
-    peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in found["peak_gflops"].items())
-    source = "measured in this run" if found["peak_measured"] else "estimated: there is no C compiler to measure with"
-    say(f"{found['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")
+    peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
+    source = "measured in this run" if report["peak_measured"] else "estimated: there is no C compiler to measure with"
+    say(f"{report['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")

@@ -60,13 +60,19 @@ def reduce(
     flags = Flags(**fixed(shapes, dims, constants), **kept(states, bounds))
     data = given_data(inputs)
     with progress("reading the model") as then:
-        found = reduced(model, place, flags, options, data, seed, seconds, then)
+        reduction = reduced(model, place, flags, options, data, seed, seconds, then)
     if as_json:
-        print_json(found.to_json())
+        print_json(reduction.to_json())
     else:
-        again = shlex.join(["modelc", "compile", str(found.path), "--inputs", str(found.inputs), *found.options])
-        say(f"{found.left} of {found.nodes} nodes are left, after {found.attempts} attempts: {found.path}")
-        say(f"  fails as      {found.failure.kind}{f': {found.failure.sentence}' if found.failure.sentence else ''}")
-        say(f"  inputs        {found.inputs}")
+        again = shlex.join(
+            ["modelc", "compile", str(reduction.path), "--inputs", str(reduction.inputs), *reduction.options]
+        )
+        say(
+            f"{reduction.left} of {reduction.nodes} nodes are left, after {reduction.attempts} attempts: "
+            f"{reduction.path}"
+        )
+        failure = reduction.failure
+        say(f"  fails as      {failure.kind}{f': {failure.sentence}' if failure.sentence else ''}")
+        say(f"  inputs        {reduction.inputs}")
         say(f"  see it with   {again}")
     return 0

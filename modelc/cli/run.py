@@ -33,5 +33,5 @@ def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: boo
     if as_json:
         print_json({"outputs": described})
         return
-    for name, one in described.items():
-        say(f"{name}: {one['dtype']}{one['shape']}")
+    for name, array in described.items():
+        say(f"{name}: {array['dtype']}{array['shape']}")

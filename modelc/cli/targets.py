@@ -51,11 +51,11 @@ def key(name: str, as_json: bool) -> None:
     """Prints what a target (default: this machine) is called in databases and by the workers of a cluster."""
     from modelc.target import load_target
 
-    found = load_target(name).key
+    target_key = load_target(name).key
     if as_json:
-        print_json({"key": found})
+        print_json({"key": target_key})
     else:
-        say(found)
+        say(target_key)
 
 
 @targets.command("probe")
@@ -65,13 +65,13 @@ def probe_(output: Path | None, as_json: bool) -> None:
     """Measures this machine: peaks, caches, bandwidths."""
     from modelc.target import probe
 
-    found = probe(fresh=True)
+    target = probe(fresh=True)
     if output is not None:
         try:
-            output.write_text(found.to_yaml())
+            output.write_text(target.to_yaml())
         except OSError as error:
             raise TargetError(f"{output} cannot be written: {error.strerror}") from None
-    _print(found, as_json)
+    _print(target, as_json)
 
 
 @targets.command("check")

@@ -129,7 +129,7 @@ def tune(
             if as_json:
                 print_event("round", standing.to_json())
 
-        found = tuned(
+        tunings = tuned(
             models,
             target=target,
             budget=budget,
@@ -146,48 +146,48 @@ def tune(
             runner=runner,
             aim=Aim(objective, _goals(goals, models), patience),
         )
-    for one in found:
-        drawn = write_curve(one.search.log, one.path)
+    for tuning in tunings:
+        drawn = write_curve(tuning.search.log, tuning.path)
         if as_json:
-            print_event("result", {**one.to_json(), "curve": None if drawn is None else str(drawn)})
+            print_event("result", {**tuning.to_json(), "curve": None if drawn is None else str(drawn)})
         else:
-            _show(one, drawn, threads, runner)
+            _show(tuning, drawn, threads, runner)
 
 
 def _goals(given: tuple[str, ...], models: tuple[Path, ...]) -> dict[str, float]:
     """Milliseconds by model: MODEL=MS, or MS where there is one model."""
-    found: dict[str, float] = {}
+    milliseconds: dict[str, float] = {}
     for text in given:
         name, equals, number = text.rpartition("=")
         name = name if equals or len(models) > 1 else models[0].stem
-        if not name or name in found or not _NUMBER.fullmatch(number):
+        if not name or name in milliseconds or not _NUMBER.fullmatch(number):
             raise click.BadParameter(
                 f"{text[:200]!r}: expected MODEL=MILLISECONDS once for each model, such as {models[0].stem}=2.5",
                 param_hint="--goal",
             )
-        found[name] = float(number)
-    return found
+        milliseconds[name] = float(number)
+    return milliseconds
 
 
-def _show(found: TuneResult, drawn: Path | None, threads: int, runner: str) -> None:
+def _show(tuning: TuneResult, drawn: Path | None, threads: int, runner: str) -> None:
     """What became of one model, for people."""
-    search = found.search
-    say(f"{found.path}")
+    search = tuning.search
+    say(f"{tuning.path}")
     if drawn is not None:
         say(f"  curve         {drawn}")
     rate = f"{search.rate:.1f} a second; search took {100 * search.share:.0f} % of one processor's time"
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
-    if found.database is not None:
-        say(f"  database      {found.known} measurements were known, {search.trials} were added ({found.database})")
-    if found.tuned:
-        say(f"  chosen        {found.changed} of {found.tasks} kernels otherwise than without tuning")
-        if found.alternative:
-            say(f"  layouts, cuts otherwise: {found.alternative}")
-    say(f"  time          {found.times.sentence(threads) or f'not that of the whole: kernels ran through {runner}'}")
-    if not found.tuned:
+    if tuning.database is not None:
+        say(f"  database      {tuning.known} measurements were known, {search.trials} were added ({tuning.database})")
+    if tuning.tuned:
+        say(f"  chosen        {tuning.changed} of {tuning.tasks} kernels otherwise than without tuning")
+        if tuning.alternative:
+            say(f"  layouts, cuts otherwise: {tuning.alternative}")
+    say(f"  time          {tuning.times.sentence(threads) or f'not that of the whole: kernels ran through {runner}'}")
+    if not tuning.tuned:
         together = "together the faster candidates are not faster"
-        why = together if found.times.tuned_ms else "no candidate was faster by more than the noise"
+        why = together if tuning.times.tuned_ms else "no candidate was faster by more than the noise"
         say(f"  nothing gained: {why}; the package is the untuned one")
-    say(f"  verification  {found.report.sentence() if found.report else 'none'}")
-    for note in found.notes:
+    say(f"  verification  {tuning.report.sentence() if tuning.report else 'none'}")
+    for note in tuning.notes:
         say(f"  note          {note}")

@@ -39,8 +39,10 @@ class View:
         if self.standing is None:
             return self._spinner
         now = self.standing
-        each = [Text(plain(model(one))) for one in now.each] if len(now.each) > 1 else []
-        each += [Text(plain(f"  {one.model} with {one.leading}")) for one in now.each if one.leading]
+        each = [Text(plain(model(standing))) for standing in now.each] if len(now.each) > 1 else []
+        each += [
+            Text(plain(f"  {standing.model} with {standing.leading}")) for standing in now.each if standing.leading
+        ]
         return Group(Text(head(now, time.monotonic() - self._at)), *each, tasks(now), self._spinner)
 
 
@@ -75,30 +77,30 @@ def predicted(seconds: float, untuned: float, ort_ratio: float | None) -> str:
     return f"{1e3 * seconds:.3f} ms predicted, {ratio:.3f} times as fast as untuned{beside}"
 
 
-def model(one: ModelStanding) -> str:
+def model(standing: ModelStanding) -> str:
     """One line for one of several models."""
-    return f"  {one.model}: {predicted(one.predicted_seconds, one.untuned_seconds, one.ort_ratio)}"
+    return f"  {standing.model}: {predicted(standing.predicted_seconds, standing.untuned_seconds, standing.ort_ratio)}"
 
 
 def tasks(now: Standing) -> Table:
     """The Tasks that take most of the time."""
     table = Table("", "task", "share", "best us", "gain", "roofline", "measured", "improved", box=None)
-    for one in now.tasks[:SHOWN]:
-        since = "" if one.improved is None else f"{clock(now.seconds - one.improved)} ago"
+    for task in now.tasks[:SHOWN]:
+        since = "" if task.improved is None else f"{clock(now.seconds - task.improved)} ago"
         cells = (
-            "*" if one.task == now.task else "",
-            plain(one.name),
-            f"{100 * one.share:.1f} %",
-            f"{1e6 * one.best_seconds:.2f}",
-            f"{one.gain:.3f}",
-            f"{100 * one.roofline:.0f} %" if one.roofline else "",
-            str(one.measured),
+            "*" if task.task == now.task else "",
+            plain(task.name),
+            f"{100 * task.share:.1f} %",
+            f"{1e6 * task.best_seconds:.2f}",
+            f"{task.gain:.3f}",
+            f"{100 * task.roofline:.0f} %" if task.roofline else "",
+            str(task.measured),
             since,
         )
         table.add_row(*map(Text, cells))
     if len(now.tasks) > SHOWN:
-        rest = sum(one.share for one in now.tasks[SHOWN:])
-        table.add_row("", f"{len(now.tasks) - SHOWN} more", f"{100 * rest:.1f} %")
+        share = sum(one.share for one in now.tasks[SHOWN:])
+        table.add_row("", f"{len(now.tasks) - SHOWN} more", f"{100 * share:.1f} %")
     return table
 
 

@@ -11,11 +11,11 @@ from modelc.database.record import Record
 from modelc.measure.measurement import Measurement
 
 
-def comparable(found: Sequence[Record], anchor: str) -> dict[str, tuple[Record, Measurement]]:
+def comparable(records: Sequence[Record], anchor: str) -> dict[str, tuple[Record, Measurement]]:
     """Good records of one Task under equal conditions, by the Candidate's key, each with its measurement as if by turns
     with the Candidate whose key is `anchor`: those that were measured by turns with the same Candidate as that was. Of
     several records of a Candidate the last one counts."""
-    groups = [group for group in _groups(found) if anchor in group]
+    groups = [group for group in _groups(records) if anchor in group]
     if not groups:
         return {}
     unit = median(group[anchor].measurement.seconds for group in groups)
@@ -24,37 +24,37 @@ def comparable(found: Sequence[Record], anchor: str) -> dict[str, tuple[Record, 
         base = group[anchor].measurement.relative
         for key, record in group.items():
             seconds = record.measurement.relative / base * unit
-            known = scaled.get(key)
-            if known is None or known[0].measured_at <= record.measured_at:
+            previous = scaled.get(key)
+            if previous is None or previous[0].measured_at <= record.measured_at:
                 measurement = replace(record.measurement, seconds=seconds, reference_seconds=unit, reference=anchor)
                 scaled[key] = record, measurement
     return scaled
 
 
-def apart(found: Sequence[Record], anchor: str) -> list[Record]:
+def apart(records: Sequence[Record], anchor: str) -> list[Record]:
     """The fastest of each group of records that `anchor` was not measured with, the last group first."""
     return [
-        min(group.values(), key=lambda one: one.measurement.relative)
-        for group in reversed(_groups(found))
+        min(group.values(), key=lambda record: record.measurement.relative)
+        for group in reversed(_groups(records))
         if anchor not in group
     ]
 
 
-def fastest(found: Sequence[Record]) -> Record | None:
+def fastest(records: Sequence[Record]) -> Record | None:
     """The record of the fastest Candidate, if it is known to be faster than what the Task has without tuning; of
     records of one Task under equal conditions."""
-    untuned = [record.key for record in found if record.untuned]
-    scaled = comparable(found, untuned[-1]) if untuned else {}
+    untuned = [record.key for record in records if record.untuned]
+    scaled = comparable(records, untuned[-1]) if untuned else {}
     if not scaled:
         return None
-    record, measurement = min(scaled.values(), key=lambda one: one[1].relative)
+    record, measurement = min(scaled.values(), key=lambda pair: pair[1].relative)
     return record if measurement.faster(scaled[untuned[-1]][1]) else None
 
 
-def _groups(found: Sequence[Record]) -> list[dict[str, Record]]:
+def _groups(records: Sequence[Record]) -> list[dict[str, Record]]:
     """Good records by what they were measured by turns with, and then by their Candidate: the last of each."""
     groups: dict[str, dict[str, Record]] = {}
-    for record in found:
+    for record in records:
         if record.measurement.ok:
             groups.setdefault(record.measurement.reference, {})[record.key] = record
     return list(groups.values())

@@ -60,13 +60,13 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
     _check_first(next(stream, (1, ""))[1], source)
     for number, line in stream:
         place = f"{source}, line {number}"
-        found = _read(line, place)
-        if "record" in found:
-            records.append(_record(found, tasks, place))
-        elif "whole" in found:
-            wholes.append(_whole(found, place))
+        entry = _read(line, place)
+        if "record" in entry:
+            records.append(_record(entry, tasks, place))
+        elif "whole" in entry:
+            wholes.append(_whole(entry, place))
         else:
-            tasks[str(found["task"])] = str(_task(found, place))
+            tasks[str(entry["task"])] = str(_task(entry, place))
     used = {record.task: tasks[record.task] for record in records}
     with database.changing():
         database.put_wholes(wholes)
@@ -99,24 +99,24 @@ def _check_first(line: str | bytes, source: str) -> None:
 
 def _read(line: str | bytes, place: str) -> dict[str, Any]:
     try:
-        found = parsed(_text(line))
+        entry = parsed(_text(line))
     except ValueError as wrong:
         raise DatabaseError(f"{place} is not JSON: {str(wrong)[:200]}") from None
-    if not isinstance(found, dict) or set(found) not in ({"task", "text"}, {"record"}, {"whole"}):
+    if not isinstance(entry, dict) or set(entry) not in ({"task", "text"}, {"record"}, {"whole"}):
         raise DatabaseError(f"{place} is neither a task with its text nor a record nor a whole")
-    return found
+    return entry
 
 
-def _task(found: dict[str, Any], place: str) -> Task:
+def _task(entry: dict[str, Any], place: str) -> Task:
     try:
-        return checked_task(found["task"], found["text"])
+        return checked_task(entry["task"], entry["text"])
     except ValueError as wrong:
         raise DatabaseError(f"{place}: {wrong}") from None
 
 
-def _record(found: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
+def _record(entry: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
     try:
-        record = Record.from_json(found["record"])
+        record = Record.from_json(entry["record"])
         _ = record.candidate
     except ValueError as wrong:
         raise DatabaseError(f"{place} is no record: {str(wrong)[:300]}") from None
@@ -125,9 +125,9 @@ def _record(found: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
     return record
 
 
-def _whole(found: dict[str, Any], place: str) -> Whole:
+def _whole(entry: dict[str, Any], place: str) -> Whole:
     try:
-        return Whole.from_json(found["whole"])
+        return Whole.from_json(entry["whole"])
     except ValueError as wrong:
         raise DatabaseError(f"{place} is no whole: {str(wrong)[:300]}") from None
 

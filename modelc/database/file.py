@@ -58,8 +58,8 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(f"PRAGMA query_only={'OFF' if write else 'ON'}")
             _check_schema(connection, path)
-            if size <= CHECKED and (found := connection.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
-                raise Damaged(f"the database {path} is damaged: {str(found[0])[:200]}; {_REMEDY}")
+            if size <= CHECKED and (verdict := connection.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
+                raise Damaged(f"the database {path} is damaged: {str(verdict[0])[:200]}; {_REMEDY}")
         except BaseException:
             connection.close()
             raise
@@ -157,8 +157,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
         raise Damaged(f"{path} is no database of modelc: it is another program's file of SQLite; {_REMEDY}")
     if version != SCHEMA:
         raise Damaged(f"the database {path} has schema {version}; this modelc knows {SCHEMA}; {_REMEDY}")
-    found = connection.execute("SELECT substr(sql, 1, 4000) FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    if sorted(sql for (sql,) in found) != sorted(STATEMENTS):
+    schema = connection.execute("SELECT substr(sql, 1, 4000) FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    if sorted(sql for (sql,) in schema) != sorted(STATEMENTS):
         raise Damaged(f"{path} is no database of modelc: its tables are others; {_REMEDY}")
 
 

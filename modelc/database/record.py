@@ -111,7 +111,7 @@ class Record:
     def from_json(data: Any) -> Record:
         """Reads what to_json() gives. Raises ValueError, also where the Candidate is not the one of its key; what it is
         worth, `candidate` says."""
-        names = [one.name for one in fields(Conditions)]
+        names = [f.name for f in fields(Conditions)]
         wanted = {"task", *names, "candidate", "key", "measurement", "untuned", "sketch", "knobs", "measured_at"}
         if not isinstance(data, dict) or set(data) != wanted:
             raise ValueError(f"a record has {', '.join(sorted(wanted))}")

@@ -51,42 +51,42 @@ class Recorded:
 
     def look(self, tasks: Mapping[str, Task], policy: Policy, cold_bytes: int) -> dict[str, Candidate]:
         """candidate() of each of the canonical `tasks` for which there is one."""
-        found = {key: self.candidate(task, policy, cold_bytes) for key, task in tasks.items()}
-        return {key: one for key, one in found.items() if one is not None}
+        candidates = {key: self.candidate(task, policy, cold_bytes) for key, task in tasks.items()}
+        return {key: candidate for key, candidate in candidates.items() if candidate is not None}
 
     def measured(
         self, task: Task, untuned: Candidate, policy: Policy, cold_bytes: int
     ) -> list[tuple[Candidate, Measurement]]:
         """What is known of a Task's Candidates, as if by turns with the `untuned` one."""
         conditions = self._conditions(task, policy, cold_bytes)
-        known = comparable(list(self.database.records(task.hash, conditions)), untuned.key)
-        pairs = [(self.database.candidate(record), measurement) for record, measurement in known.values()]
+        scaled = comparable(list(self.database.records(task.hash, conditions)), untuned.key)
+        pairs = [(self.database.candidate(record), measurement) for record, measurement in scaled.values()]
         return [(candidate, measurement) for candidate, measurement in pairs if candidate is not None]
 
     def take(self, tasks: Mapping[str, Task], occurrences: Mapping[str, int], policy: Policy, cold_bytes: int) -> None:
         """Looks at the Tasks of a network. Of one that was tuned to the end, what it took then is taken; of another,
         what is fastest for each Task by itself."""
-        found = self.look(tasks, policy, cold_bytes)
+        faster = self.look(tasks, policy, cold_bytes)
         network = self.network(occurrences, policy, cold_bytes)
-        known = next(self.database.wholes(network), None)
-        if known is None:
+        whole = next(self.database.wholes(network), None)
+        if whole is None:
             return
         self.candidates.clear()
-        if known.gained:
-            for key in known.taken.keys() & tasks.keys():
-                self._take(key, known.taken[key], self._conditions(tasks[key], policy, cold_bytes))
-        elif found:
+        if whole.gained:
+            for key in whole.taken.keys() & tasks.keys():
+                self._take(key, whole.taken[key], self._conditions(tasks[key], policy, cold_bytes))
+        elif faster:
             together = "among its neighbours none of it was faster"
-            if known.taken:
+            if whole.taken:
                 together = (
-                    f"together they took {1e3 * known.tuned_seconds:.3f} ms, and {1e3 * known.untuned_seconds:.3f} ms "
+                    f"together they took {1e3 * whole.tuned_seconds:.3f} ms, and {1e3 * whole.untuned_seconds:.3f} ms "
                     "without, by turns"
                 )
-            self.note = f"what was measured to be faster for {len(found)} tasks is not taken: {together}"
+            self.note = f"what was measured to be faster for {len(faster)} tasks is not taken: {together}"
 
     def _take(self, task: str, key: str, conditions: Conditions) -> None:
         """The Candidate of that key, where a record of it is still there."""
-        record = next((one for one in self.database.records(task, conditions) if one.key == key), None)
+        record = next((record for record in self.database.records(task, conditions) if record.key == key), None)
         candidate = None if record is None else self.database.candidate(record)
         if candidate is not None:
             self.candidates[task] = candidate
@@ -103,7 +103,7 @@ class Recorded:
         self, network: str, taken: Mapping[str, Candidate], untuned_seconds: float, tuned_seconds: float
     ) -> Whole:
         """Writes down what a network took, and its time beside the one without."""
-        keys, version = {key: one.key for key, one in taken.items()}, code_version(self.target)
+        keys, version = {key: candidate.key for key, candidate in taken.items()}, code_version(self.target)
         whole = Whole.of(network, self.target.key, version, keys, untuned_seconds, tuned_seconds)
         self.database.settle(whole)
         return whole

@@ -23,12 +23,12 @@ from modelc.ir.text import parse_task
 from modelc.measure.measurement import Measurement
 from modelc.scratch import user_cache
 
-CONDITIONS = tuple(one.name for one in fields(Conditions))
-MEASUREMENT = tuple(one.name for one in fields(Measurement))
+CONDITIONS = tuple(field.name for field in fields(Conditions))
+MEASUREMENT = tuple(field.name for field in fields(Measurement))
 COLUMNS = ("task", *CONDITIONS, "candidate", "key", "untuned", "sketch", "knobs", *MEASUREMENT, "measured_at")
 _INSERT = f"INSERT OR IGNORE INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _SELECT = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "candidate" else name for name in COLUMNS)
-WHOLE = tuple(one.name for one in fields(Whole))
+WHOLE = tuple(field.name for field in fields(Whole))
 _WHOLES = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "taken" else name for name in WHOLE)
 _LATER = ", ".join(f"{name} = excluded.{name}" for name in WHOLE)
 _OWN_KEY = {"records": "number", "tasks": "hash", "wholes": "network"}  # by which a row of a table is called
@@ -80,26 +80,26 @@ class Database:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    def add(self, task: Task, *found: Record) -> int:
+    def add(self, task: Task, *records: Record) -> int:
         """Adds records of the canonical `task`, at once and for good, and returns how many of them are new."""
         with self.changing():
-            return self.put({task.hash: str(task)}, found)
+            return self.put({task.hash: str(task)}, records)
 
-    def put(self, tasks: Mapping[str, str], found: Sequence[Record]) -> int:
+    def put(self, tasks: Mapping[str, str], records: Sequence[Record]) -> int:
         """Adds the texts of Tasks by hash and records of them, within changing(); returns how many records are new."""
         self._connection.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", tasks.items())
         before = self._connection.total_changes
-        self._connection.executemany(_INSERT, map(_row, found))
+        self._connection.executemany(_INSERT, map(_row, records))
         return self._connection.total_changes - before
 
-    def settle(self, *found: Whole) -> None:
+    def settle(self, *wholes: Whole) -> None:
         """Adds what networks have taken; the latest of each counts."""
         with self.changing():
-            self.put_wholes(found)
+            self.put_wholes(wholes)
 
-    def put_wholes(self, found: Sequence[Whole]) -> None:
+    def put_wholes(self, wholes: Sequence[Whole]) -> None:
         """The same within changing()."""
-        self._connection.executemany(_SETTLE, map(_whole_row, found))
+        self._connection.executemany(_SETTLE, map(_whole_row, wholes))
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -140,22 +140,22 @@ class Database:
     def count(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under just these conditions."""
         clause, values = _where({"task": task} | {name: getattr(conditions, name) for name in CONDITIONS})
-        return int(self._one(f"SELECT count(*) FROM records{clause}", values))
+        return int(self._scalar(f"SELECT count(*) FROM records{clause}", values))
 
     def others(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under other conditions."""
-        every = self._one("SELECT count(*) FROM records WHERE task = ?", [task])
+        every = self._scalar("SELECT count(*) FROM records WHERE task = ?", [task])
         return int(every) - self.count(task, conditions)
 
     def candidate(self, record: Record) -> Candidate | None:
         """What was measured; None where a record of this database does not say it."""
         where = [record.task, record.key, record.measured_at]
-        number = self._one("SELECT min(number) FROM records WHERE task = ? AND key = ? AND measured_at = ?", where)
+        number = self._scalar("SELECT min(number) FROM records WHERE task = ? AND key = ? AND measured_at = ?", where)
         return self._read("records", number, lambda: record.candidate)
 
     def task(self, key: str) -> Task | None:
         """The Task of that hash, which some record is of; None where the database does not say it."""
-        text = self._one(f"SELECT min(substr(text, 1, {LONGEST + 1})) FROM tasks WHERE hash = ?", [key])
+        text = self._scalar(f"SELECT min(substr(text, 1, {LONGEST + 1})) FROM tasks WHERE hash = ?", [key])
         return self._read("tasks", key, lambda: checked_task(key, text))
 
     def tasks(self) -> Iterator[str]:
@@ -222,12 +222,12 @@ class Database:
             raise DatabaseError("nothing says which records are to go")
         with self.changing():
             where, values = " AND ".join(given), list(given.values())
-            found = self._connection.execute(f"DELETE FROM records WHERE {where}", values).rowcount
+            removed = self._connection.execute(f"DELETE FROM records WHERE {where}", values).rowcount
             self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
             if not failed:
                 self._connection.execute(f"DELETE FROM wholes WHERE {where}", values)
         self._shrink()
-        return found
+        return removed
 
     def remove_damaged(self) -> int:
         """Removes every row that does not hold what it should, and records of Tasks of which the database does not say
@@ -238,12 +238,12 @@ class Database:
             self.task(key)
         list(self.wholes())
         with self.changing():
-            before = self._one("SELECT count(*) FROM records", [])
+            before = self._scalar("SELECT count(*) FROM records", [])
             for table, own in self.damaged:
                 self._connection.execute(f"DELETE FROM {table} WHERE {_OWN_KEY[table]} = ?", [own])
             self._connection.execute("DELETE FROM records WHERE task NOT IN (SELECT hash FROM tasks)")
             self._connection.execute("DELETE FROM tasks WHERE hash NOT IN (SELECT task FROM records)")
-            after = self._one("SELECT count(*) FROM records", [])
+            after = self._scalar("SELECT count(*) FROM records", [])
         self._shrink()
         return int(before) - int(after)
 
@@ -251,7 +251,7 @@ class Database:
         with explaining(self.path):
             self._connection.execute("VACUUM")
 
-    def _one(self, statement: str, values: Sequence[object]) -> Any:
+    def _scalar(self, statement: str, values: Sequence[object]) -> Any:
         with explaining(self.path):
             return self._connection.execute(statement, values).fetchone()[0]
 
@@ -286,10 +286,10 @@ def records(path: str | Path, target: str, version: str) -> Iterator[tuple[Task,
     """What a database knows of one target and version of the code, Task by Task: what a cost is learned from."""
     with Database(path, write=False) as database:
         for key in database.tasks():
-            found = list(database.records(key, target=target, version=version))
-            task = database.task(key) if found else None
+            listed = list(database.records(key, target=target, version=version))
+            task = database.task(key) if listed else None
             if task is not None:
-                yield task, found
+                yield task, listed
 
 
 def checked_task(key: str, text: object) -> Task:
@@ -298,11 +298,11 @@ def checked_task(key: str, text: object) -> Task:
         if not isinstance(text, str) or len(text) > LONGEST:
             raise ValueError(f"expected a text of at most {LONGEST} characters")
         task = parse_task(text)
-        found = task.hash
+        actual = task.hash
     except (ValueError, RecursionError, MemoryError) as wrong:
         raise ValueError(f"the task {key} cannot be read: {str(wrong)[:300]}") from None
-    if found != key or text != str(task.canonical()):
-        raise ValueError(f"what is called the task {key} is {found}")
+    if actual != key or text != str(task.canonical()):
+        raise ValueError(f"what is called the task {key} is {actual}")
     return task
 
 

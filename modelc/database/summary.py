@@ -36,10 +36,10 @@ def lines(database: Database, target: str | None = None) -> Iterator[Line]:
         if task is None:
             continue
         outputs = ", ".join(str(task.buffer(name)).partition(": ")[2] for name in task.outputs)
-        for conditions, found in groups.items():
-            untuned = [record.key for record in found if record.untuned]
-            scaled = comparable(found, untuned[-1]) if untuned else {}
+        for conditions, records in groups.items():
+            untuned = [record.key for record in records if record.untuned]
+            scaled = comparable(records, untuned[-1]) if untuned else {}
             times = [measurement.seconds for _, measurement in scaled.values()]
             first = scaled[untuned[-1]][1].seconds if scaled else 0.0
-            failures = sum(not record.measurement.ok for record in found)
-            yield Line(key, outputs, conditions, len(found), failures, first, min(times, default=0.0))
+            failures = sum(not record.measurement.ok for record in records)
+            yield Line(key, outputs, conditions, len(records), failures, first, min(times, default=0.0))

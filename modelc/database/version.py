@@ -41,7 +41,11 @@ def code_version(target: Target | None = None) -> str:
     a dot, a digest of what the user brings: derivation rules, and the intrinsics of `target`."""
     own = [_source(rule) for name, rule in sorted(rules().items()) if not rule.apply.__module__.startswith("modelc.")]
     if target is not None:
-        own += [repr(replace(one, file=None)) for one in target.available_intrinsics if one.file is not None]
+        own += [
+            repr(replace(intrinsic, file=None))
+            for intrinsic in target.available_intrinsics
+            if intrinsic.file is not None
+        ]
     return _version() + (f".{hashlib.sha256(chr(0).join(own).encode()).hexdigest()[:8]}" if own else "")
 
 
@@ -64,5 +68,5 @@ def _source(rule: Rule) -> str:
 def deciding_files() -> list[Path]:
     """The files that the version depends on, in one order everywhere."""
     places = [*(HERE / name for name in DECIDING), targets_folder() / "intrinsics"]
-    found = [path for place in places for path in ([place] if place.is_file() else sorted(place.rglob("*")))]
-    return [path for path in found if path.suffix in SUFFIXES]
+    files = [path for place in places for path in ([place] if place.is_file() else sorted(place.rglob("*")))]
+    return [path for path in files if path.suffix in SUFFIXES]

@@ -54,7 +54,7 @@ class Whole:
     @staticmethod
     def from_json(data: Any) -> Whole:
         """Reads what to_json() gives. Raises ValueError."""
-        names = [one.name for one in fields(Whole)]
+        names = [field.name for field in fields(Whole)]
         if not isinstance(data, dict) or set(data) != set(names):
             raise ValueError(f"a whole has {', '.join(names)}")
         if not isinstance(data["network"], str) or not DIGEST.fullmatch(data["network"]):

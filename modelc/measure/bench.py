@@ -97,21 +97,21 @@ class Bench:
 
     def subject(self, task: Task, cold_bytes: int = 0) -> Subject:
         """The same one for an equal Task."""
-        known = self._subjects.get((str(task), cold_bytes))
-        if known is None:
-            known = Subject(f"t{len(self._subjects)}", task, cold_bytes)
-            self._subjects[str(task), cold_bytes] = known
-        return known
+        subject = self._subjects.get((str(task), cold_bytes))
+        if subject is None:
+            subject = Subject(f"t{len(self._subjects)}", task, cold_bytes)
+            self._subjects[str(task), cold_bytes] = subject
+        return subject
 
     def prepare(self, subject: Subject, builder: Builder) -> tuple[Any, str]:
         """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""
         with subject.lock:
             if not subject.prepared:
-                outcome, found = _asked(builder, Prepare(subject.key, subject.task, self.setting.seed), PREPARING)
+                outcome, answer = _asked(builder, Prepare(subject.key, subject.task, self.setting.seed), PREPARING)
                 if outcome != "done":
-                    return outcome, f"the outputs of the task are not known: {found}"
+                    return outcome, f"the outputs of the task are not known: {answer}"
                 subject.prepared = True
-                subject.sizes = found
+                subject.sizes = answer
                 subject.wanted = wanted_of(subject.task, subject.key, self.folder)
         return "done", ""
 
@@ -134,16 +134,16 @@ class Bench:
         request = Build(name, subject.key, subject.task, candidate, self.target, limits, verify, scheduled)
         return _asked(builder, request, self.setting.limits.build_seconds)
 
-    def part(self, name: str, subject: Subject, found: BuiltFiles) -> Part:
+    def part(self, name: str, subject: Subject, built: BuiltFiles) -> Part:
         """What was built as a job has it."""
         task = subject.task
         files = {n: input_file(name if n in task.constants else subject.key, task, n) for n in task.inputs}
-        sizes = {n: found.sizes.get(n, subject.sizes[n]) for n in task.inputs}
+        sizes = {n: built.sizes.get(n, subject.sizes[n]) for n in task.inputs}
         cold = {n: k for k, names in enumerate(subject.alike) for n in names} if subject.cold_bytes else {}
-        return Part(found.kernel, f"{name}.so", files, sizes, cold, found.serial)
+        return Part(built.kernel, f"{name}.so", files, sizes, cold, built.serial)
 
     def run(
-        self, name: str, subject: Subject, candidate: Candidate, found: BuiltFiles, part: Part, effort: Effort
+        self, name: str, subject: Subject, candidate: Candidate, built: BuiltFiles, part: Part, effort: Effort
     ) -> Measurement:
         """Measures what was built. The first good one of a subject becomes its reference. Raises MeasureError."""
         best = subject.best * subject.reference_seconds if subject.reference and subject.reference_seconds else 0.0
@@ -169,9 +169,9 @@ class Bench:
                 builder.go()
         if answer.outcome != "ok":
             return Measurement(answer.outcome, job.sentence(answer))
-        if wrong := subject.wrong(answer.output, found):
+        if wrong := subject.wrong(answer.output, built):
             return Measurement("wrong", wrong)
-        if not found.verified and (subject.reference is None or answer.relative < subject.best):
+        if not built.verified and (subject.reference is None or answer.relative < subject.best):
             try:
                 accepted(subject.task, candidate, self.target)
             except InvalidIR as error:
@@ -211,9 +211,9 @@ class Bench:
 
 
 def _asked(builder: Builder, request: Prepare | Build, seconds: float) -> tuple[Any, Any]:
-    outcome, found = builder.ask(request, seconds)
+    outcome, answer = builder.ask(request, seconds)
     if outcome == "no-room":
         raise Unmeasurable(
-            f"there is no room in {found} to build in: make some there, or name another folder by TMPDIR"
+            f"there is no room in {answer} to build in: make some there, or name another folder by TMPDIR"
         )
-    return outcome, found
+    return outcome, answer

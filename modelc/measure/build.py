@@ -49,10 +49,10 @@ def schedule(
     """Raises InvalidIR for a Candidate that breaks a constraint, is no schedule of this Task, or is too large; see
     accepted() of `verify`."""
     try:
-        found = accepted(task, candidate, target, verify)
-        check_sizes(found.nest, limits)
+        verified = accepted(task, candidate, target, verify)
+        check_sizes(verified.nest, limits)
         stored = packed(task, candidate, constants)
-        return Scheduled(found.task, found.nest, stored, rounding_error(task, candidate.stages) > 0)
+        return Scheduled(verified.task, verified.nest, stored, rounding_error(task, candidate.stages) > 0)
     except InvalidIR:
         raise
     except MISFIT as wrong:  # a Candidate is data from elsewhere: what builds loops meets it unprepared

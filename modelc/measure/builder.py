@@ -161,20 +161,20 @@ def wanted_of(task: Task, key: str, folder: Path) -> Arrays:
 def build_files(request: Build, folder: Path) -> BuiltFiles:
     start = time.perf_counter()
     task, candidate = request.task, request.candidate
-    found = request.scheduled
-    if found is None:
+    scheduled = request.scheduled
+    if scheduled is None:
         constants = constants_of(task, request.key, folder)
-        found = schedule(task, candidate, request.target, constants, request.limits, request.verify)
-    built = build(found.nest, request.target)
+        scheduled = schedule(task, candidate, request.target, constants, request.limits, request.verify)
+    built = build(scheduled.nest, request.target)
     (folder / f"{request.name}.so").write_bytes(built.library)
-    for name, data in found.constants.items():
+    for name, data in scheduled.constants.items():
         data.tofile(folder / input_file(request.name, task, name))
-    compiled = Compiled(task, candidate, found.derived, found.nest, built.kernel)
+    compiled = Compiled(task, candidate, scheduled.derived, scheduled.nest, built.kernel)
     return BuiltFiles(
         kernel=built.kernel,
-        sizes={name: data.nbytes for name, data in found.constants.items()},
-        dtypes=tuple(dict.fromkeys(b.dtype for b in found.derived.buffers)),
-        filtered=found.filtered,
+        sizes={name: data.nbytes for name, data in scheduled.constants.items()},
+        dtypes=tuple(dict.fromkeys(b.dtype for b in scheduled.derived.buffers)),
+        filtered=scheduled.filtered,
         serial=tuple(map(is_serial, compiled.works)),
         verified=request.verify or request.scheduled is not None,
         seconds=time.perf_counter() - start,

@@ -131,8 +131,8 @@ class Cluster:
 
     def measure(self, subject: ClusterSubject, candidates: Sequence[Candidate]) -> list[Measurement]:
         numbers = [self.submit(subject, candidate) for candidate in candidates]
-        found = dict(self.results())
-        return [found[number] for number in numbers]
+        measurements = dict(self.results())
+        return [measurements[number] for number in numbers]
 
     def __enter__(self) -> Cluster:
         from distributed import Client
@@ -196,26 +196,26 @@ class Cluster:
         """What came back; others of its subject are begun where they waited for it."""
         order = self._orders.pop(number)
         subject = order.subject
-        found = self._result(order.measured[0])
-        if found.ok:
-            subject.best = min(subject.best, found.relative)
+        measurement = self._result(order.measured[0])
+        if measurement.ok:
+            subject.best = min(subject.best, measurement.relative)
         if subject.first == number and subject.reference is None:
             subject.first = None
             waiting, subject.waiting = subject.waiting, []
-            if found.ok:
+            if measurement.ok:
                 subject.reference = order.product
                 for other in waiting:
                     self._measure(other)
             elif waiting:
                 subject.waiting = waiting[1:]
                 self._measure(waiting[0])
-        return found
+        return measurement
 
     def _result(self, future: Any) -> Measurement:
         from distributed import KilledWorker
 
         try:
-            found: Measurement = future.result(timeout=CONNECTING)
+            measurement: Measurement = future.result(timeout=CONNECTING)
         except KilledWorker as error:
             return Measurement("crashed", f"{error.allowed_failures + 1} workers have ended while they worked on it")
         except Unmeasurable as error:
@@ -230,7 +230,7 @@ class Cluster:
         except Exception as error:
             raise self._lost(error) from None
         self._failures = 0
-        return found
+        return measurement
 
     def _lost(self, error: BaseException) -> Unmeasurable:
         what = f"{type(error).__name__}: {error}".splitlines()[0][:300]
@@ -247,8 +247,8 @@ class Cluster:
                 raise self._lost(ConnectionError("the scheduler is gone"))
             time.sleep(0.1)
         try:
-            found: dict[str, dict[str, Any]] = self._client.scheduler_info(n_workers=-1)["workers"]
-            return found
+            workers: dict[str, dict[str, Any]] = self._client.scheduler_info(n_workers=-1)["workers"]
+            return workers
         except Exception as error:
             raise self._lost(error) from None
 
@@ -257,7 +257,9 @@ class Cluster:
 
     def _boards(self) -> list[str]:
         wanted = resource_of(self.target)
-        return [address for address, one in self._workers().items() if one.get("resources", {}).get(wanted, 0) >= 1]
+        return [
+            address for address, worker in self._workers().items() if worker.get("resources", {}).get(wanted, 0) >= 1
+        ]
 
     def _check_workers(self) -> None:
         if not self._boards():
@@ -266,13 +268,13 @@ class Cluster:
                 f'one on each such machine by: dask worker {self._address} --resources "{resource_of(self.target)}=1"'
             )
         version = self._setup.version
-        found = self._client.run(version_here, self._setup.version_of, self.target, on_error="return")
-        for address, one in found.items():
-            if isinstance(one, BaseException):
-                what = f"{type(one).__name__}: {one}".splitlines()[0][:300]
+        versions = self._client.run(version_here, self._setup.version_of, self.target, on_error="return")
+        for address, reported in versions.items():
+            if isinstance(reported, BaseException):
+                what = f"{type(reported).__name__}: {reported}".splitlines()[0][:300]
                 raise Unmeasurable(f"the worker {address} has not this modelc ({what}): install {version} there")
-            if one != version:
-                raise Unmeasurable(other_version(f"the worker {address}", one, version))
+            if reported != version:
+                raise Unmeasurable(other_version(f"the worker {address}", reported, version))
 
     def _look(self) -> None:
         """Nothing has come for a while: whether somebody measures at all."""

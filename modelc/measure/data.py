@@ -75,8 +75,8 @@ def bounds_of(task: Task) -> dict[str, int]:
 
 def _whole(e: Any, task: Task) -> list[str]:
     """The buffers of whole numbers that an expression loads from."""
-    found = [x.buffer for x in loads(e) if isinstance(x, Load)]
-    return [name for name in found if DTYPES[task.buffer(name).dtype].kind in "iu"]
+    buffers = [x.buffer for x in loads(e) if isinstance(x, Load)]
+    return [name for name in buffers if DTYPES[task.buffer(name).dtype].kind in "iu"]
 
 
 def run_task(task: Task, inputs: Mapping[str, Array]) -> Arrays:
@@ -155,23 +155,23 @@ def slack_of(wanted: Array) -> float:
     return ATOL * max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
 
 
-def surely_close(found: Array, wanted: Array, slack: float) -> bool:
+def surely_close(computed: Array, wanted: Array, slack: float) -> bool:
     """Whether difference() finds nothing, as far as that is known without looking at each element: none is off by as
     much as `slack`, which is that of `wanted` or less. Not so where either has infinities or NaN."""
     if wanted.dtype.kind != "f" or wanted.dtype.itemsize < 4:
         return False
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.abs(found - wanted).max(initial=0.0) < 0.9 * slack)  # 0.9: of rounding here
+        return bool(np.abs(computed - wanted).max(initial=0.0) < 0.9 * slack)  # 0.9: of rounding here
 
 
-def difference(found: Array, wanted: Array, coarser: float = 1.0, filtered: bool = False) -> str:
-    """What is wrong with `found`, or nothing: whole numbers are equal; floats are close, relative to the element or to
-    the largest of the tensor, `coarser` times as much as float32 ones have to be. `filtered`: by fewer
+def difference(computed: Array, wanted: Array, coarser: float = 1.0, filtered: bool = False) -> str:
+    """What is wrong with `computed`, or nothing: whole numbers are equal; floats are close, relative to the element or
+    to the largest of the tensor, `coarser` times as much as float32 ones have to be. `filtered`: by fewer
     multiplications."""
     if wanted.dtype.kind in "iub":
-        bad = found != wanted
+        bad = computed != wanted
     else:
-        a, b = found.astype(np.float64), wanted.astype(np.float64)
+        a, b = computed.astype(np.float64), wanted.astype(np.float64)
         with np.errstate(invalid="ignore"):
             largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
             slack = max(coarser * ATOL * max(1.0, largest), FILTERED * largest if filtered else 0.0)
@@ -180,4 +180,6 @@ def difference(found: Array, wanted: Array, coarser: float = 1.0, filtered: bool
     if not bad.any():
         return ""
     at = tuple(int(k) for k in np.argwhere(bad)[0])
-    return f"{int(bad.sum())} of {bad.size} elements are wrong, the first at {list(at)}: {found[at]}, not {wanted[at]}"
+    return (
+        f"{int(bad.sum())} of {bad.size} elements are wrong, the first at {list(at)}: {computed[at]}, not {wanted[at]}"
+    )

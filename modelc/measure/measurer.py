@@ -101,17 +101,17 @@ class Measurer:
         """Measurements as they come, in any order, until nothing is outstanding; more may be submitted meanwhile.
         Raises MeasureError where nothing can be measured any more."""
         while self._outstanding:
-            found = self._results.get()
-            if isinstance(found, BaseException):
-                raise found
+            answer = self._results.get()
+            if isinstance(answer, BaseException):
+                raise answer
             self._outstanding -= 1
-            yield found
+            yield answer
 
     def measure(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Measurement]:
         """All of them, in order; nothing else may be outstanding."""
         numbers = [self.submit(subject, candidate) for candidate in candidates]
-        found = dict(self.results())
-        return [found[number] for number in numbers]
+        measurements = dict(self.results())
+        return [measurements[number] for number in numbers]
 
     def __enter__(self) -> Measurer:
         self.bench = self._started()
@@ -151,31 +151,31 @@ class Measurer:
     def _build_all(self, builder: Builder) -> None:
         while (order := self._orders.get()) is not None and not self._ending.is_set():
             start = time.monotonic()
-            outcome, found = self.bench.build(order.name, order.subject, order.candidate, builder, order.verify)
+            outcome, answer = self.bench.build(order.name, order.subject, order.candidate, builder, order.verify)
             spent = time.monotonic() - start
             if outcome == "done":
-                self._hand_over(order, replace(found, seconds=spent))
+                self._hand_over(order, replace(answer, seconds=spent))
             else:
                 self.bench.drop(order.name, order.subject.task)
-                self._results.put((order.number, Measurement(outcome, found, build_seconds=spent)))
+                self._results.put((order.number, Measurement(outcome, answer, build_seconds=spent)))
                 if order.first:
                     self._hand_over(order, None)
 
-    def _hand_over(self, order: _Order, found: BuiltFiles | None) -> None:
+    def _hand_over(self, order: _Order, built: BuiltFiles | None) -> None:
         while not self._ending.is_set():
             with suppress(queue.Full):
-                self._built.put((order, found), timeout=0.5)
+                self._built.put((order, built), timeout=0.5)
                 return
 
     # --- running --------------------------------------------------------------------------------------------------
 
     def _run_all(self) -> None:
         failures = 0
-        for order, found in self._ready():
+        for order, built in self._ready():
             start = time.monotonic()
-            part = self.bench.part(order.name, order.subject, found)
+            part = self.bench.part(order.name, order.subject, built)
             try:
-                measurement = self.bench.run(order.name, order.subject, order.candidate, found, part, order.effort)
+                measurement = self.bench.run(order.name, order.subject, order.candidate, built, part, order.effort)
                 failures = 0
             except Unmeasurable:
                 raise
@@ -187,7 +187,7 @@ class Measurer:
             spent = time.monotonic() - start
             if order.subject.reference is not part:
                 self.bench.drop(order.name, order.subject.task)
-            measurement = replace(measurement, build_seconds=found.seconds, run_seconds=spent)
+            measurement = replace(measurement, build_seconds=built.seconds, run_seconds=spent)
             self._results.put((order.number, measurement))
 
     def _ready(self) -> Iterator[tuple[_Order, BuiltFiles]]:
@@ -195,13 +195,13 @@ class Measurer:
         waiting: dict[str, list[tuple[_Order, BuiltFiles]]] = {}
         begun: set[str] = set()
         while (item := self._built.get()) is not None and not self._ending.is_set():
-            order, found = item
+            order, built = item
             key = order.subject.key
             if order.first:
                 begun.add(key)
-            if found is not None and key not in begun:
-                waiting.setdefault(key, []).append((order, found))
+            if built is not None and key not in begun:
+                waiting.setdefault(key, []).append((order, built))
                 continue
-            if found is not None:
-                yield order, found
+            if built is not None:
+                yield order, built
             yield from waiting.pop(key, [])

@@ -48,16 +48,16 @@ class Zygote:
             raise
 
     def _line(self) -> bytes:
-        found = b""
+        line = b""
         until = time.monotonic() + PATIENCE
-        while not found.endswith(b"\n"):
+        while not line.endswith(b"\n"):
             left = until - time.monotonic()
             ready = left > 0 and select.select([self._control], [], [], left)[0]
             part = self._control.recv(65536) if ready else b""
             if not part:
                 raise MeasureError(f"the process that builds candidates did not start: {self._said()}")
-            found += part
-        return found
+            line += part
+        return line
 
     def _said(self) -> str:
         with suppress(OSError):

@@ -133,9 +133,9 @@ class Runner:
         return self._take(count)
 
     def _take(self, count: int) -> bytes:
-        found = bytes(self._pending[:count])
+        data = bytes(self._pending[:count])
         del self._pending[:count]
-        return found
+        return data
 
     def _more(self, seconds: float) -> None:
         assert self._process is not None and self._process.stdout is not None

@@ -81,9 +81,9 @@ class Board:
     def parse(text: str) -> Board:
         """Raises ConfigError."""
         try:
-            found = urlsplit(text)
-            user, host, port, folder = unquote(found.username or ""), found.hostname or "", found.port, found.path
-            fine = found.scheme == "ssh" and not (found.password or found.query or found.fragment)
+            parts = urlsplit(text)
+            user, host, port, folder = unquote(parts.username or ""), parts.hostname or "", parts.port, parts.path
+            fine = parts.scheme == "ssh" and not (parts.password or parts.query or parts.fragment)
         except ValueError:
             fine, user, host, port, folder = False, "", "", None, ""
         folder = "" if folder == "/" else unquote(folder)

@@ -87,9 +87,9 @@ class Subject:
     def _slack(self) -> dict[str, float]:
         return {name: slack_of(data) for name, data in self.wanted.items() if data.dtype.kind == "f"}
 
-    def wrong(self, output: bytes, found: BuiltFiles) -> str:
+    def wrong(self, output: bytes, built: BuiltFiles) -> str:
         """What is wrong with a candidate's outputs (their storage, one after the other), or nothing."""
-        coarser = coarseness(found.dtypes)
+        coarser = coarseness(built.dtypes)
         at = 0
         for name in self.task.outputs:
             buffer = self.task.buffer(name)
@@ -98,10 +98,10 @@ class Subject:
             kind = DTYPES[buffer.dtype]
             here, there = raw.view(kind), self._stored[name].view(kind)
             alike = surely_close(here, there, self._slack.get(name, 0.0))
-            alike = alike or not difference(here, there, coarser, found.filtered)
+            alike = alike or not difference(here, there, coarser, built.filtered)
             if alike and raw.size == buffer.bytes:  # the storage is full of elements
                 continue
-            if wrong := difference(from_storage(raw, buffer), self.wanted[name], coarser, found.filtered):
+            if wrong := difference(from_storage(raw, buffer), self.wanted[name], coarser, built.filtered):
                 return f"of {name}, {wrong}"
             if (between(raw, buffer) != POISON).any():
                 return f"it writes between the elements of {name}"

@@ -57,9 +57,9 @@ class Where:
 
 def _scheduler(text: str) -> str:
     """The address as Dask has it. Raises ConfigError."""
-    found = re.fullmatch(r"dask://([\w.-]+|\[[\w:.%]+\]):(\d{1,5})/?", text)
-    if found is None or not 0 < int(found[2]) < 1 << 16:
+    match = re.fullmatch(r"dask://([\w.-]+|\[[\w:.%]+\]):(\d{1,5})/?", text)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
         raise ConfigError(f"the runner is {text[:200]!r}; expected dask://HOST:PORT, the address of a scheduler")
     if importlib.util.find_spec("distributed") is None:
         raise ConfigError("the runner is a Dask cluster, and distributed is not installed: pip install modelc[cluster]")
-    return f"tcp://{found[1]}:{found[2]}"
+    return f"tcp://{match[1]}:{match[2]}"

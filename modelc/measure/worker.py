@@ -65,17 +65,17 @@ def build_there(setup: Setup, task: Task, cold_bytes: int, name: str, candidate:
         begin = time.monotonic()
         builder = place.builders.get()
         try:
-            outcome, found = place.bench.build(name, place.bench.subject(task, cold_bytes), candidate, builder, verify)
+            outcome, answer = place.bench.build(name, place.bench.subject(task, cold_bytes), candidate, builder, verify)
         finally:
             place.builders.put(builder)
         spent = time.monotonic() - begin
         try:
             if outcome != "done":
-                return Product(name, candidate, failed=_failed(outcome, found, spent))
+                return Product(name, candidate, failed=_failed(outcome, answer, spent))
             folder = place.bench.folder
             constants = {n: (folder / input_file(name, task, n)).read_bytes() for n in sorted(task.constants)}
             library = (folder / f"{name}.so").read_bytes()
-            return Product(name, candidate, None, replace(found, seconds=spent), library, constants)
+            return Product(name, candidate, None, replace(answer, seconds=spent), library, constants)
         finally:
             place.bench.drop(name, task)
 
@@ -111,11 +111,11 @@ def measure_there(
         part = bench.part(product.name, subject, product.built)
         begin = time.monotonic()
         try:
-            found = bench.run(product.name, subject, product.candidate, product.built, part, effort)
+            measurement = bench.run(product.name, subject, product.candidate, product.built, part, effort)
         finally:
             if not own and subject.reference is not part:
                 bench.drop(product.name, task)
-        return replace(found, build_seconds=product.built.seconds, run_seconds=time.monotonic() - begin)
+        return replace(measurement, build_seconds=product.built.seconds, run_seconds=time.monotonic() - begin)
 
 
 def close(session: str) -> None:
@@ -167,9 +167,9 @@ def _used(setup: Setup) -> _Place:
         return place
 
 
-def other_version(who: str, found: str, wanted: str) -> str:
+def other_version(who: str, version: str, wanted: str) -> str:
     return (
-        f"{who} has modelc {found}, and this is {wanted}: install the same version there, with the same derivation "
+        f"{who} has modelc {version}, and this is {wanted}: install the same version there, with the same derivation "
         "rules and intrinsics, or leave that worker out"
     )
 

@@ -32,9 +32,9 @@ def described(path: Path) -> dict[str, Any]:
             }
             for plan in m.variants
         ],
-        "constants": [_constant(one) for one in m.constants],
+        "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),
-        "states": [{**asdict(one.input), "output": one.output} for one in first.states],
+        "states": [{**asdict(state.input), "output": state.output} for state in first.states],
         "steps": len(first.steps),
         "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
@@ -53,8 +53,8 @@ def _output(plan: Plan, k: int) -> dict[str, Any]:
     return {**asdict(plan.outputs[k]), "at_most": [size.axis for size in plan.sizes if size.output == k]}
 
 
-def _constant(one: FixedInput) -> dict[str, Any]:
+def _constant(constant: FixedInput) -> dict[str, Any]:
     """With its first numbers, as text."""
-    numbers = one.array().reshape(-1)
+    numbers = constant.array().reshape(-1)
     shown = ", ".join(map(str, numbers[:SHOWN].tolist())) + ", ..." * (numbers.size > SHOWN)
-    return {**asdict(one.tensor), "shape": list(one.tensor.shape), "value": shown}
+    return {**asdict(constant.tensor), "shape": list(constant.tensor.shape), "value": shown}

@@ -117,11 +117,11 @@ def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: P
     if tensor.name not in inputs:
         raise InputError(f"the input '{tensor.name}' is missing")
     array = np.asarray(inputs[tensor.name], order="C")
-    found = array.dtype.name
+    dtype = array.dtype.name
     fits = tensor.shape == array.shape or padding is not None  # then the library looks
     if not fits or array.dtype != _numpy_dtype(tensor.dtype):
         raise InputError(
-            f"input '{tensor.name}' is {found} {list(array.shape)}; the model takes {tensor.dtype} {list(tensor.shape)}"
+            f"input '{tensor.name}' is {dtype} {list(array.shape)}; the model takes {tensor.dtype} {list(tensor.shape)}"
         )
     return array.tobytes()
 

@@ -188,7 +188,7 @@ def _states(number: str, plan: Plan) -> str:
 
 
 def _extents(number: str, plan: Plan) -> str:
-    rows = "".join(f"{{{one.output}, {one.axis}}}, " for one in plan.sizes)
+    rows = "".join(f"{{{extent.output}, {extent.axis}}}, " for extent in plan.sizes)
     return f"static const mc_extent extents_{number}[] = {{{rows}{{0}}}};\n"
 
 
@@ -199,39 +199,44 @@ def _state_bytes(plan: Plan) -> int:
 def control_tables(number: str, plan: Plan) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
     every: list[Control | Loop] = [*plan.control, *plan.loops]
-    spans = [(one.first, one.first + one.length if isinstance(one, Loop) else one.end) for one in every]
+    spans = [
+        (control.first, control.first + control.length if isinstance(control, Loop) else control.end)
+        for control in every
+    ]
     order = sorted(range(len(every)), key=lambda k: (spans[k][0], -spans[k][1], k))
     tables, rows = "", ""
     for row, k in enumerate(order):
-        one, (first, end) = every[k], spans[k]
+        control, (first, end) = every[k], spans[k]
         following = [spans[j][0] for j in order[row + 1 :]]
         after = row + 1 + next((i for i, begin in enumerate(following) if begin >= end), len(following))
-        if isinstance(one, Loop):
+        if isinstance(control, Loop):
             rows += (
-                f"    {{.kind = MC_STEADY, .first = {first}, .end = {end}, .next = {after}, .limit = {one.count}}},\n"
+                f"    {{.kind = MC_STEADY, .first = {first}, .end = {end}, .next = {after}, "
+                f".limit = {control.count}}},\n"
             )
             continue
-        if isinstance(one, Branch):
-            cut = row + 1 + next((i for i, begin in enumerate(following) if begin >= one.middle), len(following))
+        if isinstance(control, Branch):
+            cut = row + 1 + next((i for i, begin in enumerate(following) if begin >= control.middle), len(following))
             rows += (
-                f"    {{.kind = MC_BRANCH, .first = {first}, .middle = {one.middle}, .end = {end}, .cut = {cut}, "
-                f".next = {after}, .condition = {_address(one.condition)}, "
-                f".refusal = {_c_string(one.refusal) if one.refusal else 0}}},\n"
+                f"    {{.kind = MC_BRANCH, .first = {first}, .middle = {control.middle}, .end = {end}, .cut = {cut}, "
+                f".next = {after}, .condition = {_address(control.condition)}, "
+                f".refusal = {_c_string(control.refusal) if control.refusal else 0}}},\n"
             )
             continue
         carried = "".join(
             f"{{{c.read}, {c.written}, {_address(c.start)}, {_address(c.result)}, {_address(c.spare)}, {c.bytes}u}}, "
-            for c in one.carried
+            for c in control.carried
         )
-        moving = "".join(f"{{{m.slot}, {_address(m.start)}, {m.bytes}u}}, " for m in one.moving)
+        moving = "".join(f"{{{m.slot}, {_address(m.start)}, {m.bytes}u}}, " for m in control.moving)
         tables += f"static const mc_carried carried_{number}_{row}[] = {{{carried}{{0}}}};\n"
         tables += f"static const mc_moving moving_{number}_{row}[] = {{{moving}{{0}}}};\n"
         rows += (
             f"    {{.kind = MC_REPEAT, .first = {first}, .end = {end}, .next = {after}, "
-            f".limit = INT64_C({one.limit}), .count = {_address(one.count)}, .condition = {_address(one.condition)}, "
-            f".number = {_address(one.number)}, .go = {_address(one.go)}, .carried = carried_{number}_{row}, "
-            f".carried_count = {len(one.carried)}, .moving = moving_{number}_{row}, "
-            f".moving_count = {len(one.moving)}}},\n"
+            f".limit = INT64_C({control.limit}), .count = {_address(control.count)}, "
+            f".condition = {_address(control.condition)}, "
+            f".number = {_address(control.number)}, .go = {_address(control.go)}, .carried = carried_{number}_{row}, "
+            f".carried_count = {len(control.carried)}, .moving = moving_{number}_{row}, "
+            f".moving_count = {len(control.moving)}}},\n"
         )
     return f"{tables}static const mc_control control_{number}[] = {{\n{rows}    {{0}}}};\n"
 

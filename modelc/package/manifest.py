@@ -99,21 +99,21 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         )
     _validate(data, where)
     try:
-        found = _from_data(data)
-        params = found.files["params.bin"].bytes
-        check_plans(found.variants, params, where, found.padding)
+        manifest = _from_data(data)
+        params = manifest.files["params.bin"].bytes
+        check_plans(manifest.variants, params, where, manifest.padding)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
-    for constant in found.constants:
+    for constant in manifest.constants:
         try:
             constant.array()
         except ValueError:
             raise PackageError(
                 f"{where} is damaged: at constants: the data of {constant.name!r} does not fit"
             ) from None
-    if any(offset + size > params for offset, size in found.params):
+    if any(offset + size > params for offset, size in manifest.params):
         raise PackageError(f"{where} is damaged: at params: an array lies beyond the {params} bytes of params.bin")
-    return found
+    return manifest
 
 
 def schema() -> Mapping[str, Any]:
@@ -138,7 +138,7 @@ def _validate(data: Mapping[str, Any], where: str) -> None:
 
 def _shallow(value: Any, levels: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_shallow(one, levels - 1) for one in inner)
+    return levels > 0 and all(_shallow(value, levels - 1) for value in inner)
 
 
 def _from_data(data: Mapping[str, Any]) -> Manifest:
@@ -153,15 +153,15 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
         params=tuple((offset, size) for offset, size in data["params"]),
         variants=tuple(_plan(plan) for plan in data["variants"]),
         verification=data["verification"],
-        constants=tuple(FixedInput.from_json(one) for one in data.get("constants", ())),
+        constants=tuple(FixedInput.from_json(constant) for constant in data.get("constants", ())),
         padding=_padding(data["padding"]) if "padding" in data else None,
         bounds=data.get("bounds", {}),
     )
 
 
 def _padding(data: Mapping[str, Any]) -> Padding:
-    inputs, outputs = (tuple(Along(**one) for one in data[side]) for side in ("inputs", "outputs"))
-    return Padding(tuple(data["dims"]), inputs, outputs, tuple(Fill(**one) for one in data.get("fills", ())))
+    inputs, outputs = (tuple(Along(**along) for along in data[side]) for side in ("inputs", "outputs"))
+    return Padding(tuple(data["dims"]), inputs, outputs, tuple(Fill(**fill) for fill in data.get("fills", ())))
 
 
 def _plan(data: Mapping[str, Any]) -> Plan:
@@ -173,17 +173,17 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         memory=tuple(ArenaTensor(**t) for t in data["memory"]),
         rounded=tuple(data["rounded"]),
         loops=tuple(Loop(**loop) for loop in data.get("loops", ())),
-        control=tuple(_control(one) for one in data.get("control", ())),
+        control=tuple(_control(control) for control in data.get("control", ())),
         slots=tuple(data.get("slots", ())),
-        states=tuple(State(**{**one, "input": _tensor(one["input"])}) for one in data.get("states", ())),
-        sizes=tuple(Extent(**one) for one in data.get("sizes", ())),
+        states=tuple(State(**{**state, "input": _tensor(state["input"])}) for state in data.get("states", ())),
+        sizes=tuple(Extent(**extent) for extent in data.get("sizes", ())),
     )
 
 
 def _control(data: Mapping[str, Any]) -> Control:
     """A branch has a middle. Raises PackageError where something is lacking, or is no branch's or no loop's."""
-    at = {name: Argument(**one) for name, one in data.items() if name in _PLACES}
-    parts = {name: tuple(kind(**_placed(one)) for one in data[name]) for name, kind in _PARTS.items() if name in data}
+    at = {name: Argument(**place) for name, place in data.items() if name in _PLACES}
+    parts = {name: tuple(kind(**_placed(part)) for part in data[name]) for name, kind in _PARTS.items() if name in data}
     try:
         if "middle" in data:
             return Branch(**{**data, **at})

@@ -50,15 +50,15 @@ def compiled(schema: Mapping[str, Any], definitions: Mapping[str, Any] | None = 
         return checks[0]
 
     def check(value: Any) -> None:
-        for one in checks:
-            one(value)
+        for conforms in checks:
+            conforms(value)
 
     return check
 
 
 def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    classes = frozenset(one for name in names for one in TYPES[name])
+    classes = frozenset(kind for name in names for kind in TYPES[name])
 
     def check(value: Any) -> None:
         if type(value) not in classes:
@@ -69,7 +69,7 @@ def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
 
 def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     allowed = schema["enum"] if "enum" in schema else [schema["const"]]
-    kinds = {(type(one), one) for one in allowed}
+    kinds = {(type(value), value) for value in allowed}
 
     def check(value: Any) -> None:
         if isinstance(value, dict | list) or (type(value), value) not in kinds:
@@ -99,8 +99,8 @@ def _pattern(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check
 
 
 def _items(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
-    first = [compiled(one, definitions) for one in schema.get("prefixItems", ())]
-    rest = compiled(schema.get("items", {}), definitions)
+    first = [compiled(prefix, definitions) for prefix in schema.get("prefixItems", ())]
+    further = compiled(schema.get("items", {}), definitions)
     least, most = schema.get("minItems", 0), schema.get("maxItems", float("inf"))
 
     def check(value: Any) -> None:
@@ -111,7 +111,7 @@ def _items(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
         index = 0
         try:
             for index, item in enumerate(value):
-                (first[index] if index < len(first) else rest)(item)
+                (first[index] if index < len(first) else further)(item)
         except Mismatch as wrong:
             wrong.path.append(index)
             raise
@@ -120,7 +120,7 @@ def _items(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
 
 
 def _properties(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
-    known = {name: compiled(one, definitions) for name, one in schema.get("properties", {}).items()}
+    checks = {name: compiled(value_schema, definitions) for name, value_schema in schema.get("properties", {}).items()}
     required = schema.get("required", ())
     others = schema.get("additionalProperties", {})
     other = compiled(others, definitions) if isinstance(others, dict) else _unknown
@@ -138,7 +138,7 @@ def _properties(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Ch
         name = ""
         try:
             for name, item in value.items():
-                known.get(name, other)(item)
+                checks.get(name, other)(item)
         except Mismatch as wrong:
             wrong.path.append(name)
             raise

@@ -46,8 +46,8 @@ class FixedInput:
     def array(self) -> NDArray[Any]:
         """Raises ValueError where the data does not fit dtype and shape."""
         kind = DTYPES[self.tensor.dtype]
-        found = np.frombuffer(base64.b64decode(self.data, validate=True), kind.newbyteorder("<"))
-        return found.reshape(self.tensor.shape).astype(kind)
+        elements = np.frombuffer(base64.b64decode(self.data, validate=True), kind.newbyteorder("<"))
+        return elements.reshape(self.tensor.shape).astype(kind)
 
     def to_json(self) -> dict[str, Any]:
         tensor = {"name": self.tensor.name, "dtype": self.tensor.dtype, "shape": list(self.tensor.shape)}
@@ -215,9 +215,9 @@ class Repeat:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        found = (self.count, self.condition, self.number, self.go, *(m.start for m in self.moving))
+        fixed = (self.count, self.condition, self.number, self.go, *(m.start for m in self.moving))
         places = (place for c in self.carried for place in (c.start, c.result, c.spare))
-        return tuple(place for place in (*found, *places) if place is not None)
+        return tuple(place for place in (*fixed, *places) if place is not None)
 
 
 Control = Branch | Repeat
@@ -275,10 +275,10 @@ class Plan:
     @property
     def calls(self) -> tuple[int, ...]:
         """How often each step is called in a run, where control flow comes to it once."""
-        found = [1] * len(self.steps)
+        calls = [1] * len(self.steps)
         for loop in self.loops:
-            found[loop.first : loop.first + loop.length] = [loop.count] * loop.length
-        return tuple(found)
+            calls[loop.first : loop.first + loop.length] = [loop.count] * loop.length
+        return tuple(calls)
 
     @property
     def draws(self) -> bool:
@@ -354,7 +354,7 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
         spaces = _spaces(plan, params_bytes)
-        for argument in (a for one in plan.control for a in one.arguments):
+        for argument in (a for control in plan.control for a in control.arguments):
             _check_argument(argument, 1, spaces, "control flow")
         end = 0
         for loop in plan.loops:
@@ -466,8 +466,8 @@ def check_control(plan: Plan, where: str) -> None:
         around += [part for part in ((cut, end), (first, cut)) if part[0] < part[1]]
     if any(not 0 <= n < len(plan.slots) for state in plan.states for n in (state.read, state.written)):
         raise PackageError(f"{where} has states in slots that are not there")
-    for one in plan.control:
-        slots = [] if isinstance(one, Branch) else [n for c in one.carried for n in (c.read, c.written)]
-        slots += [] if isinstance(one, Branch) else [m.slot for m in one.moving]
+    for control in plan.control:
+        slots = [] if isinstance(control, Branch) else [n for c in control.carried for n in (c.read, c.written)]
+        slots += [] if isinstance(control, Branch) else [m.slot for m in control.moving]
         if any(not 0 <= slot < len(plan.slots) for slot in slots):
             raise PackageError(f"{where} has control flow over slots that are not there")

@@ -114,8 +114,8 @@ def machine_of(triple: str) -> Machine:
     for machine in MACHINES:
         if machine.name == name and ("linux" in system or not system):
             return machine
-    known = ", ".join(machine.gnu_triple for machine in MACHINES)
-    raise ToolchainError(f"cannot link for '{triple}': packages are made for {known}")
+    triples = ", ".join(machine.gnu_triple for machine in MACHINES)
+    raise ToolchainError(f"cannot link for '{triple}': packages are made for {triples}")
 
 
 def native_machine() -> Machine | None:
@@ -134,8 +134,8 @@ def find_toolchain(triple: str) -> Toolchain:
     if named:
         return Toolchain(machine, tuple(named))
     for program in ["cc"] * native + [f"{machine.gnu_triple}-gcc"]:
-        if found := shutil.which(program):
-            return Toolchain(machine, (found,))
+        if path := shutil.which(program):
+            return Toolchain(machine, (path,))
     if importlib.util.find_spec("ziglang"):
         return Toolchain(machine, (*worker_command("ziglang", "cc"), "-target", machine.zig_triple))
     package = "gcc and libc6-dev" if native else machine.debian_gcc
@@ -148,9 +148,9 @@ def check_elf(data: bytes, what: str, machine: Machine) -> None:
     """Raises ToolchainError if an object or a library is not for this machine, which linkers say less clearly."""
     if len(data) < 20 or data[:4] != b"\x7fELF":
         raise ToolchainError(f"{what} is not an ELF file")
-    bits, found = 32 * data[4], struct.unpack_from("<H", data, 18)[0]
-    if (found, bits) != (machine.elf_machine, machine.pointer_bits):
-        name = next((m.name for m in MACHINES if m.elf_machine == found), f"ELF machine {found}")
+    bits, elf_machine = 32 * data[4], struct.unpack_from("<H", data, 18)[0]
+    if (elf_machine, bits) != (machine.elf_machine, machine.pointer_bits):
+        name = next((m.name for m in MACHINES if m.elf_machine == elf_machine), f"ELF machine {elf_machine}")
         raise ToolchainError(
             f"{what} is for {name} ({bits} bits) instead of {machine.name} ({machine.pointer_bits} bits)"
         )

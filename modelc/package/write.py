@@ -155,16 +155,16 @@ def _place(path: str | Path) -> Path:
 
 def _check_replaceable(place: Path, shown: str) -> None:
     """Raises PackageError if a folder holds anything but a package's own files, and what Python makes of loader.py."""
-    found = sorted(entry.name for entry in os.scandir(place))
-    if not found:
+    entries = sorted(entry.name for entry in os.scandir(place))
+    if not entries:
         return
-    if manifest.NAME not in found:
+    if manifest.NAME not in entries:
         raise PackageError(f"{shown} is a folder that is not a package: it is not replaced, give another name")
     try:
         own = {manifest.NAME, *read_manifest_of(place).files}
     except PackageError as error:
         raise PackageError(f"{shown} is not replaced, for it is no whole package: {error}; give another name") from None
-    foreign = [name for name in found if not (_is_plain(place / name) if name in own else _is_cache(place / name))]
+    foreign = [name for name in entries if not (_is_plain(place / name) if name in own else _is_cache(place / name))]
     if foreign:
         names = ", ".join(foreign[:5]) + ", ..." * (len(foreign) > 5)
         raise PackageError(f"{shown} is not replaced, it holds more than a package ({names}): move that elsewhere")
@@ -212,13 +212,13 @@ def take_place(folder: Path, place: Path) -> None:
             scratch.replace(folder, place)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(place: Path, other: Path) -> bool:
     """Linux's renameat2 with RENAME_EXCHANGE: there is no moment without a package. False if it cannot be done."""
     at_working_folder, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
-    if rename(at_working_folder, os.fsencode(one), at_working_folder, os.fsencode(other), rename_exchange) == 0:
+    if rename(at_working_folder, os.fsencode(place), at_working_folder, os.fsencode(other), rename_exchange) == 0:
         return True
     if ctypes.get_errno() in (errno.EINVAL, errno.ENOSYS):
         return False

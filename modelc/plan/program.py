@@ -108,13 +108,13 @@ class _Placed:
 
     def alive(self, first: int, last: int) -> list[tuple[int, int]]:
         """(start, end) of all that lives at one of the steps: at the first of them, or from a later one on."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         span = first + self.leaves
         while span:
-            found += self.spans[span]
+            spans += self.spans[span]
             span //= 2
         later = bisect_left(self.beginning, (first + 1,)), bisect_left(self.beginning, (last + 1,))
-        return found + [(start, end) for _, start, end in self.beginning[slice(*later)]]
+        return spans + [(start, end) for _, start, end in self.beginning[slice(*later)]]
 
 
 def aligned(size: int) -> int:
@@ -203,7 +203,7 @@ class Use:
         """For arguments that are written those in whose place they may lie (in_place.py)."""
         name = dict(zip(self.regions, self.arguments, strict=True))
         places = self.compiled.taken_places
-        return {name[o]: tuple(name[i] for i in found if i in name) for o, found in places.items() if o in name}
+        return {name[o]: tuple(name[i] for i in inputs if i in name) for o, inputs in places.items() if o in name}
 
 
 def plan_program(
@@ -230,9 +230,9 @@ def plan_program(
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
-    extents = {} if expose else {name: found for name in program.outputs if (found := sized(name)) is not None}
+    extents = {} if expose else {name: extent for name in program.outputs if (extent := sized(name)) is not None}
     given = [name for name in program.outputs if name not in states.values() and name not in extents]
-    kept = tuple(made.state(_tensor(program.values[one]), other) for one, other in states.items())
+    kept = tuple(made.state(_tensor(program.values[name]), other) for name, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(given)}
     places |= {state.input.name: Argument("slot", state.read) for state in kept}
@@ -246,10 +246,10 @@ def plan_program(
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
     rounded = rounded_values(program)
     for _, group in groupby(uses, key=type):
-        some = list(group)
-        made.plain([_step(use, program, places, parameters, pack) for use in some if isinstance(use, Use)])
-        for one in (use for use in some if isinstance(use, Structured)):
-            made.structured(one, lambda name: _plain_argument(name, program, places, parameters, pack))
+        alike = list(group)
+        made.plain([_step(use, program, places, parameters, pack) for use in alike if isinstance(use, Use)])
+        for structure in (use for use in alike if isinstance(use, Structured)):
+            made.structured(structure, lambda name: _plain_argument(name, program, places, parameters, pack))
     return Plan(
         inputs=tuple(_tensor(program.values[name]) for name in fed),
         outputs=tuple(outputs),
@@ -281,15 +281,15 @@ def _uses(
         if bound.bodies:
             yield structured(bound, number, tuple(map(body, bound.bodies)))
             continue
-        found = compiled[bound.task.hash]
+        implementation = compiled[bound.task.hash]
         values = {
             canonical.name: bound.values[own.name]
-            for own, canonical in zip(bound.task.buffers, found.task.buffers, strict=True)
+            for own, canonical in zip(bound.task.buffers, implementation.task.buffers, strict=True)
             if own.name in bound.values
         }
-        for k, step in enumerate(found.kernel.steps):
+        for k, step in enumerate(implementation.kernel.steps):
             arguments = tuple(values.get(name) or f"{bound.task.name} {number}.{name}" for name in step.args)
-            yield Use(bound, found, k, arguments, step.args, bound.guards if k == 0 and checked else ())
+            yield Use(bound, implementation, k, arguments, step.args, bound.guards if k == 0 and checked else ())
 
 
 def _arena_roots(program: Program, uses: Sequence[Use | Structured]) -> dict[str, Placed]:
@@ -310,17 +310,17 @@ def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mappin
 
 
 def _temporary_lifetimes(uses: Sequence[Use | Structured]) -> list[Lifetime]:
-    found: dict[str, Lifetime] = {}
+    lives: dict[str, Lifetime] = {}
     for number, use in enumerate(uses):
         for argument, size in use.temporaries.items():
-            first = found[argument].first if argument in found else number
-            found[argument] = Lifetime(argument, size, first, number)
-    return list(found.values())
+            first = lives[argument].first if argument in lives else number
+            lives[argument] = Lifetime(argument, size, first, number)
+    return list(lives.values())
 
 
 def _places_taken(program: Program, uses: Sequence[Use | Structured], lives: Sequence[Lifetime]) -> dict[str, str]:
     """Values that lie in the place of one that the same step reads for the last time (in_place.py)."""
-    life = {one.name: one for one in lives}
+    life = {lifetime.name: lifetime for lifetime in lives}
     taken: dict[str, str] = {}
     given: set[str] = set()  # places that have been taken
     for number, use in enumerate(uses):
@@ -357,8 +357,8 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         flops=float(work.flops),
         bytes=float(work.bytes),
         dtype=work.dtype,
-        intrinsic=", ".join(one.name for one in kernel.intrinsics),
-        instruction=", ".join(dict.fromkeys(one.instruction for one in kernel.intrinsics)),
+        intrinsic=", ".join(intrinsic.name for intrinsic in kernel.intrinsics),
+        instruction=", ".join(dict.fromkeys(intrinsic.instruction for intrinsic in kernel.intrinsics)),
         layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
         error_bound=compiled.error_bound,
         checks=tuple(_check(guard, use.bound, program, places) for guard in use.guards),

@@ -130,22 +130,22 @@ class Assembly:
         given, made = list(plan.inputs[1:]), list(plan.outputs[form.asks :])
         carried = [
             Carried(
-                self._slot(one.bytes),
-                self._slot(one.bytes),
+                self._slot(tensor.bytes),
+                self._slot(tensor.bytes),
                 inputs[form.first_state + k],
                 output(k),
                 own(f"spare{k}"),
-                one.bytes,
+                tensor.bytes,
             )
-            for k, one in enumerate(given[: form.states])
+            for k, tensor in enumerate(given[: form.states])
         ]
         parts = [
-            Moving(self._slot(one.bytes), inputs[form.first_part + k], one.bytes)
-            for k, one in enumerate(given[form.states :][: form.parts])
+            Moving(self._slot(tensor.bytes), inputs[form.first_part + k], tensor.bytes)
+            for k, tensor in enumerate(given[form.states :][: form.parts])
         ]
         handed = [
-            Moving(self._slot(one.bytes), output(form.states + k), one.bytes)
-            for k, one in enumerate(made[form.states :])
+            Moving(self._slot(tensor.bytes), output(form.states + k), tensor.bytes)
+            for k, tensor in enumerate(made[form.states :])
         ]
         outside, _ = captured("Loop", attrs)
         reads = [
@@ -156,7 +156,7 @@ class Assembly:
         writes = [own("go")] if form.asks else []
         writes += [*(Argument("slot", c.written) for c in carried), *(Argument("slot", h.slot) for h in handed)]
         self._body(plan, use.bound.bodies[0], own("arena"), [*reads, *inputs[outside:]], writes)
-        found = Repeat(
+        repeat = Repeat(
             name=_name(use.bound),
             first=first,
             end=len(self.steps),
@@ -168,7 +168,7 @@ class Assembly:
             carried=tuple(carried),
             moving=(*parts, *handed),
         )
-        self.control.insert(at, found)
+        self.control.insert(at, repeat)
 
     def _slot(self, size: int) -> int:
         self.slots.append(size)
@@ -198,5 +198,5 @@ class Assembly:
             )
             for step in plan.steps
         ]
-        self.control += [one.moved(at, slots, there) for one in plan.control]
+        self.control += [control.moved(at, slots, there) for control in plan.control]
         self._append(steps, plan.loops)

@@ -65,23 +65,23 @@ def read_manifest(folder: int, path: str) -> dict[str, Any]:
         if len(data) > MOST_MANIFEST_BYTES:
             raise ModelError(f"{path}/{MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
         text = data.decode()
-        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        manifest = json.loads(text, parse_constant=_finite, parse_float=_finite)
         if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair is no character
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(manifest, ensure_ascii=False).encode()
     except OSError as error:
         raise ModelError(f"cannot read {path}/{MANIFEST}: {_reason(error)}") from None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        manifest = None
+    if not isinstance(manifest, dict):
         raise ModelError(f"{path}/{MANIFEST} is damaged: it is not a JSON object")
-    return found
+    return manifest
 
 
 def check_file(file: BinaryIO, path: str, size: int, digest: str | None) -> None:
     """Raises ModelError if a file has another size, or another checksum where one is given."""
-    found = os.fstat(file.fileno()).st_size
-    if found != size:
-        raise ModelError(f"{path} is damaged: it has {found} bytes instead of {size}; {AGAIN}")
+    length = os.fstat(file.fileno()).st_size
+    if length != size:
+        raise ModelError(f"{path} is damaged: it has {length} bytes instead of {size}; {AGAIN}")
     if digest is None:
         return
     computed = hashlib.sha256()

@@ -325,8 +325,8 @@ class Model:
 
     def _refuse_shapes(self, shapes: Sequence[tuple[int, ...]]) -> str:
         given = ", ".join(f"{t.name} {list(shape)}" for t, shape in zip(self.inputs, shapes, strict=True))
-        known = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in v.inputs) for v in self.variants)
-        return f"the model was given {given}; it was compiled for {known}"
+        compiled_for = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in v.inputs) for v in self.variants)
+        return f"the model was given {given}; it was compiled for {compiled_for}"
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -356,9 +356,9 @@ class _Output:
         self.kept: list[tuple[Array, int]] = []  # with their addresses
 
     def idle(self) -> tuple[Array, int]:
-        for one in self.kept:
-            if sys.getrefcount(one[0].base) == _NOBODY:
-                return one
+        for kept in self.kept:
+            if sys.getrefcount(kept[0].base) == _NOBODY:
+                return kept
         array = aligned(self.shape, self.dtype)
         self.kept = [(array, _address(array)), *self.kept[: KEPT_OUTPUTS - 1]]
         return self.kept[0]
@@ -396,8 +396,8 @@ class _Bound:
             if array is None:
                 array = aligned(shape, dtype)
             elif array.shape != shape or array.dtype not in (dtype, _bits_dtype(dtype.name)):
-                found = f"{array.dtype.name} {list(array.shape)}"
-                raise ModelError(f"'out' has {found} for output '{name}', which is {dtype.name} {list(shape)}")
+                description = f"{array.dtype.name} {list(array.shape)}"
+                raise ModelError(f"'out' has {description} for output '{name}', which is {dtype.name} {list(shape)}")
             elif not (array.flags.c_contiguous and array.flags.writeable):
                 raise ModelError(f"'out' has a read-only or non-contiguous array for output '{name}'")
             elif any(np.may_share_memory(array, other) for other in (*inputs, *results.values())):
@@ -421,17 +421,17 @@ def _variants_of(manifest: dict[str, Any]) -> list[Variant] | None:
 
 def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
     """Of every variant the outputs whose shape depends on data."""
-    found = []
+    sized = []
     for variant in manifest["variants"]:
         sizes, count = variant.get("sizes", []), len(variant["outputs"])
         try:
-            outputs = {one["output"] for one in sizes}
+            outputs = {extent["output"] for extent in sizes}
         except (KeyError, TypeError):
             outputs = {-1}
         if not all(type(k) is int and 0 <= k < count for k in outputs):
             raise ModelError(f"{MANIFEST} is damaged: it has sizes of outputs that are not there; {AGAIN}")
-        found.append(tuple(sorted(outputs)))
-    return found
+        sized.append(tuple(sorted(outputs)))
+    return sized
 
 
 def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
@@ -447,7 +447,7 @@ def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
     spelling = "".join("./" if bit == "1" else "/" for bit in f"{file.inode:b}")
     try:
         library = ctypes.CDLL(os.path.abspath(path) + "/" + spelling + LIBRARY)
-        there = {name: one for name, one in _LATER.items() if hasattr(library, name)}
+        there = {name: signature for name, signature in _LATER.items() if hasattr(library, name)}
         for name, (result, arguments) in (*_SIGNATURES.items(), *there.items()):
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -462,7 +462,7 @@ def _cut(manifest: dict[str, Any]) -> tuple[int, ...] | None:
     if padding is None:
         return None
     try:
-        outputs = tuple(sorted({one["tensor"] for one in padding["outputs"]}))
+        outputs = tuple(sorted({along["tensor"] for along in padding["outputs"]}))
     except (KeyError, TypeError):
         outputs = (-1,)
     if not all(type(k) is int and 0 <= k < count for k in outputs):

@@ -35,10 +35,10 @@ def _bound(
         return
     orders = [e.args, e.args[::-1]] if e.name in _COMMUTES else [e.args]
     for args in dict.fromkeys(orders):
-        found = [bound]
+        matches = [bound]
         for part, arg in zip(pattern.args, args, strict=True):
-            found = [after for before in found for after in _bound(part, arg, kinds, dtypes, before)]
-        yield from found
+            matches = [after for before in matches for after in _bound(part, arg, kinds, dtypes, before)]
+        yield from matches
 
 
 def _plain(e: Expr, dtypes: Mapping[str, str]) -> Expr:

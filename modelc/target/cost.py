@@ -109,12 +109,12 @@ class CostParameters:
 def cost_parameters(part: Section) -> CostParameters:
     """The section `cost` of a target: any of the parameters, each in its range. Raises TargetError."""
     part.only_keys([f.name for f in fields(CostParameters)], required=())
-    found: dict[str, float | tuple[float, ...]] = {}
+    parameters: dict[str, float | tuple[float, ...]] = {}
     for name in part.tree:
-        found[name] = _latencies(part) if name == "latencies" else part.positive(name)
+        parameters[name] = _latencies(part) if name == "latencies" else part.positive(name)
         if name.endswith("_share") and part.tree[name] >= 1:
             raise part.wrong(name, part.tree[name], "a number between 0 and 1")
-    return _made(found)
+    return _made(parameters)
 
 
 def _latencies(part: Section) -> tuple[float, ...]:
@@ -126,5 +126,5 @@ def _latencies(part: Section) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _made(found: Mapping[str, float | tuple[float, ...]]) -> CostParameters:
-    return CostParameters(**found)  # type: ignore[arg-type]
+def _made(parameters: Mapping[str, float | tuple[float, ...]]) -> CostParameters:
+    return CostParameters(**parameters)  # type: ignore[arg-type]

@@ -96,9 +96,9 @@ def _first_processor(root: Path) -> dict[str, str]:
     """The first paragraph of /proc/cpuinfo that describes a processor."""
     for paragraph in _text(root / "proc/cpuinfo").split("\n\n"):
         pairs = (line.partition(":") for line in paragraph.splitlines())
-        found = {key.strip(): value.strip() for key, _, value in pairs}
-        if "flags" in found or "Features" in found:
-            return found
+        fields = {key.strip(): value.strip() for key, _, value in pairs}
+        if "flags" in fields or "Features" in fields:
+            return fields
     return {}
 
 
@@ -132,7 +132,7 @@ def _features(arch: Architecture, words: set[str]) -> tuple[str, ...]:
 def _cores(root: Path, processors: frozenset[int]) -> int:
     """Physical cores in the affinity mask (two threads of a core share its FMA ports), at most the cgroup's quota."""
     topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_text(root / topology.format(one)).strip() or str(one) for one in processors}
+    cores = {_text(root / topology.format(processor)).strip() or str(processor) for processor in processors}
     quota = _cgroup_quota(root)
     return len(cores) if quota is None else max(1, min(len(cores), int(quota)))
 
@@ -161,7 +161,7 @@ def _caches(root: Path, processor: int) -> tuple[HostCache, ...]:
     """Data caches, innermost first. A level that is no larger than the one before it is left out."""
     folder = root / f"sys/devices/system/cpu/cpu{processor}"
     siblings = _processors(_text(folder / "topology/thread_siblings_list")) or {processor}
-    found: dict[int, HostCache] = {}
+    by_level: dict[int, HostCache] = {}
     for index in sorted(folder.glob("cache/index*")):
         facts = {file: _text(index / file).strip() for file in ("level", "type", "size", "coherency_line_size")}
         size = re.fullmatch(r"(\d+)([KM])", facts["size"])
@@ -174,18 +174,18 @@ def _caches(root: Path, processor: int) -> tuple[HostCache, ...]:
         associativity = int(ways) if ways.isdigit() and 0 < int(ways) * line <= length else 8
         shared = not _processors(_text(index / "shared_cpu_list")) <= siblings
         level = int(facts["level"])
-        found[level] = HostCache(f"L{level}", length, line, associativity, shared)
+        by_level[level] = HostCache(f"L{level}", length, line, associativity, shared)
     caches: list[HostCache] = []
-    for level in sorted(found):
-        if not caches or found[level].bytes > caches[-1].bytes:
-            caches.append(found[level])
+    for level in sorted(by_level):
+        if not caches or by_level[level].bytes > caches[-1].bytes:
+            caches.append(by_level[level])
     return tuple(caches) or _ASSUMED_CACHES
 
 
 def _processors(text: str) -> set[int]:
     """The numbers of a list such as `0-3,8`."""
     ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
-    return {one for first, last in ranges for one in range(int(first), int(last or first) + 1)}
+    return {processor for first, last in ranges for processor in range(int(first), int(last or first) + 1)}
 
 
 def _text(path: Path) -> str:

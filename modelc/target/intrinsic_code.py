@@ -173,10 +173,10 @@ class _Reader:
         return code
 
     def type(self, node: ast.expr) -> VectorType:
-        found = parse_type(node.id) if isinstance(node, ast.Name) else None
-        if found is None:
+        kind = parse_type(node.id) if isinstance(node, ast.Name) else None
+        if kind is None:
             raise CodeError(f"{ast.unparse(node)[:60]!r} is no type such as int8x64")
-        return found
+        return kind
 
     def lanes(self, node: ast.expr) -> int:
         value = node.value if isinstance(node, ast.Constant) else None
@@ -190,25 +190,25 @@ class _Reader:
             raise CodeError('call takes the name of an intrinsic first, such as call("llvm.fma.v4f32", ...)')
         if not name.startswith((self.llvm, *_ANY_MACHINE)):
             raise CodeError(f"{name} is no intrinsic of {self.llvm}* or one of {', '.join(_ANY_MACHINE)}")
-        rest = nodes[1:]
-        first = rest[0] if rest else None
+        operands = nodes[1:]
+        first = operands[0] if operands else None
         gives = parse_type(first.id) if isinstance(first, ast.Name) and first.id not in self.names else None
-        args = tuple(map(self.code, rest if gives is None else rest[1:]))
+        args = tuple(map(self.code, operands if gives is None else operands[1:]))
         if any(isinstance(arg, Call) and arg.type is None for arg in args):
             raise CodeError(f"an operand of {name} gives nothing")
         return Call(name, args, gives)
 
     def bitcast(self, to: VectorType, value: Code) -> Code:
-        found = _type(value)
-        if found.bits != to.bits:
-            raise CodeError(f"a bitcast of {found} ({found.bits} bits) to {to} ({to.bits} bits)")
+        before = _type(value)
+        if before.bits != to.bits:
+            raise CodeError(f"a bitcast of {before} ({before.bits} bits) to {to} ({to.bits} bits)")
         return Bitcast(value, to)
 
     def broadcast(self, value: Code, lanes: int) -> Code:
-        found = _type(value)
-        if found.lanes != 1 or lanes < 2:
-            raise CodeError(f"a broadcast of {found} to {lanes} lanes; one element goes to two or more")
-        return Broadcast(value, VectorType(found.dtype, lanes))
+        element = _type(value)
+        if element.lanes != 1 or lanes < 2:
+            raise CodeError(f"a broadcast of {element} to {lanes} lanes; one element goes to two or more")
+        return Broadcast(value, VectorType(element.dtype, lanes))
 
     def shuffle(self, values: tuple[Code, ...], node: ast.expr) -> Code:
         lanes = tuple(map(self.lanes, node.elts)) if isinstance(node, ast.List) else ()

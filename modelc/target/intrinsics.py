@@ -192,10 +192,10 @@ class Intrinsic:
 def shipped_intrinsics() -> tuple[Intrinsic, ...]:
     """Every intrinsic that comes with modelc, in order of files."""
     folder = targets_folder() / "intrinsics"
-    found = tuple(one for path in sorted(folder.glob("*.yaml")) for one in read_intrinsics(path))
-    names = [one.name for one in found]
+    intrinsics = tuple(intrinsic for path in sorted(folder.glob("*.yaml")) for intrinsic in read_intrinsics(path))
+    names = [intrinsic.name for intrinsic in intrinsics]
     assert len(set(names)) == len(names), "two shipped intrinsics have one name"
-    return found
+    return intrinsics
 
 
 def read_intrinsics(path: Path) -> tuple[Intrinsic, ...]:
@@ -210,23 +210,23 @@ def parse_intrinsics(text: str, source: str, file: str | None = None) -> tuple[I
     trees = top.sequence("intrinsics", "a list of intrinsics")
     if not 0 < len(trees) <= 100:
         raise top.wrong("intrinsics", trees, "between 1 and 100 intrinsics")
-    found: list[Intrinsic] = []
+    intrinsics: list[Intrinsic] = []
     for place, tree in enumerate(trees):
         part = Section(source, f"intrinsics[{place}]", tree)
-        one = _intrinsic(part, top.section("tiles") if "tiles" in top.tree else None, file)
-        if one.name in (other.name for other in found):
-            raise part.wrong("name", one.name, "a name that no other intrinsic has")
-        found.append(one)
-    if "tiles" in top.tree and not any(one.tiles for one in found):
+        intrinsic = _intrinsic(part, top.section("tiles") if "tiles" in top.tree else None, file)
+        if intrinsic.name in (other.name for other in intrinsics):
+            raise part.wrong("name", intrinsic.name, "a name that no other intrinsic has")
+        intrinsics.append(intrinsic)
+    if "tiles" in top.tree and not any(intrinsic.tiles for intrinsic in intrinsics):
         raise top.wrong("tiles", top.tree["tiles"], "no such key, as no operand lies in a tile")
-    return tuple(found)
+    return tuple(intrinsics)
 
 
 def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) -> tuple[Intrinsic, ...]:
     """The intrinsics that a target file lists under `intrinsics`: shipped ones by name, others by the path of their
     file beside it."""
-    shipped = {one.name: one for one in shipped_intrinsics()}
-    found: list[Intrinsic] = []
+    shipped = {intrinsic.name: intrinsic for intrinsic in shipped_intrinsics()}
+    intrinsics: list[Intrinsic] = []
     for place, name in enumerate(top.sequence("intrinsics", "a list of intrinsics' names")):
         key = f"intrinsics[{place}]"
         if not isinstance(name, str):
@@ -238,24 +238,26 @@ def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) 
             path = folder / name
             if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in path.resolve().parents:
                 raise top.wrong(key, name, "a path that stays in the folder of this file")
-            ones = parse_intrinsics(read_text(path, "a file of intrinsics"), str(path), name)
+            listed = parse_intrinsics(read_text(path, "a file of intrinsics"), str(path), name)
         elif name in shipped:
-            ones = (shipped[name],)
+            listed = (shipped[name],)
         else:
-            mine = [one.name for one in shipped.values() if one.architecture == arch.name]
+            mine = [intrinsic.name for intrinsic in shipped.values() if intrinsic.architecture == arch.name]
             close = difflib.get_close_matches(name, mine, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise top.wrong(key, name, f"one of {', '.join(mine)}, or the path of a .yaml file{hint}")
-        for one in ones:
-            if one.architecture != arch.name:
-                raise top.wrong(key, name, f"an intrinsic of {arch.name}: {one.name} is of {one.architecture}")
-            lacking = [feature for feature in one.features if feature not in features]
+        for intrinsic in listed:
+            if intrinsic.architecture != arch.name:
+                raise top.wrong(
+                    key, name, f"an intrinsic of {arch.name}: {intrinsic.name} is of {intrinsic.architecture}"
+                )
+            lacking = [feature for feature in intrinsic.features if feature not in features]
             if lacking:
-                raise top.wrong(key, name, f"the feature {lacking[0]} among the target's, which {one.name} needs")
-            if one.name in (other.name for other in found):
-                raise top.wrong(key, name, f"each intrinsic once: {one.name} is there already")
-            found.append(one)
-    return tuple(found)
+                raise top.wrong(key, name, f"the feature {lacking[0]} among the target's, which {intrinsic.name} needs")
+            if intrinsic.name in (other.name for other in intrinsics):
+                raise top.wrong(key, name, f"each intrinsic once: {intrinsic.name} is there already")
+            intrinsics.append(intrinsic)
+    return tuple(intrinsics)
 
 
 # --- reading one ----------------------------------------------------------------------------------------------------
@@ -295,20 +297,20 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
 
 
 def _architecture(part: Section) -> Architecture:
-    known = {arch.name: arch for arch in ARCHITECTURES}
-    expected = f"one of {', '.join(known)}"
+    architectures = {arch.name: arch for arch in ARCHITECTURES}
+    expected = f"one of {', '.join(architectures)}"
     name = part.text("architecture", WORD, expected)
-    if name not in known:
+    if name not in architectures:
         raise part.wrong("architecture", name, expected)
-    return known[name]
+    return architectures[name]
 
 
 def _features(part: Section, arch: Architecture) -> tuple[str, ...]:
     names = part.sequence("features", f"a list of {arch.name} features")
-    known = ", ".join(feature.llvm for feature in arch.features)
+    features = ", ".join(feature.llvm for feature in arch.features)
     for place, name in enumerate(names):
         if not isinstance(name, str) or arch.feature(name) is None:
-            raise part.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
+            raise part.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {features}")
         if name in names[:place]:
             raise part.wrong(f"features[{place}]", name, "each feature once")
     return tuple(names)
@@ -318,27 +320,27 @@ def _operands(part: Section, tiles: bool) -> dict[str, tuple[Buffer, str]]:
     trees = part.section("operands")
     if not isinstance(trees.tree, dict) or not trees.tree:
         raise part.wrong("operands", trees.tree, "a mapping of names to {dtype, shape, lies}")
-    found = {}
+    operands = {}
     for name in trees.tree:
         if not isinstance(name, str) or not name.isidentifier() or parse_type(name) or name in ("call", "inf", "nan"):
             raise part.wrong("operands", name, "names such as A, B and C")
-        one = trees.section(name)
-        one.only_keys(("dtype", "shape", "lies"), required=("dtype", "shape", "lies"))
-        dtype = one.text("dtype", WORD, "a dtype such as int8")
+        operand = trees.section(name)
+        operand.only_keys(("dtype", "shape", "lies"), required=("dtype", "shape", "lies"))
+        dtype = operand.text("dtype", WORD, "a dtype such as int8")
         if dtype not in DTYPES or dtype == "bool":
-            raise one.wrong("dtype", dtype, f"one of {', '.join(d for d in DTYPES if d != 'bool')}")
-        shape = one.sequence("shape", "a list of extents")
+            raise operand.wrong("dtype", dtype, f"one of {', '.join(d for d in DTYPES if d != 'bool')}")
+        shape = operand.sequence("shape", "a list of extents")
         if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape) or (
             prod(shape) > _MOST_ELEMENTS
         ):
-            raise one.wrong("shape", shape, f"positive whole numbers, at most {_MOST_ELEMENTS} elements in all")
-        lies = one.text("lies", WORD, f"one of {', '.join(PLACES)}")
+            raise operand.wrong("shape", shape, f"positive whole numbers, at most {_MOST_ELEMENTS} elements in all")
+        lies = operand.text("lies", WORD, f"one of {', '.join(PLACES)}")
         if lies not in PLACES:
-            raise one.wrong("lies", lies, f"one of {', '.join(PLACES)}")
+            raise operand.wrong("lies", lies, f"one of {', '.join(PLACES)}")
         if lies == "tile" and not tiles:
-            raise one.wrong("lies", lies, "vector or memory, as the file describes no tiles")
-        found[name] = (Buffer(name, dtype, tuple(shape)), lies)
-    return found
+            raise operand.wrong("lies", lies, "vector or memory, as the file describes no tiles")
+        operands[name] = (Buffer(name, dtype, tuple(shape)), lies)
+    return operands
 
 
 def _fits_register(
@@ -394,19 +396,19 @@ def _digits(part: Section, semantics: Block, buffer: Buffer) -> tuple[Digit, ...
     expected = "indices that are iterators or digits of them (k, k // 4, k % 4), each iterator whole"
     if None in digits:
         raise part.wrong("semantics", show(access), expected)
-    found = tuple(d for d in digits if d is not None)
-    for name in {d.iterator for d in found}:
+    whole = tuple(d for d in digits if d is not None)
+    for name in {d.iterator for d in whole}:
         step = 1
-        for digit in sorted((d for d in found if d.iterator == name), key=lambda d: d.step):
+        for digit in sorted((d for d in whole if d.iterator == name), key=lambda d: d.step):
             if digit.step != step:
                 raise part.wrong("semantics", show(access), expected)
             step *= digit.extent
         if step != semantics.ranges[name]:
             raise part.wrong("semantics", show(access), expected)
-    for place, (digit, extent) in enumerate(zip(found, buffer.shape, strict=True)):
+    for place, (digit, extent) in enumerate(zip(whole, buffer.shape, strict=True)):
         if digit.extent != extent:
             raise part.wrong(f"operands.{buffer.name}.shape[{place}]", extent, f"{digit.extent}, as in {show(access)}")
-    return found
+    return whole
 
 
 def _digit(index: Expr, ranges: Mapping[str, int]) -> Digit | None:
@@ -452,14 +454,14 @@ def _tiles(part: Section, arch: Architecture) -> Tiles:
         raise table.wrong("fixed", fixed, f"a mapping of offsets below {size} to bytes")
     fields: dict[str, tuple[int, int]] = {}
     for name in ("rows", "row_bytes"):
-        one = table.section(name)
-        one.only_keys(("at", "width"), required=("at", "width"))
-        at, width = one.integer("at", 0, size - 1), one.integer("width", 1, 4)
+        field = table.section(name)
+        field.only_keys(("at", "width"), required=("at", "width"))
+        at, width = field.integer("at", 0, size - 1), field.integer("width", 1, 4)
         if at + width * count > size:
-            raise one.wrong("at", at, f"room for {count} numbers of {width} bytes before byte {size}")
+            raise field.wrong("at", at, f"room for {count} numbers of {width} bytes before byte {size}")
         fields[name] = (at, width)
     llvm, stride = _LLVM[arch.name], VectorType("int64")
-    known: dict[str, dict[str, VectorType]] = {
+    operands: dict[str, dict[str, VectorType]] = {
         "setup": {"table": ADDRESS},
         "release": {},
         "zero": {"tile": TILE},
@@ -467,7 +469,7 @@ def _tiles(part: Section, arch: Architecture) -> Tiles:
         "load_once": {"tile": TILE, "address": ADDRESS, "stride": stride},
         "store": {"tile": TILE, "address": ADDRESS, "stride": stride},
     }
-    code: dict[str, Any] = {k: _code(part, k, known[k], llvm, None) if k in part.tree else None for k in _TILE_CODE}
+    code: dict[str, Any] = {k: _code(part, k, operands[k], llvm, None) if k in part.tree else None for k in _TILE_CODE}
     return Tiles(
         count=count,
         rows=part.integer("rows", 1, 1024),

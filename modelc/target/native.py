@@ -138,13 +138,13 @@ def timing_of(host: Host, figures: dict[str, float]) -> Timing | None:
     arch = architecture(host.triple)
     assert arch is not None
     units = [x for x in shipped_intrinsics() if x.name in figures and x.allowed(arch.name, host.features)]
-    for one in units:
-        peak[one.multiplies] = max(peak.get(one.multiplies, 0.0), 2 * one.products / figures[one.name])
+    for unit in units:
+        peak[unit.multiplies] = max(peak.get(unit.multiplies, 0.0), 2 * unit.products / figures[unit.name])
     return Timing(
         fma_latency=max(1, round(figures["latency"] / figures["cycle"])),
         fma_ports=max(1, round(figures["cycle"] / figures["float32"])),
         peak={dtype: _rounded(peak[dtype]) for dtype in PEAK_DTYPES if dtype in peak},
-        throughput={one.name: _rounded(figures["cycle"] / figures[one.name]) for one in units},
+        throughput={unit.name: _rounded(figures["cycle"] / figures[unit.name]) for unit in units},
         cache_bandwidths=tuple(_rounded(figures[f"cache{place}"]) for place in range(len(host.caches))),
         memory_bandwidth=_rounded(max(figures["memory"], figures["core_memory"])),
         core_memory_bandwidth=_rounded(figures["core_memory"]),

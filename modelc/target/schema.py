@@ -94,10 +94,10 @@ class Target:
     @property
     def available_intrinsics(self) -> tuple[Intrinsic, ...]:
         """The intrinsics that kernels may use, as fast as they are on this machine."""
-        found = self.intrinsics
-        if found is None:
-            found = tuple(x for x in shipped_intrinsics() if x.allowed(self.architecture.name, self.features))
-        return tuple(replace(x, throughput=self.throughput.get(x.name, x.throughput)) for x in found)
+        intrinsics = self.intrinsics
+        if intrinsics is None:
+            intrinsics = tuple(x for x in shipped_intrinsics() if x.allowed(self.architecture.name, self.features))
+        return tuple(replace(x, throughput=self.throughput.get(x.name, x.throughput)) for x in intrinsics)
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
@@ -137,14 +137,14 @@ class Target:
             tree["cost"] = self.cost.overridden()
         tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
         if self.intrinsics is not None:
-            tree["intrinsics"] = list(dict.fromkeys(one.file or one.name for one in self.intrinsics))
+            tree["intrinsics"] = list(dict.fromkeys(intrinsic.file or intrinsic.name for intrinsic in self.intrinsics))
         return strict_yaml.dump(tree)
 
 
 def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
-    names = [one.name for one in fields(Target) if one.name != "cold_bytes"]
+    names = [f.name for f in fields(Target) if f.name != "cold_bytes"]
     optional = ("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost")
     top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
@@ -184,11 +184,11 @@ def read_target(path: Path) -> Target:
 def _features(top: Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
     """What is listed, what every Linux of the architecture asks for, and what an x86-64 level implies, in the order of
     `isa`."""
-    known = ", ".join(feature.llvm for feature in arch.features)
+    features = ", ".join(feature.llvm for feature in arch.features)
     names = top.sequence("features", f"a list of {arch.name} features")
     for place, name in enumerate(names):
         if not isinstance(name, str) or arch.feature(name) is None:
-            raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {known}")
+            raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {features}")
         if name in names[:place]:
             raise top.wrong(f"features[{place}]", name, "each feature once")
     has = {*names, *arch.baseline, *implied_features(cpu)}
@@ -232,7 +232,7 @@ def _peak(part: Section) -> dict[str, float]:
 
 def _throughput(top: Section, target: Target) -> dict[str, float]:
     part = top.section("throughput")
-    part.only_keys([one.name for one in target.available_intrinsics], required=())
+    part.only_keys([intrinsic.name for intrinsic in target.available_intrinsics], required=())
     return {name: part.positive(name) for name in part.tree}
 
 
@@ -266,7 +266,7 @@ def _caches(top: Section) -> tuple[Cache, ...]:
 def _plain(value: Any) -> Any:
     """Dataclasses, tuples and mappings as what YAML has."""
     if hasattr(value, "__dataclass_fields__"):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value

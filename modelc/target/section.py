@@ -59,12 +59,12 @@ class Section:
     path: str
     tree: Any
 
-    def wrong(self, key: str, found: object, expected: str) -> TargetError:
+    def wrong(self, key: str, value: object, expected: str) -> TargetError:
         path = f"{self.path}.{key}" if self.path and key else self.path or key
-        return TargetError(f"{self.source}: {path} is {shown(found)}; expected {expected}")
+        return TargetError(f"{self.source}: {path} is {shown(value)}; expected {expected}")
 
     def only(self, kind: type, optional: Sequence[str] = ()) -> None:
-        names = tuple(one.name for one in fields(kind))
+        names = tuple(f.name for f in fields(kind))
         self.only_keys(names, required=tuple(name for name in names if name not in optional))
 
     def only_keys(self, names: Sequence[str], required: Sequence[str]) -> None:

@@ -24,11 +24,11 @@ def load_target(name_or_path: str | os.PathLike[str]) -> Target:
         return probe()
     if os.sep in name or name.endswith((".yaml", ".yml")):
         return read_target(Path(name))
-    known = list_targets()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
+    targets = list_targets()
+    if name not in targets:
+        close = difflib.get_close_matches(name, targets, 1)
         hint = f" Did you mean {close[0]}?" if close else ""
         raise TargetError(
-            f"target {name!r} is unknown; expected one of {', '.join(known)}, or the path of a .yaml file.{hint}"
+            f"target {name!r} is unknown; expected one of {', '.join(targets)}, or the path of a .yaml file.{hint}"
         )
     return read_target(targets_folder() / f"{name}.yaml")

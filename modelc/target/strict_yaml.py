@@ -26,17 +26,17 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: Any = _RESOLVERS
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        found: dict[Hashable, Any] = {}
+        mapping: dict[Hashable, Any] = {}
         if len(node.value) > _MOST_KEYS:  # many keys of one hash would take long
             raise yaml.YAMLError(f"the mapping in line {node.start_mark.line + 1} has more than {_MOST_KEYS} keys")
         for key_node, value_node in node.value:
             key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
                 raise yaml.YAMLError(f"a key in line {line} is no text or number")
-            if key in found:
+            if key in mapping:
                 raise yaml.YAMLError(f"the key {str(key)[:60]!r} is there twice, again in line {line}")
-            found[key] = self.construct_object(value_node, deep=deep)
-        return found
+            mapping[key] = self.construct_object(value_node, deep=deep)
+        return mapping
 
     def scalar(self, node: Any) -> Any:
         kind, text = node.tag.rpartition(":")[2], self.construct_scalar(node)
