@@ -12,7 +12,7 @@ shapes and tolerances. Inputs that only steer shapes are constants where modelc 
 
 The table has a row for each operator; --reasons lists every test that did not pass, and why. The exit code is 1 if any
 failed or crashed. With --expected FILE (a list of tests that pass) also if one of the list did not pass; --update
-writes what passed into it.
+writes what passed into it. --document FILE writes the page that names what did not pass.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import re
 import sys
 import tempfile
 import warnings
@@ -202,6 +203,35 @@ def part(text: str) -> tuple[int, int]:
     return int(first), int(parts)
 
 
+def sentence(result: Result) -> str:
+    """Why a test did not pass, in one line, without the temporary folder of its model."""
+    return re.sub(r"\S*/(?=model\.onnx)", "", " ".join(result.reason.split()))[:400]
+
+
+def document(results: Sequence[tuple[str, str, str]]) -> str:
+    """The page of names, outcomes and reasons."""
+    rows = [
+        f"| `{name}` | {outcome} | {why.replace('|', '/')} |" for name, outcome, why in results if outcome != "passed"
+    ]
+    lines = [
+        "# Conformance",
+        "",
+        "ONNX's own node tests, each compiled to a package that is loaded and run on the test's data. Written by",
+        "",
+        "<!-- run: no, takes half an hour -->",
+        "```sh",
+        "python scripts/conformance.py --expected tests/conformance.txt --document docs/conformance.md",
+        "```",
+        "",
+        f"{len(results) - len(rows)} of {len(results)} pass, which `tests/conformance.txt` names; these do not:",
+        "",
+        "| test | | reason |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pattern", nargs="*", default=["*"], help="tests with one of these in their name; default: all")
@@ -209,13 +239,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reasons", action="store_true", help="lists what did not pass, and why")
     parser.add_argument("--expected", type=Path, metavar="FILE", help="a list of tests that have to pass")
     parser.add_argument("--update", action="store_true", help="writes what passed into the list of --expected")
+    parser.add_argument(
+        "--document", type=Path, metavar="FILE", help="writes what did not pass, as docs/conformance.md"
+    )
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for each test (60)")
     parser.add_argument("--part", type=part, default=(1, 1), metavar="K/N", help="every N-th test, from the K-th on")
     given = parser.parse_args(arguments)
     first, parts = given.part
-    if given.update and parts > 1:
-        parser.error("--update writes the whole list; expected it without --part")
+    if (given.update or given.document) and parts > 1:
+        parser.error("--update and --document write of all tests; expected them without --part")
     names = [n for n in node_tests() if any(fnmatch.fnmatch(n, f"*{p}*") for p in given.pattern)][first - 1 :: parts]
     if not names:
         parser.error(f"no node test has {' or '.join(given.pattern)} in its name")
@@ -223,12 +256,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for result in conformance(names, given.seconds, given.jobs):
         results.append(result)
         if given.reasons and result.outcome != "passed":
-            print(f"{result.outcome:8} {result.name}: {' '.join(result.reason.split())[:400]}", flush=True)
+            print(f"{result.outcome:8} {result.name}: {sentence(result)}", flush=True)
     print(table(results))
     constant = sum(r.constant for r in results)
     print(f"{constant} of the passed have constant inputs alone, which are folded while compiling")
     if given.json:
         given.json.write_text(json.dumps([asdict(r) for r in sorted(results, key=lambda r: r.name)], indent=1) + "\n")
+    if given.document:
+        given.document.write_text(document([(r.name, r.outcome, sentence(r)) for r in results]))
     passed = {r.name for r in results if r.outcome == "passed"}
     lost = []
     if given.expected and given.update:

@@ -159,6 +159,7 @@ def text() -> str:
         "a model, and why, is what `modelc inspect MODEL.onnx` says. What depends on constants and shapes alone is",
         "computed when compiling, whatever the operator. A ZipMap around an output is left out: the output is the",
         f"table that it wraps. Operators are those of {MADE_WITH}.",
+        "[conformance.md](conformance.md) names ONNX's own tests that do not pass, and says why.",
         "",
         "*dtypes*: of the first input, those that ONNX lists and a package has, which has no strings and no complex",
         "numbers. *Operator sets*: those in which ONNX has changed the operator; models of all of them are read.",

@@ -188,7 +188,7 @@ def main() -> int:
     given = arguments()
     results: list[Result] = []
     alarms: list[FalseAlarm] = []
-    right = 0
+    verifications = 0
     refused: list[str] = []
     with tempfile.TemporaryDirectory(prefix="modelc-mutants-") as folder:
         asked = Asked(load_target(given.target), given.dir, Path(folder), given.check, given.seed)
@@ -197,7 +197,7 @@ def main() -> int:
                 subject = Subject.of(name, asked.models, asked.target, asked.folder)
                 seeds = range(given.seed, given.seed + max(given.false_alarms, 1))
                 alarms += false_alarms(subject, seeds, asked)
-                right += len(seeds)
+                verifications += len(seeds)
                 for result in judged(subject, given.only or range(given.mutants), asked):
                     results.append(result)
                     if given.verbose:
@@ -209,7 +209,7 @@ def main() -> int:
     for result in results:
         if result.outcome == "missed":
             print(show(result))
-    print(f"{right} verifications of right packages for {asked.target.name}, {len(alarms)} refused")
+    print(f"{verifications} verifications of right packages for {asked.target.name}, {len(alarms)} refused")
     for alarm in alarms:
         print(f"false alarm: {alarm.model} for {alarm.target} with --seed {alarm.seed}: {alarm.said}")
     for sentence in refused:

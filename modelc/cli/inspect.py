@@ -91,8 +91,8 @@ def _print_package(package: dict[str, Any]) -> None:
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
     say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")
-    made = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())
-    say(f"  intrinsics    {made or 'none: plain vectors'}")
+    uses = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())
+    say(f"  intrinsics    {uses or 'none: plain vectors'}")
     checked = f"checked before use, {package['checks']} of them" if package["check_addresses"] else "NOT checked"
     say(f"  addresses     from data are {checked}")
     say(f"  work          {package['gflops']:.3g} GFLOP, arena {size(package['arena_bytes'])}")

@@ -144,8 +144,8 @@ class Database:
 
     def others(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under other conditions."""
-        every = self._scalar("SELECT count(*) FROM records WHERE task = ?", [task])
-        return int(every) - self.count(task, conditions)
+        total = self._scalar("SELECT count(*) FROM records WHERE task = ?", [task])
+        return int(total) - self.count(task, conditions)
 
     def candidate(self, record: Record) -> Candidate | None:
         """What was measured; None where a record of this database does not say it."""

@@ -157,15 +157,15 @@ def _rounds_before(producers: Mapping[str, onnx.NodeProto], name: str, given: Ma
     """How many nodes round between `name` and what is given, beside the one that is known to make it."""
     first = producers[name]
     found = int(rounds(first) and _rounding(first, name) is None and name not in first.output[1:])
-    todo, seen = [*reads(first)], set[int]()
-    while todo:
-        value = todo.pop()
+    pending, seen = [*reads(first)], set[int]()
+    while pending:
+        value = pending.pop()
         node = producers.get(value)
         if node is None or value in given or id(node) in seen:
             continue
         seen.add(id(node))
         found += rounds(node)
-        todo += reads(node)
+        pending += reads(node)
     return found
 
 

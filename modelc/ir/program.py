@@ -151,8 +151,8 @@ class Program:
         lines = [f"program {self.name}"]
         lines += [f"  input {self.values[v]}" for v in self.inputs]
         lines += [f"  const {self.values[v]}" for v in self.constants]
-        given = {*self.inputs, *self.constants}
-        lines += [f"  value {v}" for v in self.values.values() if v.name not in given]
+        listed = {*self.inputs, *self.constants}
+        lines += [f"  value {v}" for v in self.values.values() if v.name not in listed]
         for bound in self.tasks:
             lines.append(f"  run {bound}")
             lines += ["    " + line for line in str(bound.task).splitlines()]

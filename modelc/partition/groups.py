@@ -55,16 +55,16 @@ class Groups:
 
     def _writers(self, name: str, memo: dict[str, frozenset[int]]) -> frozenset[int]:
         """The Pieces that write the elements of a value."""
-        todo = [name]
-        while todo:
-            current = todo[-1]
+        pending = [name]
+        while pending:
+            current = pending[-1]
             sources = self.work.made_of.get(current, ())
             if missing := [s for s in sources if s not in memo]:
-                todo += missing
+                pending += missing
                 continue
             own = (self.writer[current],) if current in self.writer else ()
             memo[current] = frozenset(own).union(*(memo[s] for s in sources))
-            todo.pop()
+            pending.pop()
         return memo[name]
 
     def depends(self, needs: Iterable[int], members: Iterable[int]) -> bool:
@@ -72,9 +72,9 @@ class Groups:
         where more than SEARCHED groups are between."""
         targets = set(members)
         first = min(targets)
-        todo, seen = list(needs), set[int]()
-        while todo:
-            k = todo.pop()
+        pending, seen = list(needs), set[int]()
+        while pending:
+            k = pending.pop()
             if k in targets:
                 return True
             g = self.group[k]
@@ -84,7 +84,7 @@ class Groups:
             own = self.members[g]
             if len(seen) > SEARCHED or not targets.isdisjoint(own):
                 return True
-            todo += set().union(*(self.needs[m] for m in own)).difference(own)
+            pending += set().union(*(self.needs[m] for m in own)).difference(own)
         return False
 
     def leaving(self, members: Iterable[int]) -> list[str]:
@@ -111,22 +111,22 @@ class Groups:
 
     def _reaching(self, g: int) -> None:
         """What waits for group `g` waits for all that it waits for."""
-        todo = [g]
-        while todo:
-            g = todo.pop()
+        pending = [g]
+        while pending:
+            g = pending.pop()
             for other in {self.group[u] for m in self.members[g] for u in self.users[m]}:
                 if self.reach[other] < self.reach[g]:
                     self.reach[other] = self.reach[g]
-                    todo.append(other)
+                    pending.append(other)
 
     def anchor_first(self, members: list[int]) -> list[int]:
         """The group's Pieces in order, the one that reduces as early as it can be."""
         before: set[int] = set()
-        todo = [k for k in members if self.pieces[k].reduces]
-        while todo:
-            k = todo.pop()
+        pending = [k for k in members if self.pieces[k].reduces]
+        while pending:
+            k = pending.pop()
             before.add(k)
-            todo += self.needs[k] & set(members)
+            pending += self.needs[k] & set(members)
         return sorted(members, key=lambda k: (k not in before, k))
 
     def ordered(self) -> list[list[int]]:

@@ -294,13 +294,13 @@ class _Placer:
 
     def forget(self, name: str) -> None:
         """Drops what is known of a value and of all that depends on it."""
-        todo = [name]
-        while todo:
-            name = todo.pop()
+        pending = [name]
+        while pending:
+            name = pending.pop()
             if self.memo.pop(name, None) is not None:
-                todo += self.viewers.get(name, ())
-                todo += [p.source for p in self.parts.get(name, ())]
-                todo += self.following.get(name, ())
+                pending += self.viewers.get(name, ())
+                pending += [p.source for p in self.parts.get(name, ())]
+                pending += self.following.get(name, ())
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -386,11 +386,11 @@ class _Placer:
 
     def regions(self, name: str) -> int:
         """How many views there are of a value, and of views of it."""
-        count, todo = 0, [name]
-        while todo:
-            views = [v for v in self.viewers.get(todo.pop(), ()) if self.is_view(v)]
+        count, pending = 0, [name]
+        while pending:
+            views = [v for v in self.viewers.get(pending.pop(), ()) if self.is_view(v)]
             count += len(views)
-            todo += views
+            pending += views
         return count
 
     def give(self, name: str, part: Part | None) -> bool:

@@ -79,7 +79,7 @@ class Engine:
         return read_arrays(str(self._taken))
 
     def shapes(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and shape of every output of a run on `inputs`. Raises as run() does."""
+        """The dtype and shape of every output of a run on `inputs`, as run() gives it. Raises as run() does."""
         write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
         shapes = self._ask("shapes", inputs=str(self._given))["shapes"]
         return {name: (dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}

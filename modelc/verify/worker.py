@@ -227,7 +227,7 @@ def serve() -> None:
             assert opened is not None
             if command == "shapes":
                 made = opened.run(read_arrays(given["inputs"]))
-                answer["shapes"] = {name: (array.dtype.name, array.shape) for name, array in made.items()}
+                answer["shapes"] = {name: (as_bits(array).dtype.name, array.shape) for name, array in made.items()}
             elif command == "run":
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 write_arrays(given["outputs"], opened.run(inputs))

@@ -56,6 +56,8 @@ POLYNOMIAL: dict[str, tuple[float, float]] = {
 }
 SHORT_POLYNOMIAL = 2.0**-12  # of exp, erf, tanh, sigmoid where results are rounded to bfloat16 (math/rounded.py)
 SHORT = ("exp", "erf", "tanh", "sigmoid")
+PERIODIC = {"sin": 2.0, "cos": 2.0, "tan": np.inf}  # and how far apart two of their values are at most
+WITHIN_PERIOD = 0.1  # an error of the argument, small enough that a function goes one way or stays near
 EXACT = {"neg", "abs", "max", "min", "sign", "claim", "select", "bits", "isnan", "isinf", "not"}
 JUMPING = {"floor", "ceil", "round", "sign"}
 COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
@@ -231,6 +233,8 @@ def _by_difference(e: Op, args: Sequence[Rounded], value: Array, short: bool) ->
             for sign in (1.0, -1.0):
                 shifted = [x.value + sign * error if i == k else x.value for i, x in enumerate(args)]
                 moved = np.maximum(moved, np.abs(np.asarray(meaning(*shifted)) - value))
+            if e.name in PERIODIC:  # two points a period apart are alike, and what is between is not
+                moved = np.where(error < WITHIN_PERIOD, moved, PERIODIC[e.name])
             moved = np.where(np.isnan(moved) & (error == 0), 0.0, moved)
             variance, bias = (variance + moved**2, bias) if spread else (variance, bias + moved)
     roundoff = 2.0 ** -PLACES["float32" if dtype in ("float16", "bfloat16") else dtype]

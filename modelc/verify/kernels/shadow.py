@@ -42,7 +42,7 @@ class Shadow:
         place = self._values[name]
         numbers = np.frombuffer(data, _bits(place))
         numbers.flags.writeable = False  # others have it too
-        if _is_compact(place) and not place.is_view:
+        if place.strides is None and not place.is_view:
             self._roots[place.root] = numbers, None
             return
         whole, written = self._owned(place)
@@ -56,8 +56,6 @@ class Shadow:
         if place.root not in self._roots:
             return True
         whole, written = self._roots[place.root]
-        if place.offset + place.elements > whole.size:
-            return True
         before, now = (_strided(place, x) for x in (whole[place.offset :], np.frombuffer(data, _bits(place))))
         if written is None:
             return np.array_equal(before, now)
@@ -70,14 +68,13 @@ class Shadow:
 
     def _owned(self, place: Placed) -> tuple[Array, Array | None]:
         """The root's numbers, to be written to."""
-        root = self._values.get(place.root, place)
-        size = max(root.elements, place.offset + place.elements)
-        whole, written = self._roots.get(place.root, (np.zeros(0, _bits(place)), None))
-        if not whole.size:
-            whole, written = np.zeros(size, _bits(place)), np.zeros(size, bool)
-        elif not whole.flags.writeable:
+        if place.root not in self._roots:
+            size = self._values[place.root].elements
+            self._roots[place.root] = np.zeros(size, _bits(place)), np.zeros(size, bool)
+        whole, written = self._roots[place.root]
+        if not whole.flags.writeable:
             whole = whole.copy()
-        self._roots[place.root] = whole, written
+            self._roots[place.root] = whole, written
         return whole, written
 
 
@@ -85,12 +82,8 @@ def _bits(place: Placed) -> np.dtype[Any]:
     return np.dtype(f"u{DTYPES[place.dtype].itemsize}")
 
 
-def _is_compact(place: Placed) -> bool:
-    return place.strides is None
-
-
 def _strided(place: Placed, numbers: Array) -> Array:
     """The value's elements as they are stored, in memory that begins with the first."""
-    if _is_compact(place):
+    if place.strides is None:
         return numbers[: place.elements]
     return as_strided(numbers, place.physical_shape, [step * numbers.itemsize for step in place.physical_strides])
