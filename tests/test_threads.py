@@ -26,7 +26,7 @@ from test_random import speech
 from three_ways import host_target, tensor_target
 
 import modelc
-from modelc.errors import ConfigError
+from modelc.errors import TargetError
 from modelc.package import (
     Argument,
     PackageSpec,
@@ -368,7 +368,7 @@ def test_whole_numbers(same_bits, every_step_shared: None, kind: str, target: Ca
 def test_bfloat16(same_bits, every_step_shared: None, kind: str) -> None:
     try:
         require_bfloat16(full())
-    except ConfigError as error:
+    except TargetError as error:
         pytest.skip(str(error))
     plan = same_bits(IN_BFLOAT16[kind], full(), precision="bf16")
     assert any(step.dtype == "bfloat16" for step in plan.steps)

@@ -37,6 +37,8 @@ GRID = 1 << 20  # points that are evaluated at once
 MANY_READS = 16  # of a map, which are collected before they are evaluated
 ROWS = 1 << 22  # elements of a factor that are read at once
 REMEMBERED = 1 << 26  # elements of a buffer whose values are kept, at most: pages that are not touched take no memory
+OPERATION = 1 << 10  # elements that take as long as the fixed part of one operation on arrays
+MULTIPLIED = 1 / 64  # of an element's work: one multiplication inside a product of matrices
 DENSE = 5  # sorting so many places takes as long as looking through 2^DENSE times as many elements
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
 
@@ -96,11 +98,13 @@ class _Part:
 
 @dataclass
 class Evaluator:
-    """Evaluates elements by `definitions`; at most `budget` points in all."""
+    """Evaluates elements by `definitions`; at most `budget` points in all. `work` counts what it took, in operations on
+    one element: the same number on every machine."""
 
     definitions: Definitions
     budget: int
     spent: int = 0
+    work: float = 0.0
     _memory: dict[tuple[str, Order], _Memory] = field(default_factory=dict)
     _inverses: dict[tuple[int, int], Inverse] = field(default_factory=dict)
     _whole: dict[tuple[str, Order], dict[str, Array]] = field(default_factory=dict)
@@ -173,6 +177,7 @@ class Evaluator:
             if block.writes[number].buffer != buffer:
                 continue
             at = np.flatnonzero(~taken)
+            self.work += OPERATION + at.size * len(block.iters)
             written, points = self._inverse(block, number).points(tuple(i[at] for i in index), at.size)
             at, points = at[written], {name: values[written] for name, values in points.items()}
             if block.aggregation == "assign" and block.where and at.size:
@@ -271,6 +276,7 @@ class Evaluator:
             direct = _direct(e)
             operands = [self._evaluate(a, env, order, shared) for a in direct.args]
             made = operate(direct, operands, self.definitions.short)
+        self.work += OPERATION + made.value.size
         shared[e] = made
         return made
 
@@ -388,6 +394,7 @@ class Evaluator:
             sides.append(side)
         if not all(np.isfinite(np.asarray(s.value, np.float64)).all() for s in sides):
             return None
+        self.work += OPERATION + MULTIPLIED * depth * len(first.rows) * len(second.rows)
         return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count)
 
 

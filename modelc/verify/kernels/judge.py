@@ -7,7 +7,6 @@ meaning.py and demand.py from what it really read, and have to lie within the bo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,12 +24,12 @@ from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
-from modelc.verify.kernels.demand import Evaluator
+from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.reading import Reading, Verdict
 from modelc.verify.kernels.report import KernelReport, Silence
-from modelc.verify.kernels.rounding import is_float
+from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.kernels.stored import in_model, index_in, logical
@@ -39,12 +38,13 @@ Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
 WIDE = 2.0**-13  # bounds in proportion to numbers: wider ones by the model are of more than the kernel
 FEW = Effort(
-    positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, seconds=0
+    positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # where transforms have to be evaluated, and of later runs
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
 SETTLED = 0.5  # of the bound of all multiplications: nearer is right by any algorithm that rounds more
 FARTHEST = 16  # samples of a kernel by fewer multiplications that are asked about where time is over
+LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
@@ -99,7 +99,7 @@ class Judge:
     effort: Effort
     seed: int = 0
     reports: dict[tuple[str, str], KernelReport] = field(default_factory=dict)  # by the names of Program and Task
-    spent: float = 0.0
+    work: float = 0.0  # so far, in operations on one element
     runs: int = 0
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
@@ -144,7 +144,6 @@ class Judge:
 
     def look(self, call: KernelCall) -> None:
         """Judges one call, and remembers what it wrote."""
-        start = time.process_time()
         bound, program = call.use.bound, call.use.program
         report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
         shadow = self._shadow(program)
@@ -155,13 +154,12 @@ class Judge:
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
         previous = self.reports.get(key)
-        if previous is None or self.spent < self.effort.seconds / (1 if self.runs <= JUDGED_RUNS else 2):
+        if previous is None or self.work < self._budget / (1 if self.runs <= JUDGED_RUNS else 2):
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
         self.remember(call)
         self.reports[key] = report if previous is None else previous.joined(report)
-        self.spent += time.process_time() - start
 
     def not_run(self, use: Use, buffer: str) -> None:
         """A kernel did not run that had to."""
@@ -324,9 +322,8 @@ class Judge:
                     usable[one] = there
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
-        evaluator = Evaluator(imported.definitions(usable, narrow), self.effort.points)
         try:
-            meaning = evaluator.elements(name, index)
+            meaning = self._evaluated(imported.definitions(usable, narrow), self.effort.points, name, index)
         except CannotSay:
             return None
         stored = 2.0**-8 * np.abs(meaning.value) if ours.dtype == DTYPES["bfloat16"] and is_float(meaning.dtype) else 0
@@ -335,8 +332,15 @@ class Judge:
     def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: bool) -> Reading:
         task = call.use.bound.task
         known = {**call.read, **self._constants(call)}
-        meaning = Evaluator(of_task(task, known, narrow), self.effort.points).elements(buffer, index)
+        meaning = self._evaluated(of_task(task, known, narrow), self.effort.points, buffer, index)
         return Reading(ours[index], meaning, np.zeros(()), index, "task")
+
+    def _evaluated(self, definitions: Definitions, points: int, buffer: str, index: tuple[Array, ...]) -> Rounded:
+        evaluator = Evaluator(definitions, points)
+        try:
+            return evaluator.elements(buffer, index)
+        finally:
+            self.work += evaluator.work
 
     def _allowing(self, reading: Reading, call: KernelCall, buffer: str, compiled: Scheduled) -> Reading:
         """The reading of a kernel by fewer multiplications, which rounds more. What is well within the bound of all
@@ -361,7 +365,13 @@ class Judge:
 
     @property
     def _late(self) -> bool:
-        return self.spent > self.effort.seconds
+        return self.work > self._budget
+
+    @cached_property
+    def _budget(self) -> float:
+        """Of operations on one element: more for more kernels, as compilation takes longer for these too."""
+        kernels = {bound.task.hash for bound in self.blueprint.program.kernels}
+        return min(self.effort.work, max(LEAST_WORK, self.effort.kernel_work * len(kernels)))
 
     def _constants(self, call: KernelCall) -> dict[str, Array]:
         """What the Task's constants hold, in logical shape."""
@@ -380,7 +390,7 @@ class Judge:
         elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
         narrow = any(b.dtype == "bfloat16" for b in task.buffers)
-        return np.asarray(Evaluator(of_task(derived, known, narrow), 1 << 28).elements(names[buffer], at).bound)
+        return np.asarray(self._evaluated(of_task(derived, known, narrow), 1 << 28, names[buffer], at).bound)
 
 
 def _rounds_otherwise(compiled: Scheduled) -> bool:

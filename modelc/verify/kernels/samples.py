@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,17 @@ SEARCHED = 1 << 17  # elements among which those are searched that tell most
 @dataclass(frozen=True)
 class Effort:
     """How much is looked at: `positions` beside the corners, `samples` of a result at most, `operands` that positions
-    may read, `points` that one kernel's evaluation may take, `calls` of one kernel, and `seconds` of all kernels of a
-    package."""
+    may read, `points` that one kernel's evaluation may take, and `calls` of one kernel. `work` is what all kernels of a
+    package may take together in operations on one element, each of about 80 ns; each distinct kernel gives
+    `kernel_work` to all. These are counts and no seconds: the same package is looked at alike on every machine."""
 
     positions: int
     samples: int
     operands: int
     points: int
     calls: int
-    seconds: float
+    work: float
+    kernel_work: float
 
     @property
     def telling(self) -> int:
@@ -49,9 +51,15 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(positions=6, samples=1 << 11, operands=1 << 15, points=1 << 24, calls=2, seconds=2.0),
-    "default": Effort(positions=16, samples=1 << 13, operands=1 << 18, points=1 << 26, calls=3, seconds=8.0),
-    "thorough": Effort(positions=128, samples=1 << 17, operands=1 << 24, points=1 << 32, calls=64, seconds=600.0),
+    "quick": Effort(
+        positions=6, samples=1 << 11, operands=1 << 15, points=1 << 24, calls=2, work=2.5e7, kernel_work=3e5
+    ),
+    "default": Effort(
+        positions=16, samples=1 << 13, operands=1 << 18, points=1 << 26, calls=3, work=1e8, kernel_work=6e5
+    ),
+    "thorough": Effort(
+        positions=128, samples=1 << 17, operands=1 << 24, points=1 << 32, calls=64, work=7e9, kernel_work=inf
+    ),
 }
 
 
