@@ -44,7 +44,7 @@ from fuzzing import Case, Limits, Wrong, run_cases  # noqa: E402
 from packaged import native, run_packaged  # noqa: E402
 
 from modelc.errors import ModelError  # noqa: E402
-from modelc.frontend.specialise import with_constants  # noqa: E402
+from modelc.frontend.steering.specialise import with_constants  # noqa: E402
 
 SECONDS = 60.0  # for one test
 KINDS = ("passed", "differs", "failed", "refused", "crashed")

@@ -24,8 +24,8 @@ from packaged import check, native
 from random_graphs import Array, described, draw
 
 from modelc.compile.minimise import minimised
-from modelc.frontend.excerpt import Whole, save_model
-from modelc.frontend.steering import Steered
+from modelc.frontend.steering.flags import Steered
+from modelc.frontend.witness.excerpt import Whole, save_model
 
 LIMITS = Limits(seconds=120.0)
 

@@ -16,11 +16,11 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from modelc.frontend.functions import has_body  # noqa: E402
-from modelc.frontend.microsoft import FUSED  # noqa: E402
-from modelc.frontend.random import SPELLINGS  # noqa: E402
-from modelc.frontend.structure import REASONS, importable, reason  # noqa: E402
-from modelc.frontend.trees import TREES  # noqa: E402
+from modelc.frontend.building.functions import has_body  # noqa: E402
+from modelc.frontend.classical.trees import TREES  # noqa: E402
+from modelc.frontend.control.structure import REASONS, importable, reason  # noqa: E402
+from modelc.frontend.microsoft.fused import FUSED  # noqa: E402
+from modelc.frontend.operators.random import SPELLINGS  # noqa: E402
 from modelc.ir.expr import DTYPES, FLOAT8  # noqa: E402
 from modelc.ops import OPERATORS, REFUSED  # noqa: E402
 

@@ -21,7 +21,7 @@ from fuzzing import Case, Wrong, run_case  # noqa: E402
 
 from modelc.compile.pipeline import compile  # noqa: E402
 from modelc.frontend.onnx import import_model  # noqa: E402
-from modelc.frontend.surgery import quantizes  # noqa: E402
+from modelc.frontend.witness.surgery import quantizes  # noqa: E402
 from modelc.ir.expr import DTYPES  # noqa: E402
 from modelc.ir.graph import actual  # noqa: E402
 from modelc.ops import evaluate_graph  # noqa: E402

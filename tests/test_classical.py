@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import modelc
 from modelc.errors import ModelError
+from modelc.frontend.classical.trees import BY_NUMBER
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.frontend.trees import BY_NUMBER
 
 ML, F, I = "ai.onnx.ml", TensorProto.FLOAT, TensorProto.INT64
 VERSIONS = {"": 18, ML: 3}

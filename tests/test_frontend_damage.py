@@ -15,10 +15,10 @@ from test_frontend import F, I, check, imported, model, node, ops, save
 import modelc
 from modelc.compile.choices import digest_of
 from modelc.errors import ModelError
-from modelc.frontend.limits import LARGEST_DENSE, LARGEST_FOLDED
-from modelc.frontend.microsoft import FUSED, SIGNATURES
-from modelc.frontend.normalise import MOST_OPERANDS
+from modelc.frontend.building.limits import LARGEST_DENSE, LARGEST_FOLDED
+from modelc.frontend.microsoft.fused import FUSED, SIGNATURES
 from modelc.frontend.onnx import import_model, unsupported
+from modelc.frontend.operators.normalise import MOST_OPERANDS
 from modelc.ir.block import Iter
 from modelc.ir.expr import Load, Var
 from modelc.ir.graph import Node, Value
@@ -235,7 +235,7 @@ def test_folding_stays_small(tmp_path, nodes, constants):
 
 def test_what_is_folded_in_all_is_bounded(tmp_path, monkeypatch):
     """Each is allowed by itself."""
-    monkeypatch.setattr("modelc.frontend.build.LARGEST_FOLDED", 4 * 4 * 64 * 64)
+    monkeypatch.setattr("modelc.frontend.building.build.LARGEST_FOLDED", 4 * 4 * 64 * 64)
     inputs = [("X", F, [64, 64])]
     for count in (3, 5):
         nodes = [node("EyeLike", "X", f"E{k}") for k in range(count)]

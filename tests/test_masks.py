@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 import modelc
 from modelc.errors import ModelcError
-from modelc.frontend.masks import ADDED_MASK, BINARY_MASK, INVERTED_MASK, Dimension, Mask, lengths, masks
-from modelc.frontend.uses import Span, Uses, read_uses
+from modelc.frontend.steering.masks import ADDED_MASK, BINARY_MASK, INVERTED_MASK, Dimension, Mask, lengths, masks
+from modelc.frontend.steering.uses import Span, Uses, read_uses
 from modelc.package import TensorInfo
 from modelc.verify.draw import ANYWHERE, ENDS, NOTHING, Roles, draw_inputs
 

@@ -10,7 +10,7 @@ import pytest
 from microsoft_models import ms, three_ways, two_ways, write
 
 from modelc.errors import ModelError
-from modelc.frontend.microsoft_blocks import unpacked
+from modelc.frontend.microsoft.blocks import unpacked
 from modelc.frontend.onnx import import_model
 from modelc.package import read_package
 

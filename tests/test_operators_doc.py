@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 import list_operators
 import pytest
 
-from modelc.frontend.normalise import NORMALISERS
-from modelc.frontend.trees import TREES
+from modelc.frontend.classical.trees import TREES
+from modelc.frontend.operators.normalise import NORMALISERS
 
 
 def test_the_list_of_operators_is_up_to_date() -> None:

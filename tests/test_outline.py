@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import modelc
 from modelc.errors import ModelError
-from modelc.frontend.load import read_model, tensor_array
-from modelc.frontend.outline import LARGE, read_outline
+from modelc.frontend.load.outline import LARGE, read_outline
+from modelc.frontend.load.read import read_model, tensor_array
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDLESS = ("tvm", "onnxruntime", "openvino", "scipy", "xgboost", "jsonschema", "yaml", "torch")

@@ -13,8 +13,8 @@ from scipy import stats
 
 import modelc
 from modelc.errors import ModelError, VerificationError
-from modelc.frontend.given import numbers
 from modelc.frontend.onnx import import_model
+from modelc.frontend.witness.given import numbers
 from modelc.verify import reference
 
 F = TensorProto.FLOAT

@@ -17,8 +17,8 @@ from test_unroll import INFO, F
 
 import modelc
 from modelc.errors import ModelError
-from modelc.frontend import recurrent
 from modelc.frontend.onnx import import_model
+from modelc.frontend.operators import recurrent
 from modelc.ir.program import run_program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph

@@ -22,9 +22,9 @@ from modelc.compile.inputs import Flags
 from modelc.compile.minimise import minimised
 from modelc.compile.reduction import Failure, Reduction, judged, reduce
 from modelc.errors import ModelError
-from modelc.frontend.excerpt import Whole
 from modelc.frontend.onnx import import_model
-from modelc.frontend.steering import Steered
+from modelc.frontend.steering.flags import Steered
+from modelc.frontend.witness.excerpt import Whole
 
 
 def chain(*operators: str, size: int | str = 6) -> onnx.ModelProto:

@@ -17,7 +17,7 @@ import pytest
 import modelc
 from modelc.compile.config import load_config
 from modelc.errors import ModelError
-from modelc.frontend.limits import MOST_NODES
+from modelc.frontend.building.limits import MOST_NODES
 from modelc.frontend.onnx import import_model
 from modelc.ir.program import Program
 from modelc.layout.elimination import Factor, least

@@ -307,7 +307,7 @@ def handing(scan: bool) -> Case:
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_what_iterations_hand_out(scan: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelc.frontend.unroll.MOST_UNROLLED", 8)
+    monkeypatch.setattr("modelc.frontend.control.unroll.MOST_UNROLLED", 8)
     case = handing(scan)
     path = saved(case, tmp_path / "m.onnx")
     session, graph, compared = ort.InferenceSession(path.read_bytes()), import_model(path), 0

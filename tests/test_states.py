@@ -9,7 +9,7 @@ from test_control import saved
 from test_state import STATES, cell
 
 import modelc
-from modelc.frontend.states import state_candidates
+from modelc.frontend.steering.states import state_candidates
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
 

@@ -17,10 +17,10 @@ from test_unroll import INFO, B, F, I
 import modelc
 from modelc.compile.config import load_config
 from modelc.errors import InputError, ModelError
-from modelc.frontend.load import read_model
-from modelc.frontend.specialise import declared_shapes, fixed_shapes, free_flags
-from modelc.frontend.steering import steered
-from modelc.frontend.uses import Span, Uses, index_spans, read_uses
+from modelc.frontend.load.read import read_model
+from modelc.frontend.steering.flags import steered
+from modelc.frontend.steering.specialise import declared_shapes, fixed_shapes, free_flags
+from modelc.frontend.steering.uses import Span, Uses, index_spans, read_uses
 from modelc.package import read_package
 from modelc.verify.check import drawn
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quantized_models import TARGETS, run_here
 
 import modelc
-from modelc.frontend.unsigned import PRODUCTS, multiplies_bytes, with_unsigned_weights
+from modelc.frontend.witness.unsigned import PRODUCTS, multiplies_bytes, with_unsigned_weights
 
 RNG = np.random.default_rng(0)
 K, N = 96, 24

@@ -23,8 +23,8 @@ from test_package_model import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
-from modelc.frontend.surgery import expose
-from modelc.frontend.uses import Span, index_spans, not_negative, read_uses
+from modelc.frontend.steering.uses import Span, index_spans, not_negative, read_uses
+from modelc.frontend.witness.surgery import expose
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target

@@ -13,7 +13,7 @@ from quantized_models import TARGETS, changed, clipped, conv_net, run_here
 
 import modelc
 from modelc.compile.verification import blueprints_of
-from modelc.frontend.surgery import Rounding, Span, cut, quantizes
+from modelc.frontend.witness.surgery import Rounding, Span, cut, quantizes
 from modelc.package import read_package
 from modelc.verify import Report, verify_outputs
 from modelc.verify.engine import Engine

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelc.compile.config import Config, parse_config
 from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
-from modelc.frontend.load import check_file
+from modelc.frontend.load.read import check_file
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.layout.convert import LayoutChoice

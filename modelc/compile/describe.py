@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from modelc.errors import InputError, blaming
+from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import unsupported
-from modelc.frontend.outline import read_outline
-from modelc.frontend.specialise import fix_constants, free_flags
-from modelc.frontend.states import StateCandidate, state_candidates
-from modelc.frontend.steering import Given, Shapes, looked_at
-from modelc.frontend.surgery import summary
-from modelc.frontend.uses import Uses, check_named
+from modelc.frontend.steering.flags import Given, Shapes, looked_at
+from modelc.frontend.steering.specialise import fix_constants, free_flags
+from modelc.frontend.steering.states import StateCandidate, state_candidates
+from modelc.frontend.steering.uses import Uses, check_named
+from modelc.frontend.witness.surgery import summary
 
 
 def inspect(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from modelc.compile.choices import Choices, Shapes
 from modelc.compile.config import Config, Inputs
 from modelc.errors import ModelError
-from modelc.frontend.outline import read_outline
-from modelc.frontend.specialise import Dims, declared_shapes, free_flags
-from modelc.frontend.steering import Given, Steered, steerable, steered
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.steering.flags import Given, Steered, steerable, steered
+from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
 from modelc.package.padding import Padding

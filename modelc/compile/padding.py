@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from modelc.compile.config import Inputs
 from modelc.errors import ModelError
+from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
-from modelc.frontend.outline import read_outline
-from modelc.frontend.specialise import Dims, declared_shapes, dimension_names
+from modelc.frontend.steering.specialise import Dims, declared_shapes, dimension_names
 from modelc.ir.expr import DTYPES, INTEGERS
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package.padding import Along, Fill, Padding

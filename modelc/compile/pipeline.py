@@ -38,7 +38,7 @@ from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
-from modelc.frontend.steering import Given
+from modelc.frontend.steering.flags import Given
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph

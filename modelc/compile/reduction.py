@@ -24,9 +24,9 @@ from modelc.compile.arrays import write_npz
 from modelc.compile.inputs import Flags
 from modelc.compile.minimise import minimised
 from modelc.errors import ModelError
-from modelc.frontend.excerpt import Whole, save_model
-from modelc.frontend.surgery import expose
-from modelc.frontend.uses import Span, Uses, check_named, read_uses
+from modelc.frontend.steering.uses import Span, Uses, check_named, read_uses
+from modelc.frontend.witness.excerpt import Whole, save_model
+from modelc.frontend.witness.surgery import expose
 from modelc.package import TensorInfo
 from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder

@@ -17,24 +17,16 @@ import numpy as np
 import onnx
 
 from modelc.errors import ModelError, blaming
-from modelc.frontend.attributes import attributes, resolved
-from modelc.frontend.bodies import BRANCHES
-from modelc.frontend.bounded import bound_advice, check_bounds, count_sizes
-from modelc.frontend.build import Builder, OnnxNode
-from modelc.frontend.classical import strings_refused
-from modelc.frontend.control import both_branches, branch_of
-from modelc.frontend.counted import RULES, numbers_of, touched
-from modelc.frontend.fold import FINDING, KEPT, run_node, worth_folding
-from modelc.frontend.functions import Functions, domain_of, operator_sets, schema_body
-from modelc.frontend.importing import Importing, Scope, Unsupported
-from modelc.frontend.limits import FUNCTION_DEPTH
-from modelc.frontend.load import read_model
-from modelc.frontend.normalise import NORMALISERS, plain
-from modelc.frontend.random import refuse_inner
-from modelc.frontend.restated import restated
-from modelc.frontend.sequences import on_sequences
-from modelc.frontend.specialise import check_declared, fix_constants, input_values
-from modelc.frontend.structure import (
+from modelc.frontend.building.bodies import BRANCHES
+from modelc.frontend.building.bounded import bound_advice, check_bounds, count_sizes
+from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.frontend.building.fold import FINDING, KEPT, run_node, worth_folding
+from modelc.frontend.building.functions import Functions, domain_of, operator_sets, schema_body
+from modelc.frontend.building.limits import FUNCTION_DEPTH
+from modelc.frontend.classical.linear import strings_refused
+from modelc.frontend.control.branches import both_branches, branch_of
+from modelc.frontend.control.sequences import on_sequences
+from modelc.frontend.control.structure import (
     OTHER_DOMAINS,
     Lack,
     captured,
@@ -42,9 +34,17 @@ from modelc.frontend.structure import (
     ordered,
     reason,
 )
-from modelc.frontend.types import inferred_bytes
-from modelc.frontend.unroll import unroll
-from modelc.frontend.uses import Uses, advised
+from modelc.frontend.control.unroll import unroll
+from modelc.frontend.load.attributes import attributes, resolved
+from modelc.frontend.load.importing import Importing, Scope, Unsupported
+from modelc.frontend.load.read import read_model
+from modelc.frontend.load.types import inferred_bytes
+from modelc.frontend.operators.counted import RULES, numbers_of, touched
+from modelc.frontend.operators.normalise import NORMALISERS, plain
+from modelc.frontend.operators.random import refuse_inner
+from modelc.frontend.steering.specialise import check_declared, fix_constants, input_values
+from modelc.frontend.steering.uses import Uses, advised
+from modelc.frontend.witness.restated import restated
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, size_name
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from modelc.errors import ModelError
-from modelc.frontend.limits import LARGEST_TENSOR
+from modelc.frontend.building.limits import LARGEST_TENSOR
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program, verify_program
 from modelc.layout.choice import LayoutPolicy, choose

@@ -2,8 +2,9 @@
 
 LSTM, GRU and RNN of a few steps are one Definition each, unrolled over time: one contraction for all inputs, then per
 step a contraction of the state and the cell's equations; every step writes elements of its own. Longer ones become
-nodes when they are imported (frontend/recurrent.py): a matrix product for the inputs of all steps, and a node LSTMStep,
-GRUStep or RNNStep for each, all of them the same Task but for where their operands lie. A step has one direction:
+nodes when they are imported (frontend/operators/recurrent.py): a matrix product for the inputs of all steps, and a
+node LSTMStep, GRUStep or RNNStep for each, all of them the same Task but for where their operands lie. A step has one
+direction:
 
     x0 [1, N, gates * H]  the input by the weights of the gates, with their bias
     x2 [1, gates * H, H]  recurrent weights            x3 [1, gates * H]  their bias

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees, as an opaque Block over tables (frontend/trees.py makes them).
+"""Ensembles of decision trees, as an opaque Block over tables (frontend/classical/trees.py makes them).
 
 `nodes` has four rows: feature, code, and for a branch the nodes to go on with where its question is answered by yes and
 by no, for a leaf (code 0) the first of its weights and the one after the last. Children come after their parents.

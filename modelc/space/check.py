@@ -12,7 +12,7 @@ from functools import cache
 from math import prod
 
 from modelc.errors import InvalidCandidate
-from modelc.frontend.limits import LARGEST_TENSOR
+from modelc.frontend.building.limits import LARGEST_TENSOR
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Loop, Nest, Stmt

@@ -19,7 +19,7 @@ from modelc.compile.pipeline import Run
 from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
-from modelc.frontend.steering import Given
+from modelc.frontend.steering.flags import Given
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelError, PackageError, VerificationError
-from modelc.frontend.uses import Span, read_uses
+from modelc.frontend.steering.uses import Span, read_uses
 from modelc.ir.expr import DTYPES, NARROW
 from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, run_emulated
 from modelc.package.padding import Padding, variant_for

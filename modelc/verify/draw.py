@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.masks import (
+from modelc.frontend.steering.masks import (
     ADDED_MASK,
     BINARY_MASK,
     INVERTED_MASK,
@@ -21,7 +21,7 @@ from modelc.frontend.masks import (
     lengths,
     masks,
 )
-from modelc.frontend.uses import Span, Uses, index_spans, not_negative
+from modelc.frontend.steering.uses import Span, Uses, index_spans, not_negative
 from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS
 from modelc.package import TensorInfo
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.frontend.given import numbers, with_numbers_given
 from modelc.frontend.onnx import import_model
-from modelc.frontend.restated import is_restated
+from modelc.frontend.witness.given import numbers, with_numbers_given
+from modelc.frontend.witness.restated import is_restated
 from modelc.ir.graph import Graph
 from modelc.package import Package, emulated
 from modelc.scratch import TemporaryFolder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.surgery import Rounding, Span
+from modelc.frontend.witness.surgery import Rounding, Span
 from modelc.verify.compare import Distance, distance
 
 NEAR = 0.02  # of a step: what is as near to a tie may be rounded either way

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, VerificationError
-from modelc.frontend.surgery import dequantizes, quantizes
-from modelc.frontend.unsigned import multiplies_bytes
+from modelc.frontend.witness.surgery import dequantizes, quantizes
+from modelc.frontend.witness.unsigned import multiplies_bytes
 from modelc.package import Package, read_package
 from modelc.package.watch import Watch, Watched
 from modelc.verify.check import (

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.referee import refereed
-from modelc.frontend.surgery import Span, cut, expose
+from modelc.frontend.witness.referee import refereed
+from modelc.frontend.witness.surgery import Span, cut, expose
 from modelc.scratch import TemporaryFolder
 from modelc.verify.compare import Tolerance, filtered_distance, rounded_distance
 from modelc.verify.engine import Engine

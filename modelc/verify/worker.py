@@ -99,7 +99,7 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
 
 def open_plain_ort(path: str, threads: int) -> Opened:
     """Without optimisations, and with products of bytes that are exact on every CPU."""
-    from modelc.frontend.unsigned import with_unsigned_weights
+    from modelc.frontend.witness.unsigned import with_unsigned_weights
     from modelc.scratch import TemporaryFolder
 
     with TemporaryFolder("ort") as folder:

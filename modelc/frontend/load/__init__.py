@@ -1,0 +1,9 @@
+"""An ONNX file: checked, read, typed.
+
+check.py      whether a model is one by ONNX's own schemas
+read.py       the protobuf, its versions and the data of its tensors
+attributes.py attributes as Python values
+outline.py    a model but for its large tensors
+importing.py  the state of one import
+types.py      what ONNX's inference says of a node
+"""

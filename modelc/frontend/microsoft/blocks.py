@@ -1,0 +1,90 @@
+"""Weights of few bits, a scale for each block of them (MatMulNBits of com.microsoft), in ONNX's own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.frontend.building.formula import Formula
+from modelc.frontend.operators.normalise import Normaliser
+
+BITS = (2, 4, 8)
+MS = "com.microsoft"
+
+
+def unpacked(data: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
+    """The first `count` numbers of each row, the lowest bits of a byte first."""
+    parts = [(data >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*data.shape[:-1], -1)[..., :count]
+
+
+def _matmul_nbits(b: Builder, n: OnnxNode) -> None:
+    """A product with weights [N, K] that are dequantized block by block along K."""
+    f = Formula(b, n)
+    columns, depth, bits, block = (int(n.attrs[name]) for name in ("N", "K", "bits", "block_size"))
+    if bits not in BITS or block < 16 or block & (block - 1) or min(columns, depth) < 1:
+        raise n.fail(f"expected 2, 4 or 8 bits in blocks of a power of two, found {bits} bits in blocks of {block}")
+    if n.attrs.get("weight_prepacked", 0):
+        raise n.fail("expected weights as they are stored in models, found some that are packed for a machine")
+    blocks = -(-depth // block)
+    packed = _stored(b, n, 1, "weights", columns * blocks * block * bits // 8)
+    whole = unpacked(packed.reshape(columns, -1), bits, depth)
+    scales = f.reshaped(n.inputs[2], columns, blocks)
+    zeros = _zeros(f, bits, columns, blocks)
+    if n.input(4):
+        if bits != 4 or (n.input(3) and f.dtype(n.inputs[3]) == "uint8"):
+            raise n.fail("expected g_idx with 4 bits and without packed zero points: ONNX Runtime computes no others")
+        group = np.asarray(b.steering(n, 4, "g_idx")).reshape(-1)[:depth]
+        if len(group) != depth or group.min() < 0 or group.max() >= blocks:
+            raise n.fail(f"expected g_idx of {depth} numbers below {blocks}, found others")
+        at = f.constant(group, "int64")
+        scales, zeros = (f("Gather", x, at, axis=1) for x in (scales, zeros))
+        number = f.cast(f.constant(whole, "uint8"), f.dtype(scales))
+        weights = f("Mul", f("Sub", number, f.cast(zeros, f.dtype(scales))), scales)
+    elif f.dtype(zeros) == f.dtype(scales):
+        number = f("Sub", f.cast(f.constant(whole, "uint8"), f.dtype(scales)), _by_element(f, zeros, block, depth))
+        weights = f("Mul", number, _by_element(f, scales, block, depth))
+    else:
+        kind = f.constant(whole, "uint8")
+        weights = f("DequantizeLinear", kind, scales, zeros, axis=1, block_size=block)
+    product = f("MatMul", n.inputs[0], f.transposed(weights, 1, 0), outputs=None if n.input(5) else n.outputs)
+    if n.input(5):
+        f("Add", product, n.inputs[5], outputs=n.outputs)
+
+
+def _by_element(f: Formula, x: str, block: int, depth: int) -> str:
+    """[N, blocks] as [N, depth]."""
+    at = f.constant(np.arange(depth) // block, "int64")
+    return f("Gather", x, at, axis=1)
+
+
+def _stored(b: Builder, n: OnnxNode, k: int, what: str, size: int) -> NDArray[Any]:
+    data = b.steering(n, k, what)
+    if data is None or data.dtype != np.uint8 or data.size != size:
+        found = "none" if data is None else f"{data.dtype} {list(data.shape)}"
+        raise n.fail(f"expected {size} bytes of {what}, found {found}")
+    return data
+
+
+def _zeros(f: Formula, bits: int, columns: int, blocks: int) -> str:
+    """Zero points [N, blocks]: packed like the weights, real numbers like the scales, or the middle."""
+    n = f.n
+    if not n.input(3):
+        return f.constant(np.full((columns, blocks), 1 << (bits - 1)), "uint8")
+    if f.dtype(n.inputs[3]) == f.dtype(n.inputs[2]):
+        return f.reshaped(n.inputs[3], columns, blocks)
+    packed = _stored(f.b, n, 3, "zero points", columns * -(-blocks * bits // 8))
+    return f.constant(unpacked(packed.reshape(columns, -1), bits, blocks), "uint8")
+
+
+BLOCKS: dict[tuple[str, str], Normaliser] = {(MS, "MatMulNBits"): _matmul_nbits}
+BLOCK_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
+    (MS, "MatMulNBits"): (
+        "A B scales zero_points? g_idx? bias?",
+        1,
+        "K:INT! N:INT! bits:INT! block_size:INT! accuracy_level:INT weight_prepacked:INT",
+    ),
+}

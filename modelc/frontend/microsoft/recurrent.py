@@ -1,0 +1,145 @@
+"""DynamicQuantizeLSTM (domain com.microsoft): an LSTM whose matrix products are of whole numbers. What it is fed is
+quantized at once for all steps, its state anew at each one; steps are laid open in the Graph, as in
+operators/recurrent.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.frontend.building.formula import Formula
+from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.recurrent import MOST_STEPS
+from modelc.ops.rnn import activations_of
+
+MS = "com.microsoft"
+FUNCTIONS = ("Sigmoid", "Tanh", "Relu")
+GATES = 4  # input, output, forget and cell, in this order
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Weights of one direction [I, 4 H] and [H, 4 H] with scales and zero points, biases [4 H] of both, peepholes."""
+
+    fed: tuple[str, str, str]
+    kept: tuple[str, str, str]
+    bias: str
+    peepholes: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+def _dynamic_quantize_lstm(b: Builder, n: OnnxNode) -> None:
+    f = Formula(b, n)
+    time, batch, _ = b.shape(n.inputs[0])
+    directions, hidden, _ = b.shape(n.inputs[2])
+    direction = n.attrs.get("direction", "forward")
+    if directions != (2 if direction == "bidirectional" else 1):
+        raise n.fail(f"expected weights of as many directions as {direction!r} has, found {directions}")
+    if n.input(4) or n.attrs.get("input_forget", 0):
+        raise n.fail("expected sequences of full length and no input_forget, found one of them")
+    if "clip" in n.attrs and not n.attrs["clip"] > 0:
+        raise n.fail(f"expected a clip above 0, found {n.attrs['clip']}")
+    if time * directions > MOST_STEPS:
+        raise n.fail(f"expected at most {MOST_STEPS} steps in all directions (MOST_STEPS), found {time * directions}")
+    sides = [_direction(f, d, hidden) for d in range(directions)]
+    quantized = _quantized(f, n.inputs[0])
+    given: list[list[str]] = []
+    ends: tuple[list[str], list[str]] = ([], [])
+    for d, side in enumerate(sides):
+        projected = _product(f, quantized, side.fed)
+        backwards = d == 1 or direction == "reverse"
+        state = tuple(_state(f, k, d, batch, hidden) for k in (5, 6))
+        outputs = [""] * time
+        for t in reversed(range(time)) if backwards else range(time):
+            row = f.reshaped(f.part(projected, 0, t, t + 1), batch, GATES * hidden)
+            state = _step(f, side, row, state[0], state[1])
+            outputs[t] = state[0]
+        given.append([f.reshaped(x, 1, 1, batch, hidden) for x in outputs])
+        for end, x in zip(ends, state, strict=True):
+            end.append(f.reshaped(x, 1, batch, hidden))
+    if n.wants(0):
+        every = [f("Concat", *one, axis=0) if len(one) > 1 else one[0] for one in given]
+        f.hand(0, f("Concat", *every, axis=1) if len(every) > 1 else every[0])
+    for k, end in enumerate(ends, 1):
+        if n.wants(k):
+            f.hand(k, f("Concat", *end, axis=0) if len(end) > 1 else end[0])
+
+
+def _direction(f: Formula, d: int, hidden: int) -> Direction:
+    n, every = f.n, GATES * hidden
+    functions = activations_of("LSTM", n.attrs, d)
+    if unknown := [x for x in functions if x not in FUNCTIONS]:
+        raise n.fail(f"expected activations among {', '.join(FUNCTIONS)}, found {unknown[0]!r}")
+
+    def of(k: int) -> str:
+        x = n.inputs[k]
+        part = f.part(x, 0, d, d + 1)
+        return f.reshaped(part, *f.shape(x)[1:])
+
+    bias = ""
+    if n.input(3):
+        both = of(3)
+        bias = f("Add", f.part(both, 0, 0, every), f.part(both, 0, every, 2 * every))
+    peepholes: tuple[str, ...] = ()
+    if n.input(7):
+        whole = of(7)
+        peepholes = tuple(f.part(whole, 0, k * hidden, (k + 1) * hidden) for k in range(3))
+    return Direction((of(1), of(8), of(9)), (of(2), of(10), of(11)), bias, peepholes, functions)
+
+
+def _state(f: Formula, k: int, d: int, batch: int, hidden: int) -> str:
+    if not f.n.input(k):
+        zero = f.constant(0.0)
+        return f("Expand", zero, f.constant((batch, hidden), "int64"))
+    return f.reshaped(f.part(f.n.inputs[k], 0, d, d + 1), batch, hidden)
+
+
+def _quantized(f: Formula, x: str) -> tuple[str, str, str]:
+    """Whole numbers, their scale and zero point."""
+    names = tuple(f.b.fresh(f"{f.n.name or f.n.op}_{what}") for what in ("quantized", "scale", "zero"))
+    f("DynamicQuantizeLinear", x, outputs=names)
+    return names[0], names[1], names[2]
+
+
+def _product(f: Formula, x: tuple[str, str, str], w: tuple[str, str, str]) -> str:
+    """The product of what two triples of whole numbers, scale and zero point stand for."""
+    total = f("MatMulInteger", x[0], w[0], x[2], w[2])
+    return f("Mul", f.cast(total, "float32"), f("Mul", x[1], w[1]))
+
+
+def _step(f: Formula, side: Direction, row: str, state: str, cell: str) -> tuple[str, str]:
+    """State and cell after a step, [B, H]."""
+    hidden = f.shape(state)[1]
+    total = f("Add", row, _product(f, _quantized(f, state), side.kept))
+    total = f("Add", total, side.bias) if side.bias else total
+    gates = [f.part(total, 1, k * hidden, (k + 1) * hidden) for k in range(GATES)]
+    into, out, forget, new = gates
+    outer, inner, last = side.functions
+    if side.peepholes:
+        into = f("Add", into, f("Mul", cell, side.peepholes[0]))
+        forget = f("Add", forget, f("Mul", cell, side.peepholes[2]))
+    kept = f("Mul", f(outer, _clipped(f, forget)), cell)
+    taken = f("Mul", f(outer, _clipped(f, into)), f(inner, _clipped(f, new)))
+    cell = f("Add", kept, taken)
+    if side.peepholes:
+        out = f("Add", out, f("Mul", cell, side.peepholes[1]))
+    return f("Mul", f(outer, _clipped(f, out)), f(last, cell)), cell
+
+
+def _clipped(f: Formula, gate: str) -> str:
+    """What goes into the activation of a gate. The cell state is not clipped for its own: see ops/rnn.py."""
+    if "clip" not in f.n.attrs:
+        return gate
+    most = float(f.n.attrs["clip"])
+    return f("Clip", gate, f.constant(-most), f.constant(most))
+
+
+RECURRENT: dict[tuple[str, str], Normaliser] = {(MS, "DynamicQuantizeLSTM"): _dynamic_quantize_lstm}
+RECURRENT_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
+    (MS, "DynamicQuantizeLSTM"): (
+        "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point R_scale R_zero_point",
+        3,
+        "hidden_size:INT direction:STRING activations:STRINGS activation_alpha:FLOATS activation_beta:FLOATS "
+        "clip:FLOAT input_forget:INT",
+    ),
+}

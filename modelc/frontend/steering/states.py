@@ -1,0 +1,117 @@
+"""Inputs and outputs of a model that look like a state: what a run leaves for the next. Names alone say so, as
+exporters give them: past_key_values.0.key and present.0.key, h0 and hn, state and stateN, r1i and r1o, cache_in and
+cache_out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+import onnx
+
+from modelc.frontend.load.read import ELEMENT_TYPES
+from modelc.frontend.steering.specialise import free_inputs
+
+BEFORE = frozenset(("past", "prev", "previous", "old", "last", "init", "initial", "cached", "in", "input"))
+AFTER = frozenset(("present", "next", "new", "updated", "cur", "current", "cached", "n", "out", "output"))
+WEAK = frozenset(("in", "input", "out", "output"))  # which say it of a state alone
+STATES = frozenset(("state", "states", "cache", "caches", "hidden", "cell", "mem", "memory", "key", "value", "h", "c"))
+ENDS = (("0", "n"), ("i", "o"), ("0", "1"))  # h0 and hn, r1i and r1o, h_0 and h_1
+_KEPT = re.compile(r"^(past|present)[._]?(key[._]?values?|kv)s?(?=[._])", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+Dims = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class StateCandidate:
+    """An input and the output that it may be after a run. `grows` where their declared shapes differ: then it is no
+    state as it is."""
+
+    input: str
+    output: str
+    dtype: str
+    before: Dims | None
+    after: Dims | None
+
+    @property
+    def grows(self) -> bool:
+        if self.before is None or self.after is None:
+            return False
+        return len(self.before) != len(self.after) or any(map(_differ, self.before, self.after))
+
+    @property
+    def flag(self) -> str:
+        return f"--state {quote(f'{self.input}={self.output}')}"
+
+
+def _differ(one: int | str, two: int | str) -> bool:
+    """Dimensions that cannot be the same; of one without a name nothing is known."""
+    return one != two and "" not in (one, two) and not (isinstance(one, int) ^ isinstance(two, int))
+
+
+def state_candidates(graph: onnx.GraphProto) -> tuple[StateCandidate, ...]:
+    """In the order of the inputs. What several inputs or outputs could be is none."""
+    inputs, outputs = free_inputs(graph), {o.name: o for o in graph.output}
+    named = _pairs(inputs, outputs, _without(BEFORE), _without(AFTER))
+    pairs = {one: two for one, two in named.items() if _said(one, two)}
+    for first, second in ENDS:
+        rest = ([n for n in inputs if n not in pairs], [n for n in outputs if n not in pairs.values()])
+        pairs |= _pairs(*rest, _ending(first), _ending(second))
+    found = []
+    for name in inputs:
+        if name not in pairs:
+            continue
+        one, two = inputs[name], outputs[pairs[name]]
+        kinds = [ELEMENT_TYPES.get(info.type.tensor_type.elem_type, "unknown") for info in (one, two)]
+        if kinds[0] == kinds[1]:
+            found.append(StateCandidate(name, two.name, kinds[0], _dims(one), _dims(two)))
+    return tuple(found)
+
+
+def _pairs(inputs: Iterable[str], outputs: Iterable[str], *keys: object) -> dict[str, str]:
+    """Inputs and outputs of the same key, where each is the only one of it."""
+    sides: list[Mapping[object, str]] = []
+    for names, key in zip((inputs, outputs), keys, strict=True):
+        assert callable(key)
+        of: dict[object, list[str]] = {}
+        for name in names:
+            if (found := key(name)) is not None:
+                of.setdefault(found, []).append(name)
+        sides.append({k: those[0] for k, those in of.items() if len(those) == 1})
+    return {name: sides[1][key] for key, name in sides[0].items() if key in sides[1]}
+
+
+def _said(one: str, two: str) -> bool:
+    """Whether the names say more than input and output."""
+    words = {*_words(one), *_words(two)}
+    return bool(words & STATES or words & (BEFORE | AFTER) - WEAK)
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _without(marks: frozenset[str]) -> object:
+    """A name in words, without those that say before or after."""
+
+    def key(name: str) -> tuple[str, ...] | None:
+        return tuple(word for word in _words(_KEPT.sub("", name)) if word not in marks) or None
+
+    return key
+
+
+def _ending(end: str) -> object:
+    def key(name: str) -> str | None:
+        base = name.removesuffix(end) if name.endswith(end) else name.removesuffix(end.upper())
+        return base.rstrip("_.") if base not in ("", name) else None
+
+    return key
+
+
+def _dims(info: onnx.ValueInfoProto) -> Dims | None:
+    kind = info.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.shape.dim)

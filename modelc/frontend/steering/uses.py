@@ -1,0 +1,401 @@
+"""What a model does with its inputs, before shapes are known: which ones steer it (conditions, scales, trip counts,
+shapes), and which ones become indices, of what range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from modelc.errors import ModelError
+from modelc.frontend.control.structure import every_node, reads
+from modelc.frontend.load.importing import Unsupported
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.load.read import ELEMENT_TYPES, tensor_array
+from modelc.frontend.steering.specialise import declared_shapes
+
+MOST_STEERING = 16  # elements of an input that looks like a steering constant
+SOME_BOXES = 16  # of a class: so many at most are asked for where an input says how many
+DEEPEST = 100  # nodes between a size and what bounds it
+MOST_OFFSET = 1 << 16  # elements of a constant that is added to an index
+STATIC = {"Shape", "Size"}  # what they give is known when shapes are
+STEERS: Mapping[str, Mapping[int, str]] = {
+    "If": {0: "the condition"},
+    "Loop": {0: "the trip count", 1: "the condition"},
+    "Resize": {1: "the roi", 2: "the scales", 3: "the sizes"},
+    "Upsample": {1: "the scales"},
+    "Slice": {1: "the starts", 2: "the ends", 3: "the axes", 4: "the steps"},
+    "Range": {0: "the start", 1: "the limit", 2: "the delta"},
+    "Pad": {1: "the pads", 3: "the axes"},
+    "Tile": {1: "the repeats"},
+    "TopK": {1: "k"},
+    "Split": {1: "the sizes"},
+    "OneHot": {1: "the depth"},
+    "Dropout": {2: "the training mode"},
+    "CumSum": {1: "the axis"},
+    "Trilu": {1: "the diagonal"},
+    "DFT": {1: "the length", 2: "the axis"},
+    "STFT": {1: "the step", 3: "the length"},
+    **{x: {1: "the shape"} for x in ("Reshape", "Expand", "CenterCropPad")},
+    **{x: {1: "the axes"} for x in ("Squeeze", "Unsqueeze")},
+    **{x: {0: "the size"} for x in ("ConstantOfShape", "HannWindow", "HammingWindow", "BlackmanWindow")},
+    **{f"Reduce{x}": {1: "the axes"} for x in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")},
+}
+SAME = {  # operators whose results hold numbers of these inputs, and no others
+    **dict.fromkeys(("Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand"), (0,)),
+    **dict.fromkeys(("Slice", "Tile", "Split", "Gather", "GatherElements", "GatherND", "Dropout"), (0,)),
+    **dict.fromkeys(("Concat", "Min", "Max"), None),
+    "Clip": (0,),
+    "Where": (1, 2),
+}
+
+
+SIZES: Mapping[str, tuple[int, ...]] = {  # inputs that say how large a result is
+    "Range": (0, 1, 2),
+    "Slice": (1, 2),
+    "ConstantOfShape": (0,),
+    **dict.fromkeys(("Pad", "Tile", "TopK", "Reshape", "Expand"), (1,)),
+}
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+BOUNDED = {
+    "Sigmoid",
+    "Softmax",
+    "HardSigmoid",
+    "Tanh",
+    "ArgMax",
+    "ArgMin",
+    "Not",
+    "And",
+    "Or",
+    "Equal",
+    "Less",
+    "Greater",
+}
+THROUGH = {
+    *SAME,
+    "Ceil",
+    "Floor",
+    "Round",
+    "Relu",
+    "Abs",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceMean",
+    "CumSum",
+}
+
+
+@dataclass(frozen=True)
+class Steering:
+    """An input of few numbers that steers nodes: `places` are (node, operator, what of it)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    places: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the numbers of a value, or of one `column` of its last dimension, have to lie: [low, high]. `distinct`: two
+    that are equal would write to the same place."""
+
+    column: int | None
+    low: int
+    high: int
+    distinct: bool = False
+
+
+@dataclass
+class Uses:
+    """A model's values by name, those of its branches and loops among them, and what produces them."""
+
+    graph: onnx.GraphProto
+    folder: Path = field(default_factory=Path)
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[str, onnx.NodeProto], ...]:
+        return tuple(every_node(self.graph))
+
+    @cached_property
+    def by_name(self) -> dict[str, onnx.NodeProto]:
+        return dict(self.nodes)
+
+    @cached_property
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        return {out: node for _, node in self.nodes for out in node.output if out}
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        return declared_shapes(self.graph)
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        return {i.name: ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "unknown") for i in self.graph.input}
+
+    @cached_property
+    def _known(self) -> dict[str, frozenset[str]]:
+        return {name: frozenset((name,)) for name in self.inputs}
+
+    def reached(self, value: str) -> frozenset[str]:
+        """The model's inputs whose data the value depends on."""
+        known, waiting, begun = self._known, [value], set[str]()
+        while waiting:
+            name = waiting[-1]
+            node = self.producers.get(name)
+            before = list(reads(node)) if node is not None and node.op_type not in STATIC else []
+            new = [x for x in before if x not in known and x not in begun]
+            if name not in known and new and name not in begun:
+                begun.add(name)
+                waiting += new
+                continue
+            waiting.pop()
+            if name not in known:
+                known[name] = frozenset[str]().union(*(known.get(x, frozenset()) for x in before))
+        return known[value]
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[str, str]]:
+        """The values that a node takes for sizes, or computes them of by moving, adding and multiplying; and a node of
+        which that is so, with its operator."""
+        found: dict[str, tuple[str, str]] = {}
+        for name, node in self.nodes:
+            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+            while waiting:
+                value = waiting.pop()
+                if value in found or node.domain not in ("", "ai.onnx"):
+                    continue
+                found[value] = (name, node.op_type)
+                before = self.producers.get(value)
+                if before is not None and (before.op_type in SAME or before.op_type in ARITHMETIC):
+                    which = SAME.get(before.op_type)
+                    waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+        return found
+
+    def unbounded(self) -> list[tuple[str, str, str]]:
+        """Sizes that depend on data and that nothing seems to bound: the value, and who takes it for one."""
+        found: dict[str, tuple[str, str]] = {}
+        seen: dict[str, bool] = {}
+        for name, node in self.nodes:
+            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+            while waiting:
+                value = waiting.pop()
+                before = self.producers.get(value)
+                if before is None or self._seems_bounded(value, seen) or not self.reached(value):
+                    continue
+                if before.op_type == "Cast" or not (before.op_type in SAME or before.op_type in ARITHMETIC):
+                    found.setdefault(value, (name, node.op_type))
+                    continue
+                which = SAME.get(before.op_type)
+                waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+        return [(value, *place) for value, place in found.items()]
+
+    def _seems_bounded(self, value: str, seen: dict[str, bool], depth: int = 0) -> bool:
+        if value in seen or depth > DEEPEST:
+            return seen.get(value, False)
+        seen[value] = False
+        node = self.producers.get(value)
+        if node is None or node.op_type in ("Constant", "Shape", "Size"):
+            seen[value] = value not in self.inputs
+        elif node.op_type == "Clip" and (len(node.input) > 2 or any(a.name == "max" for a in node.attribute)):
+            seen[value] = True
+        elif node.op_type == "Min":
+            seen[value] = any(self._seems_bounded(x, seen, depth + 1) for x in node.input)
+        elif node.op_type in THROUGH or node.op_type in ARITHMETIC:
+            which = SAME.get(node.op_type, (0,) if node.op_type not in ARITHMETIC else None)
+            before = [x for k, x in enumerate(node.input) if x and (which is None or k in which)]
+            seen[value] = all(self._seems_bounded(x, seen, depth + 1) for x in before)
+        else:
+            seen[value] = node.op_type in BOUNDED
+        return seen[value]
+
+    def is_small(self, name: str) -> bool:
+        """Whether an input has few numbers, whatever its free dimensions."""
+        dims = self.inputs[name]
+        return dims is not None and all(isinstance(d, int) for d in dims) and prod(dims) <= MOST_STEERING
+
+    def steering(self) -> tuple[Steering, ...]:
+        """The inputs that look like steering constants, in the model's order."""
+        places: dict[str, list[tuple[str, str, str]]] = {}
+        for name, node in self.nodes:
+            for k, what in STEERS.get(node.op_type, {}).items() if node.domain in ("", "ai.onnx") else ():
+                for x in self.reached(node.input[k]) if k < len(node.input) and node.input[k] else ():
+                    if self.is_small(x):
+                        places.setdefault(x, []).append((name, node.op_type, what))
+        return tuple(
+            Steering(name, self.types[name], tuple(self.inputs[name]), tuple(places[name]))
+            for name in self.inputs
+            if name in places
+        )
+
+    def advice(self, value: str) -> str:
+        """How a value becomes known when compiling, as the end of a sentence; empty where there is nothing to say."""
+        found = sorted(self.reached(value))
+        if found and all(map(self.is_small, found)):
+            return "; it would be with " + " ".join(f"--constant {name}=VALUE" for name in found)
+        return f"; it depends on the data of {', '.join(map(repr, found))}" if found else ""
+
+
+def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
+    """What is unsupported for steering that is not known, with the flags that would make it known."""
+    result: list[Unsupported] = []
+    for one in found:
+        nodes = uses.by_name
+        node = nodes.get(one.node)
+        if node is not None and node.op_type == one.op and not one.domain:
+            values = [node.input[k] for k in STEERS.get(one.op, {}) if k < len(node.input) and node.input[k]]
+            text = next((text for text in map(uses.advice, values) if text), "")
+            one = one if one.reason.endswith(text) else replace(one, reason=one.reason + text)
+        result.append(one)
+    return result
+
+
+# --- inputs that become indices -------------------------------------------------------------------------------------
+
+
+def check_named(uses: Uses, states: Mapping[str, str], bounds: Mapping[str, int]) -> None:
+    """Raises ModelError for a name that is none of the model's inputs, outputs and values."""
+    outputs, values = {o.name for o in uses.graph.output}, {*uses.inputs, *uses.producers}
+    flags = [(f"--state {a}={b}", a in uses.inputs and b in outputs, "input and output") for a, b in states.items()]
+    flags += [(f"--bound {name}={most}", name in values, "value") for name, most in bounds.items()]
+    for flag, known, what in flags:
+        if not known:
+            raise ModelError(f"{flag} names no {what} of the model")
+
+
+def read_uses(path: str | Path) -> Uses:
+    """Raises ModelError if the file is no model."""
+    return Uses(read_outline(path).graph, Path(path).parent)
+
+
+def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[str, tuple[Span, ...]]:
+    """Where the numbers of each input that becomes indices have to lie: `claimed` of the model's values, and the tables
+    that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
+    what computes otherwise."""
+    found: dict[str, tuple[Span, ...]] = {}
+    for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses), *_limits(uses)):
+        for name, one in _handed_back(uses, value, span):
+            found[name] = (*found.get(name, ()), one)
+    return found
+
+
+def _tables(uses: Uses) -> Iterator[tuple[str, Span]]:
+    shapes = {t.name: tuple(t.dims) for t in uses.graph.initializer}
+    for _, node in uses.nodes:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                shapes[node.output[0]] = tuple(attribute.t.dims)
+    for _, node in uses.nodes:
+        if node.op_type == "Gather" and len(node.input) > 1 and (shape := shapes.get(node.input[0])):
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if -len(shape) <= axis < len(shape):
+                yield node.input[1], Span(None, -shape[axis], shape[axis] - 1)
+
+
+def _kept_lengths(uses: Uses) -> Iterator[tuple[str, Span]]:
+    """Sequences whose keys GroupQueryAttention keeps are as long as the longest, whose length is a constant."""
+    for _, node in uses.nodes:
+        if node.op_type == "GroupQueryAttention" and len(node.input) > 6:
+            total = _constant(uses, node.input[6])
+            if total is not None and total.size == 1:
+                yield node.input[5], Span(None, int(total.item()) - 1, int(total.item()) - 1)
+
+
+def _limits(uses: Uses) -> Iterator[tuple[str, Span]]:
+    """How many boxes are asked of NonMaxSuppression, and how much they may overlap."""
+    for node in (node for _, node in uses.nodes if node.op_type == "NonMaxSuppression"):
+        yield from zip(node.input[2:4], (Span(None, 1, SOME_BOXES), Span(None, 0, 1)), strict=False)
+
+
+def _handed_back(uses: Uses, value: str, span: Span) -> Iterator[tuple[str, Span]]:
+    waiting, seen = [(value, span)], {value}
+    while waiting:
+        name, one = waiting.pop()
+        if name in uses.inputs:
+            yield name, one
+        elif (node := uses.producers.get(name)) is not None:
+            new = [(x, s) for x, s in _before(uses, node, one) if x not in seen]
+            seen.update(x for x, _ in new)
+            waiting += new
+
+
+def _before(uses: Uses, node: onnx.NodeProto, span: Span) -> list[tuple[str, Span]]:
+    """Where the inputs of a node may lie for its result to lie in the span."""
+    whole = replace(span, column=None)
+    if node.op_type == "Concat" and span.column is not None and span.column < len(node.input):
+        return [(node.input[span.column], whole)]  # coordinates, one beside the other
+    if node.op_type in SAME:
+        kept = span if node.op_type in ("Cast", "Identity") else whole
+        which = SAME[node.op_type]
+        return [(x, kept) for k, x in enumerate(node.input) if x and (which is None or k in which)]
+    if node.op_type not in ("Add", "Sub", "Mul") or len(node.input) != 2:
+        return []
+    a, b = node.input
+    first, second = _constant(uses, a), _constant(uses, b)
+    if first is None and second is None:
+        return [(x, Span(None, 0, max(span.high, 0) // 2)) for x in (a, b)] if node.op_type == "Add" else []
+    if second is None and node.op_type != "Sub":
+        a, b, first, second = b, a, second, first
+    if second is None or not second.size:
+        return []
+    least, most = int(second.min()), int(second.max())
+    if node.op_type == "Mul":
+        return [(a, Span(None, -(-span.low // most), span.high // most))] if least == most > 0 else []
+    less, more = (least, most) if node.op_type == "Add" else (-most, -least)
+    return [(a, Span(None, span.low - less, span.high - more))]
+
+
+def not_negative(uses: Uses) -> frozenset[str]:
+    """The inputs of which the model takes logarithms or roots: magnitudes of a spectrum, for one. They are found
+    through what hands numbers through, and what adds or multiplies by a constant."""
+    waiting = [node.input[0] for _, node in uses.nodes if _refuses_negative(uses, node)]
+    seen = set(waiting)
+    while waiting:
+        node = uses.producers.get(waiting.pop())
+        if node is None:
+            continue
+        which = SAME.get(node.op_type, ())
+        before = [x for k, x in enumerate(node.input) if which is None or k in which]
+        if node.op_type in ("Add", "Mul", "Div") and any(held(uses, x) is not None for x in node.input):
+            before = [x for x in node.input if held(uses, x) is None]
+        new = [x for x in dict.fromkeys(before) if x and x not in seen]
+        seen.update(new)
+        waiting += new
+    return frozenset(seen & uses.inputs.keys())
+
+
+def _refuses_negative(uses: Uses, node: onnx.NodeProto) -> bool:
+    """Whether the node gives numbers for what is not negative alone."""
+    if node.op_type != "Pow":
+        return node.op_type in ("Log", "Sqrt")
+    power = held(uses, node.input[1])
+    return power is not None and bool((power != np.floor(power)).any())
+
+
+def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
+    """Whole numbers that the model holds; None for what it computes."""
+    array = held(uses, name)
+    return array if array is not None and array.dtype.kind in "iu" else None
+
+
+def held(uses: Uses, name: str) -> NDArray[Any] | None:
+    """Numbers that the model holds; None for what it computes, and for what is large."""
+    tensors = [t for t in uses.graph.initializer if t.name == name]
+    node = uses.producers.get(name)
+    if node is not None and node.op_type == "Constant":
+        tensors = [a.t for a in node.attribute if a.name == "value"]
+    if not tensors or prod(tensors[0].dims) > MOST_OFFSET:
+        return None
+    try:
+        array = tensor_array(tensors[0], uses.folder)
+    except ModelError:
+        return None
+    return np.asarray(array) if array.dtype.kind in "iuf" else None

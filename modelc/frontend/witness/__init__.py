@@ -1,0 +1,9 @@
+"""What ONNX Runtime is given to compare with.
+
+surgery.py  a model with inner values exposed, or cut there
+excerpt.py  some nodes as a model of their own
+restated.py a model in operators that ONNX Runtime takes
+given.py    a model as a package has it, its draws as inputs
+referee.py  the reference evaluator of onnx on a part
+unsigned.py signed weights stated as unsigned ones
+"""
