@@ -18,9 +18,8 @@ from modelc.frontend.onnx import import_model
 from modelc.ir.graph import Graph
 from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
-from modelc.passes import checked_pass, run_passes
-from modelc.passes.integer_contractions import IntegerContractions
-from modelc.passes.quantized import Multiplied, multiplied
+from modelc.passes import run_passes
+from modelc.passes.machine import Machine, Multiplied, multiplied
 from modelc.target import load_target
 
 VNNI, SDOT = (Multiplied("uint8", 4),), (Multiplied("int8", 4),)
@@ -28,7 +27,7 @@ FLOAT = {"Conv", "MatMul", "Gemm", "QLinearConv", "QLinearMatMul"}
 
 
 def integers(path: Path, units: tuple[Multiplied, ...] = VNNI) -> Graph:
-    return checked_pass(run_passes(import_model(path)), "integer_contractions", IntegerContractions(units))
+    return run_passes(import_model(path), machine=Machine(units))
 
 
 def drawn(path: Path, seed: int = 0) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from modelc.ir.block import Task
 from modelc.layout.program import partition
 from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
-from modelc.passes.quantized import Multiplied, multiplied
+from modelc.passes.machine import Multiplied, multiplied
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.nest.build import build_nest

@@ -12,11 +12,11 @@ from microsoft_models import ms, write
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
-from modelc.compile import pipeline
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node
 from modelc.ops.packed import packed
 from modelc.package import read_package
+from modelc.passes import Machine
 
 F = np.float32
 DEPTH, COLUMNS = 512, 384
@@ -39,6 +39,22 @@ def compiled(path: Path, **options) -> modelc.compile.result.CompileResult:
     result = modelc.compile(path, "x86-64-v3", path.with_suffix(".modelc"), database=False, **options)
     assert result.report.passed
     return result
+
+
+@pytest.fixture
+def weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network's weights stay in no cache."""
+    monkeypatch.setattr(Machine, "of", lambda *about: Machine(kept_bytes=0))
+
+
+@pytest.mark.parametrize("rows, is_packed", [(1, True), (6, True), (16, True), (17, False)])
+def test_few_rows_are_multiplied_with_packed_weights_out_of_memory(
+    tmp_path, weights_in_memory, rows, is_packed
+) -> None:
+    known, attrs = weights(4, 32)
+    feeds = {"x": np.random.default_rng(1).standard_normal((rows, DEPTH)).astype(F)}
+    result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
+    assert ("packed" in read_package(result.path).manifest.variants[0].steps[0].name) == is_packed
 
 
 @pytest.mark.parametrize("bits, block", [(2, 16), (4, 32), (8, 128)])
@@ -71,17 +87,15 @@ def test_many_rows_are_multiplied_with_real_weights(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("rows", [(), (2, 3)])
-def test_any_number_of_rows_is_right(tmp_path, monkeypatch, rows) -> None:
-    """Also where estimates would have it otherwise; ends of vectors are whole in packed weights."""
-    monkeypatch.setattr(pipeline, "packed_is_faster", lambda *graphs: True)
+def test_any_number_of_rows_is_right(tmp_path, weights_in_memory, rows) -> None:
+    """Ends of vectors are whole in packed weights."""
     known, attrs = weights(4, 16, 96, 37)
     feeds = {"x": np.random.default_rng(1).standard_normal((*rows, 96)).astype(F)}
     result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
     assert "packed" in read_package(result.path).manifest.variants[0].steps[0].name
 
 
-def test_a_block_that_is_not_full_is_real(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pipeline, "packed_is_faster", lambda *graphs: True)
+def test_a_block_that_is_not_full_is_real(tmp_path) -> None:
     known, attrs = weights(4, 32, 80, 24)
     feeds = {"x": np.ones((1, 80), F)}
     result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))

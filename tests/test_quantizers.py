@@ -28,7 +28,7 @@ import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.package import read_package
-from modelc.passes.quantized import multiplied
+from modelc.passes.machine import multiplied
 
 # Seven bits where ONNX Runtime may multiply without instructions for bytes: two products of eight saturate in 16.
 SEVEN = {"per_channel": True, "reduce_range": True}

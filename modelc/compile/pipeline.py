@@ -30,7 +30,7 @@ from modelc.compile.config import Config, Inputs, check_precision, load_config
 from modelc.compile.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
-from modelc.compile.programs import Partitioning, Programs, packed_is_faster
+from modelc.compile.programs import Partitioning, Programs
 from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Progress, Stages, Stopped
@@ -60,11 +60,7 @@ from modelc.package import (
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
-from modelc.passes import checked_pass, run_passes
-from modelc.passes.fold_constants import FoldConstants
-from modelc.passes.integer_contractions import IntegerContractions
-from modelc.passes.pack_weights import PackWeights
-from modelc.passes.quantized import multiplied
+from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
@@ -340,14 +336,8 @@ class Run:
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            units = multiplied(self.target) if self.config.policy.tensorize else ()
-            graphs = [run_passes(graph, self.config.simplify, self._on_pass) for graph in graphs]
-            graphs = [checked_pass(graph, "integer_contractions", IntegerContractions(units)) for graph in graphs]
-            graphs = [
-                checked_pass(graph, "pack_weights", PackWeights(partial(packed_is_faster, self.schedules, graph)))
-                for graph in graphs
-            ]
-            graphs = [checked_pass(graph, "fold_constants", FoldConstants(dequantize=1)) for graph in graphs]
+            machine = Machine.of(self.target, self.config.policy.tensorize)
+            graphs = [run_passes(graph, self.config.simplify, machine, self._on_pass) for graph in graphs]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:

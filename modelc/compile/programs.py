@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from modelc.compile.choices import Choices, blaming_choices
 from modelc.compile.config import Config
 from modelc.compile.precision import narrowing, rounded
-from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
@@ -19,7 +17,6 @@ from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
 from modelc.partition.precision import writing_tasks
 from modelc.space.choose import Schedules
-from modelc.space.cost.roofline import roofline_seconds
 from modelc.target import Target
 from modelc.verify.precision import Kept
 
@@ -134,16 +131,3 @@ class Partitioning:
     def attention_bytes(self) -> int:
         """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
         return self.target.second.bytes // 2 if self.config.policy.attention else 0
-
-
-def packed_is_faster(schedules: Schedules, graph: Graph, packed: Graph, real: Graph) -> bool:
-    """Whether a product of packed weights is estimated to take less time than one of real ones in `graph`, of which all
-    constants together say where weights come from."""
-    numbers = sum(prod(value.shape) for value in graph.values.values() if value.data is not None)
-    seconds = []
-    for way, size in ((packed, 1), (real, 4)):
-        target = replace(schedules.target, cold_bytes=numbers * size)
-        tasks = [bound.task for bound in partition(way).kernels]
-        least = sum(roofline_seconds([task], target, target.cores) for task in tasks)
-        seconds.append(max(least, sum(map(schedules.seconds, tasks))))
-    return seconds[0] < seconds[1]

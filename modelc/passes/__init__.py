@@ -23,6 +23,9 @@ from modelc.passes.fold_constants import FoldConstants
 from modelc.passes.fuse_gelu import FuseGelu
 from modelc.passes.fuse_hard_swish import FuseHardSwish
 from modelc.passes.fuse_layer_norm import FuseLayerNorm
+from modelc.passes.integer_contractions import IntegerContractions
+from modelc.passes.machine import ANY, Machine
+from modelc.passes.pack_weights import PackWeights
 
 Pass = Callable[[Graph], Graph]
 Spec = str | Mapping[str, Mapping[str, Any] | None]  # "name", or {"name": {option: value}}
@@ -39,9 +42,12 @@ PASSES: dict[str, type] = {
     "fold_batch_norm": FoldBatchNorm,
     "fold_attention_scale": FoldAttentionScale,
     "flush_subnormals": FlushSubnormals,
+    "integer_contractions": IntegerContractions,
+    "pack_weights": PackWeights,
 }
 
-# A good order: fusions read the exporter's formulas before batch norms are folded into weights.
+# A good order: fusions read the exporter's formulas before batch norms are folded into weights, and what no product of
+# whole numbers has taken becomes real at the end.
 SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_dead",
     "fold_constants",
@@ -58,19 +64,25 @@ SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_common_subexpressions",
     "flush_subnormals",
     "eliminate_dead",
+    "integer_contractions",
+    "pack_weights",
+    {"fold_constants": {"dequantize": 1}},
 )
+
+MACHINE = "machine"  # the field of a pass that is no option, but what the target is
 
 
 MOST = (1 << 31) - 1  # of an option: they are all whole numbers
 
 
-def make_pass(spec: Spec) -> tuple[str, Pass]:
-    """The pass that a configuration names, with its options. Raises ConfigError."""
+def make_pass(spec: Spec, machine: Machine = ANY) -> tuple[str, Pass]:
+    """The pass that a configuration names, with its options, for `machine`. Raises ConfigError."""
     name, options = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()), ("", {}))
     if name not in PASSES or (not isinstance(spec, str) and len(spec) != 1):
         raise ConfigError(f"unknown pass {str(name)[:80]!r}; the passes are {', '.join(PASSES)}")
     options = {} if options is None else options
-    allowed = [f.name for f in fields(PASSES[name])]
+    names = [f.name for f in fields(PASSES[name])]
+    allowed = [name for name in names if name != MACHINE]
     if not isinstance(options, Mapping):
         raise ConfigError(f"pass {name}: expected a mapping of options, found {type(options).__name__}")
     for option, value in options.items():
@@ -79,7 +91,7 @@ def make_pass(spec: Spec) -> tuple[str, Pass]:
             raise ConfigError(f"pass {name} has no option {str(option)[:80]}; {has}")
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
             raise ConfigError(f"pass {name}: option {option} is no whole number from 0 to {MOST}")
-    return name, PASSES[name](**options)
+    return name, PASSES[name](**options, **({MACHINE: machine} if MACHINE in names else {}))
 
 
 def infer(node: Node, inputs: tuple[Value | None, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -88,21 +100,24 @@ def infer(node: Node, inputs: tuple[Value | None, ...]) -> tuple[tuple[str, tupl
 
 
 def run_passes(
-    graph: Graph, specs: Sequence[Spec] = SIMPLIFY, on_pass: Callable[[str, Graph], None] | None = None
+    graph: Graph,
+    specs: Sequence[Spec] = SIMPLIFY,
+    machine: Machine = ANY,
+    on_pass: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
-    """`graph` after the passes, verified after each; `on_pass` is told each pass's name and result. The bodies of its
-    control flow follow, each by itself.
+    """`graph` after the passes, for `machine`, verified after each; `on_pass` is told each pass's name and result. The
+    bodies of its control flow follow, each by itself.
 
     Raises ConfigError for unknown passes before any is run, InternalError, which names the pass, for one that
     fails, and InvalidIR for a broken result.
     """
-    made = [make_pass(spec) for spec in specs]
+    made = [make_pass(spec, machine) for spec in specs]
     for name, apply in made:
         graph = checked_pass(graph, name, apply)
         if on_pass is not None:
             on_pass(name, graph)
     if any(node.bodies for node in graph.nodes):
-        graph = with_bodies(graph, lambda body: run_passes(body, specs))
+        graph = with_bodies(graph, lambda body: run_passes(body, specs, machine))
         verify_graph(graph, "passes over bodies", infer)
     return graph
 
@@ -115,4 +130,4 @@ def checked_pass(graph: Graph, name: str, apply: Pass) -> Graph:
     return graph
 
 
-__all__ = ["PASSES", "SIMPLIFY", "Pass", "Spec", "checked_pass", "infer", "make_pass", "run_passes"]
+__all__ = ["PASSES", "SIMPLIFY", "Machine", "Pass", "Spec", "checked_pass", "infer", "make_pass", "run_passes"]

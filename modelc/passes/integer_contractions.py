@@ -27,13 +27,11 @@ from numpy.typing import NDArray
 from modelc.ir.graph import Graph, Node
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from modelc.passes.integer_products import product
+from modelc.passes.machine import ANY, BYTES, WEIGHTS, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
-    BYTES,
     LARGEST_SUM,
     SHIFT,
-    WEIGHTS,
-    Multiplied,
     Operand,
     can_be_narrowed,
     centred_weights,
@@ -60,9 +58,13 @@ NAMED = 3  # nodes that a note names
 
 @dataclass(frozen=True)
 class IntegerContractions:
-    """`units`: what the target has; without one, quantized contractions stay in float."""
+    """For a machine with instructions that multiply bytes; quantized contractions stay in float on others."""
 
-    units: tuple[Multiplied, ...]
+    machine: Machine = ANY
+
+    @property
+    def units(self) -> tuple[Multiplied, ...]:
+        return self.machine.units
 
     def __call__(self, graph: Graph) -> Graph:
         if self.units:

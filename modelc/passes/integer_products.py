@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from modelc.ir.graph import Node
+from modelc.passes.machine import WEIGHTS, Multiplied
 from modelc.passes.pattern import Editor
-from modelc.passes.quantized import SHIFT, WEIGHTS, Multiplied, Operand, shifted, stored, stored_as
+from modelc.passes.quantized import SHIFT, Operand, shifted, stored, stored_as
 
 PLAIN_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 

@@ -2,22 +2,24 @@
 
     MatMul(x, Transpose(DequantizeLinear(w, s, z)))  ->  PackedMatMul(x, packed, s, z)
 
-A product of one row, or of few, waits for its weights: bytes that hold several of them come in a fraction of the time,
-and are taken apart in registers. For many rows that costs more than it saves, and the weights become float32 when
-compiling, as those of everything else. Scales are by block of the depth, by column, or one for all.
+A product of one row waits for its weights: bytes that hold several of them come in a fraction of the time, and are
+taken apart in registers. So does one of few rows where the network's weights would not stay in the caches as float32.
+For many rows that costs more than it saves, and the weights become float32 when compiling, as those of everything else.
+Scales are by block of the depth, by column, or one for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.graph import Graph, Node, Value
+from modelc.ir.graph import Graph
 from modelc.ops.packed import BITS, packed
+from modelc.passes.machine import ANY, Machine
 from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
 
 Array = NDArray[Any]
@@ -40,46 +42,35 @@ class Weights:
 
 @dataclass(frozen=True)
 class PackWeights:
-    """`pays` says whether the first of two graphs of one node, a product of packed and of real weights, is the faster
-    one."""
+    """`rows`: of a product, at most, where weights come from memory; from caches only one row pays."""
 
-    pays: Callable[[Graph, Graph], bool]
+    rows: int = 16
+    machine: Machine = ANY
 
     def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), self._product, private=False),))
+        real_bytes = 4 * sum(prod(value.shape) for value in graph.values.values() if value.data is not None)
+        most = self.rows if real_bytes > self.machine.kept_bytes else min(self.rows, 1)
 
-    def _product(self, e: Editor, m: Match) -> str | None:
-        x, node = e.value(m["x"]), m.root
-        w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 0 else None
-        if w is None:
-            return None
-        data, first_zero = packed(w.numbers, w.bits, w.block), w.zeros.reshape(-1)[:1]
-        attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
-        constants = [Value("packed", "uint8", data.shape, data), Value("scales", "float32", w.scales.shape, w.scales)]
-        if (w.zeros == first_zero).all():
-            attrs["zero"] = float(first_zero.item())
-        else:
-            constants.append(Value("zeros", "uint8", w.zeros.shape, w.zeros))
-        real = np.broadcast_to(np.float32(0), w.numbers.shape)
-        output = e.value(node.outputs[0])
-        ways = (
-            _alone(Node("PackedMatMul", "packed", ("x", *(c.name for c in constants)), ("y",), attrs), constants),
-            _alone(Node("MatMul", "real", ("x", "w"), ("y",)), [Value("w", "float32", real.shape, real)]),
-        )
-        if not self.pays(*(way(x, output) for way in ways)):
-            return None
-        names = (e.constant(c.data, f"{m['w']}_{c.name}", c.dtype) for c in constants)
-        return e.add("PackedMatMul", (m["x"], *names), attrs)
+        def product(e: Editor, m: Match) -> str | None:
+            return _product(e, m) if prod(e.shape(m["x"])[:-1]) <= most else None
+
+        return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), product, private=False),))
 
 
-def _alone(node: Node, constants: list[Value]) -> Callable[[Value, Value], Graph]:
-    """The graph of one node with these constants, for what it is fed with and gives."""
-
-    def graph(x: Value, y: Value) -> Graph:
-        values = [Value("x", x.dtype, x.shape), Value("y", y.dtype, y.shape), *constants]
-        return Graph(node.name, ("x",), ("y",), {v.name: v for v in values}, (node,))
-
-    return graph
+def _product(e: Editor, m: Match) -> str | None:
+    x = e.value(m["x"])
+    w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 0 else None
+    if w is None:
+        return None
+    attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
+    constants = [("packed", packed(w.numbers, w.bits, w.block), "uint8"), ("scales", w.scales, "float32")]
+    first_zero = w.zeros.reshape(-1)[:1]
+    if (w.zeros == first_zero).all():
+        attrs["zero"] = float(first_zero.item())
+    else:
+        constants.append(("zeros", w.zeros, "uint8"))
+    names = (e.constant(data, f"{m['w']}_{name}", dtype) for name, data, dtype in constants)
+    return e.add("PackedMatMul", (m["x"], *names), attrs)
 
 
 def _weights(e: Editor, name: str) -> Weights | None:

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
+from modelc.passes.machine import BYTES, WEIGHTS, Multiplied
 from modelc.passes.pattern import Editor
-from modelc.target import Target
 
 Array = NDArray[Any]
-WEIGHTS = "int8"
-BYTES = ("int8", "uint8")
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
@@ -26,27 +24,6 @@ LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOST_PADDING = 1.5  # times the channels that are summed
-
-
-@dataclass(frozen=True)
-class Multiplied:
-    """What an instruction of the target multiplies: activations of a dtype with int8 weights, `depth` at a time."""
-
-    activations: str
-    depth: int
-
-
-def multiplied(target: Target) -> tuple[Multiplied, ...]:
-    """The dtypes of activations that the target multiplies with int8, summed in int32."""
-    depths: dict[str, int] = {}
-    for intrinsic in target.available_intrinsics:
-        kinds = [o.dtype for o in intrinsic.operands if o != intrinsic.accumulator]
-        if intrinsic.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
-            continue
-        depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
-        depth = max(d.step for o in intrinsic.operands for d in o.digits) if intrinsic.tiles is not None else depth
-        depths[kinds[0]] = min(depth, depths.get(kinds[0], depth))
-    return tuple(Multiplied(dtype, depth) for dtype, depth in depths.items())
 
 
 def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:

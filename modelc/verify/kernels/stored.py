@@ -13,7 +13,8 @@ from modelc.ir.graph import Value
 from modelc.ir.layout import Layout
 from modelc.ir.program import Placed
 from modelc.package.watch import Data
-from modelc.passes.quantized import BYTES, shifted
+from modelc.passes.machine import BYTES
+from modelc.passes.quantized import shifted
 
 Array = NDArray[Any]
 
