@@ -206,12 +206,12 @@ def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path,
     arguments = [*first.arguments[:3], None, *first.arguments[4:]]  # without the database, which is closed
     tried = list[str]()
 
-    def written(self: selection._Found, network: Network) -> None:
+    def written(self: selection._Outcome, network: Network) -> None:
         tried.append(self.alternative.says)
         if len(tried) == 3:
             raise VerificationError("it is wrong")
 
-    monkeypatch.setattr(selection._Found, "written", written)
+    monkeypatch.setattr(selection._Outcome, "written", written)
     for times in (Times(3.0, 2.9999, 1.0), Times(3.0, 2.0, 1.0, 1.5), Times(3.0, 1.0, 1.0)):
         monkeypatch.setattr(selection, "compared", lambda *arguments, times=times: times)
         made = selection.made(*arguments)
@@ -220,7 +220,7 @@ def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path,
 
     # the same command goes on: what is judged is not judged again
     again = tuned(network, monkeypatch, planted, Times(3.0, 1.0, 1.0, 2.0), database=tmp_path / "d", budget="24")
-    assert again.result.known == found.search.trials and again.joint < first.joint
+    assert again.result.earlier_records == found.search.trials and again.joint < first.joint
     assert again.result.alternative
 
 
@@ -232,7 +232,7 @@ def test_without_a_joint_stage_loops_alone_are_searched(network: Path, monkeypat
 
 
 def test_making_alternatives_counts_against_the_budget(network: Path, monkeypatch) -> None:
-    planted, said, own = Planted(lambda task: 1.0), list[tuple[str, str]](), Alternatives.found
+    planted, said, own = Planted(lambda task: 1.0), list[tuple[str, str]](), Alternatives.promising
 
     def slow(self: Alternatives, until: float, say: Callable[[str], None]) -> list[Alternative]:
         assert until - time.monotonic() < 0.5 * 0.7 * 1.0  # of a second, of which the joint stage has a share
@@ -241,7 +241,7 @@ def test_making_alternatives_counts_against_the_budget(network: Path, monkeypatc
         return found
 
     monkeypatch.setattr(alternatives, "MOST", 1)
-    monkeypatch.setattr(Alternatives, "found", slow)
+    monkeypatch.setattr(Alternatives, "promising", slow)
     ran = tuned(network, monkeypatch, planted, Times(1.0, 0.0, 1.0), budget="1s", progress=lambda *a: said.append(a))
     search = ran.result.search
     assert search.ended == "budget" and search.trials == 0 and not ran.result.tuned
@@ -252,9 +252,9 @@ def test_making_alternatives_counts_against_the_budget(network: Path, monkeypatc
 def test_alternatives_that_there_is_no_time_for_are_said(network: Path) -> None:
     run = Run(network, digest_of(network), load_target("native"), load_config(), ({},))
     one = Alternatives(run, Network.of("m", run, network.parent / "p").base)
-    some = one.found()
+    some = one.promising()
     assert some and not one.notes
-    assert one.found(until=0.0) == [] and "no time" in one.notes[0]
+    assert one.promising(until=0.0) == [] and "no time" in one.notes[0]
 
 
 def test_interrupted_before_anything_is_measured_nothing_is_written(network: Path, monkeypatch) -> None:
@@ -292,7 +292,7 @@ def test_alternatives_share_subjects(network: Path) -> None:
     run = Run(network, digest_of(network), load_target("native"), load_config(), ({},))
     one = Network.of("m", run, network.parent / "p")
     subjects = Subjects([one], "random", 0, 1, LearnedCost(0))
-    every = [one.base, *Alternatives(run, one.base).found()]
+    every = [one.base, *Alternatives(run, one.base).promising()]
     assert len(every) > 2
     alone, together = subjects.tasks([[one.base]]), subjects.tasks([every])
     assert {id(s) for s in alone.subjects} <= {id(s) for s in together.subjects}

@@ -58,7 +58,7 @@ def test_what_rounds_too_much_is_left_as_it_was(tmp_path, monkeypatch, first_fin
     """Of what was found, the Tasks that would multiply bfloat16 and did not before; where that is not enough, all."""
     tried, before = list[Mapping[str, object]](), dict[str, str]()
 
-    def departs(network: Network, found: selection._Found) -> str:
+    def departs(network: Network, found: selection._Outcome) -> str:
         before.update({key: one.candidate.key for key, one in network.compiled.items()})
         tried.append(found.changed)
         return "it departs" if len(tried) <= times else ""

@@ -178,7 +178,8 @@ def _show(tuning: TuneResult, drawn: Path | None, threads: int, runner: str) -> 
     rate = f"{search.rate:.1f} a second; search took {100 * search.share:.0f} % of one processor's time"
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
     if tuning.database is not None:
-        say(f"  database      {tuning.known} measurements were known, {search.trials} were added ({tuning.database})")
+        counts = f"{tuning.earlier_records} measurements were known, {search.trials} were added"
+        say(f"  database      {counts} ({tuning.database})")
     if tuning.tuned:
         say(f"  chosen        {tuning.changed} of {tuning.tasks} kernels otherwise than without tuning")
         if tuning.alternative:

@@ -55,7 +55,7 @@ class Alternatives:
     base: Alternative
     notes: list[str] = field(default_factory=list)
 
-    def found(self, until: float = math.inf, say: Callable[[str], None] = lambda text: None) -> list[Alternative]:
+    def promising(self, until: float = math.inf, say: Callable[[str], None] = lambda text: None) -> list[Alternative]:
         """Each with one change, which promises something; what promises most first: as many as are made `until` then
         (of time.monotonic()). `say` is told which one is being made."""
         partitioning, layouts = self.run.partitioning, self.base.programs.layouts
@@ -67,46 +67,46 @@ class Alternatives:
             assert policy.cost is not None
             if (variables := self.variables[number]) is not None:
                 changes += [
-                    (one.promise(NEAR), number, one.says, one.choice)
-                    for one in near(variables, own, NEAR, WORTH, MOST, estimated)
+                    (change.promise(NEAR), number, change.says, change.choice)
+                    for change in near(variables, own, NEAR, WORTH, MOST, estimated)
                 ]
             size = partitioning.attention_bytes
             changes += [
-                (one.promise(NEAR_CUTS), number, one.says, one.applied(own))
-                for one in near_cuts(graph, own, size, policy.cost, policy.wide, NEAR_CUTS, WORTH)
+                (cut.promise(NEAR_CUTS), number, cut.says, cut.applied(own))
+                for cut in near_cuts(graph, own, size, policy.cost, policy.wide, NEAR_CUTS, WORTH)
             ]
-        found = {str(sorted(self.base.occurrences.items())): self.base}
-        for at, (_, number, says, choice) in enumerate(sorted(changes, key=lambda one: -one[0])):
+        by_occurrences = {str(sorted(self.base.occurrences.items())): self.base}
+        for at, (_, number, says, choice) in enumerate(sorted(changes, key=lambda change: -change[0])):
             if time.monotonic() >= until:
                 left = f"{len(changes) - at} of {len(changes)} alternatives"
                 self.notes.append(f"the budget leaves no time for {left}, those that promise least")
                 break
             say(f"alternative {at + 1} of {len(changes)}: {says}")
-            one = self.made(says, (*layouts[:number], choice, *layouts[number + 1 :]))
-            if one is not None:
-                found.setdefault(str(sorted(one.occurrences.items())), one)
-        return list(found.values())[1:]
+            alternative = self.made(says, (*layouts[:number], choice, *layouts[number + 1 :]))
+            if alternative is not None:
+                by_occurrences.setdefault(str(sorted(alternative.occurrences.items())), alternative)
+        return list(by_occurrences.values())[1:]
 
     @cached_property
     def variables(self) -> list[Variables | None]:
         """What there is to choose of each graph's layouts, those that split a dimension too; None where they are not
         searched."""
-        partitioning, found = self.run.partitioning, list[Variables | None]()
+        partitioning, by_graph = self.run.partitioning, list[Variables | None]()
         for graph, kept_values in zip(partitioning.graphs, self.base.programs.kept_values, strict=True):
             policy = partitioning.policy(kept_values, blocked=True)
             draft = drafting(partitioning.attention_bytes)
-            found.append(policy.variables(graph.graph, graph.pieces, draft) if policy.search else None)
-        return found
+            by_graph.append(policy.variables(graph.graph, graph.pieces, draft) if policy.search else None)
+        return by_graph
 
     def combined(self, seconds: Mapping[str, float], paid: Sequence[Alternative]) -> Alternative | None:
         """What is best by the measured `seconds` of Tasks: layouts by the tables with these in place of estimates, and
         the cuts of alternatives that `paid`. None where that is what there is without tuning."""
         schedules, kinds = self.run.schedules, dict[str, list[float]]()
-        known = {task.hash: task for one in (self.base, *paid) for task in one.tasks.values()}
-        for key, task in known.items():
+        tasks = {task.hash: task for alternative in (self.base, *paid) for task in alternative.tasks.values()}
+        for key, task in tasks.items():
             if key in seconds:
                 kinds.setdefault(kind_of(task), []).append(seconds[key] / schedules.seconds(task))
-        every = [ratio for some in kinds.values() for ratio in some]
+        every = [ratio for ratios in kinds.values() for ratio in ratios]
         if not every:
             return None
 
@@ -119,7 +119,7 @@ class Alternatives:
             if variables is not None:
                 cost, doubt = Measured(schedules, seconds, like), self.run.target.cost.layout_doubt_share
                 choice = combined(variables, own, cost, GAIN, doubt)
-            cuts = (name for one in paid for name in one.programs.layouts[number].cuts)
+            cuts = (name for alternative in paid for name in alternative.programs.layouts[number].cuts)
             layouts.append(replace(choice, cuts=tuple(dict.fromkeys((*own.cuts, *cuts)))))
         if tuple(layouts) == self.base.programs.layouts:
             return None
@@ -131,7 +131,7 @@ class Alternatives:
             programs = self.run.partitioning.relaid(self.base.programs, layouts)
             if [*map(len, programs.kept)] != [*map(len, self.base.programs.kept)]:
                 raise ModelError("a task that stays in float32 is cut there")
-            return alternative(self.run, says, programs, self.base.untuned)
+            return alternative_of(self.run, says, programs, self.base.untuned)
         except (InvalidIR, ModelError) as wrong:
             self.notes.append(f"an alternative cannot be made ({says}): {str(wrong)[:300]}")
             return None
@@ -148,12 +148,15 @@ def together(old: Sequence[LayoutChoice], new: Sequence[LayoutChoice]) -> str:
     return ", ".join(f"{count} {what} otherwise" for count, what in counted if count)
 
 
-def alternative(run: Run, says: str, programs: Programs, known: Mapping[str, Candidate]) -> Alternative:
-    """A model as `programs`; of some Tasks the Candidates are `known`."""
+def alternative_of(run: Run, says: str, programs: Programs, candidates: Mapping[str, Candidate]) -> Alternative:
+    """A model as `programs`; `candidates` are those of some of its Tasks."""
     tasks: dict[str, Task] = {}
     for program in programs.rounded:
         for bound in program.kernels:
             if bound.task.hash not in tasks:
                 tasks[bound.task.hash] = bound.task.canonical()
-    untuned = {key: known[key] if key in known else run.schedules.chosen(task).candidate for key, task in tasks.items()}
+    untuned = {
+        key: candidates[key] if key in candidates else run.schedules.chosen(task).candidate
+        for key, task in tasks.items()
+    }
     return Alternative(says, programs, tasks, untuned)

@@ -46,7 +46,7 @@ class TuneResult:
     """What became of the model of that name. `path` is its package; `tuned` says whether it is made of what was found,
     `changed` of how many of its Tasks tuning chose otherwise, and `alternative` what of layouts and cuts. `times` are
     of both packages and of ONNX Runtime, by turns. `search` is that of all models that were tuned together, with
-    predictions of this one alone. `known` records were in `database` before; `notes` say what else was noteworthy."""
+    predictions of this one alone. `earlier_records` were in `database` before; `notes` say what else was noteworthy."""
 
     model: str
     path: Path
@@ -58,7 +58,7 @@ class TuneResult:
     report: Report | None
     alternative: str = ""
     database: Path | None = None
-    known: int = 0
+    earlier_records: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -77,7 +77,7 @@ class TuneResult:
             "ended": self.search.ended,
             "measurements": self.search.trials,
             "database": None if self.database is None else str(self.database),
-            "known_records": self.known,
+            "known_records": self.earlier_records,
             "notes": list(self.notes),
             "seconds": round(self.search.seconds, 3),
             "preparing_seconds": round(self.search.preparing, 3),
@@ -209,15 +209,15 @@ def _tune(
     where = Where.parse(asked.runner)
     if target is None and where.board is not None:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
-    found = target if isinstance(target, Target) else load_target(target if target is not None else "native")
+    loaded_target = target if isinstance(target, Target) else load_target(target if target is not None else "native")
     if where.here:
-        _check_machine(found)
-    _check_features(found, where)
+        _check_machine(loaded_target)
+    _check_features(loaded_target, where)
     settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
     if asked.precision is not None:
         settings = settings.allowing(precision=check_precision(asked.precision, "precision"))
     if settings.policy.precision == "bf16":
-        require_bfloat16(found)
+        require_bfloat16(loaded_target)
     say = progress or (lambda stage, text: None)
     runs = []
     each = zip(models, digests, divided(flags, models), data_of(data, models), strict=True)
@@ -225,21 +225,21 @@ def _tune(
         with blaming(f"model {path}"):
             steering = own.over(settings.inputs).applied(path, feed)
         stages = Stages(progress=_naming(say, path.stem) if len(models) > 1 else say)
-        asked_for = (path, digest, found, own.kept(settings), steering.shapes)
+        asked_for = (path, digest, loaded_target, own.kept(settings), steering.shapes)
         runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
     for place in places:
         check_place(place)
-    find_toolchain(found.triple)
-    emulator(found.triple, found.features)  # for verification
-    known, note = database_for(asked.database, write=True)
-    with known or nullcontext():
+    find_toolchain(loaded_target.triple)
+    emulator(loaded_target.triple, loaded_target.features)  # for verification
+    database, note = database_for(asked.database, write=True)
+    with database or nullcontext():
         networks = []
         for path, run, place in zip(models, runs, places, strict=True):
             with blaming(f"model {path}"):
                 networks.append(Network.of(path.stem, run, place))
-        results = _tuned(networks, spend, objective, where, known, say, asked)
-    noteworthy = tuple(filter(None, (note, known.note if known else "")))
-    return tuple(replace(one, notes=(*noteworthy, *one.notes)) for one in results)
+        results = _tuned(networks, spend, objective, where, database, say, asked)
+    noteworthy = tuple(filter(None, (note, database.note if database else "")))
+    return tuple(replace(result, notes=(*noteworthy, *result.notes)) for result in results)
 
 
 def _naming(say: Progress, name: str) -> Progress:
@@ -291,23 +291,25 @@ def _tuned(
             return Conditions.of(task, run.target, version, threads, cold_bytes, policy, where.command)
 
         memory = Memory(database, conditions)
-    one = Session(
+    session = Session(
         networks, asked.explorer, asked.seed, threads, budget, objective, memory, say, asked.watch, beside_ort
     )
-    one.prepare()
+    session.prepare()
     with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
-        search, leading = one.run(Measuring(measurer))
-    notes = [one.learned.says] if explorer_class(asked.explorer).learns else []
+        search, leading = session.run(Measuring(measurer))
+    notes = [session.learned.says] if explorer_class(asked.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
     known_to_compile = None if where.command or search.trouble else database
-    found = []
+    results = []
     for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
         with blaming(f"model {network.run.model}"):
             package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
-        every = (*notes, *one.alternatives[number].notes, *package.notes)
-        found.append(_result(network, replace(package, notes=every), search.of(number), database, one.known))
-    return found
+        every = (*notes, *session.alternatives[number].notes, *package.notes)
+        results.append(
+            _result(network, replace(package, notes=every), search.of(number), database, session.earlier_records)
+        )
+    return results
 
 
 def _beside_ort(network: Network, threads: int) -> float:
@@ -317,20 +319,22 @@ def _beside_ort(network: Network, threads: int) -> float:
     return times.ort_ms / times.untuned_ms
 
 
-def _result(network: Network, one: Made, search: Tuned, database: Database | None, known: int) -> TuneResult:
+def _result(
+    network: Network, package: Made, search: Tuned, database: Database | None, earlier_records: int
+) -> TuneResult:
     return TuneResult(
         model=network.name,
         path=network.output,
-        tuned=one.changed > 0 or bool(one.alternative),
-        changed=one.changed,
+        tuned=package.changed > 0 or bool(package.alternative),
+        changed=package.changed,
         tasks=len(network.compiled),
         search=search,
-        times=one.times,
-        report=one.report,
-        alternative=one.alternative,
+        times=package.times,
+        report=package.report,
+        alternative=package.alternative,
         database=None if database is None else database.path,
-        known=known,
-        notes=one.notes,
+        earlier_records=earlier_records,
+        notes=package.notes,
     )
 
 
@@ -354,5 +358,5 @@ class Measuring:
         return number
 
     def result(self) -> tuple[int, Measurement]:
-        found: tuple[int, Measurement] = next(self.measurer.results())
-        return found
+        measured: tuple[int, Measurement] = next(self.measurer.results())
+        return measured

@@ -77,5 +77,5 @@ def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, brief: bo
         say, effort = partial(run.stages.progress, "compare"), BRIEF if brief else THOROUGH
         times = alternating(engines, effort.seconds, say, effort.slices, effort.fresh)
     untuned = median(times["untuned"])
-    found = {f"{name}_ms": untuned * beside(ms, times["untuned"]) for name, ms in times.items()}
-    return Times(**found, note=note)
+    milliseconds = {f"{name}_ms": untuned * beside(ms, times["untuned"]) for name, ms in times.items()}
+    return Times(**milliseconds, note=note)

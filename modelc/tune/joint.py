@@ -47,7 +47,7 @@ class Session:
     say: Progress = lambda stage, text: None
     watch: Callable[[Standing], None] | None = None
     beside_ort: Sequence[float] = ()
-    known: int = 0  # records that were there before
+    earlier_records: int = 0  # records that were there before
 
     def __post_init__(self) -> None:
         self.learned = LearnedCost(self.seed)
@@ -60,17 +60,17 @@ class Session:
 
     def prepare(self) -> None:
         """Everything before the first measurement. What making alternatives takes counts against the budget."""
-        found = [[one.base] for one in self.alternatives]
-        tasks = self.subjects.tasks(found)
+        by_network = [[alternatives.base] for alternatives in self.alternatives]
+        tasks = self.subjects.tasks(by_network)
         begin = time.monotonic()
         if self.share:
             until = begin + PREPARED * self.share * self.budget.seconds
-            for rows, one in zip(found, self.alternatives, strict=True):
-                name = one.run.model.stem
+            for rows, alternatives in zip(by_network, self.alternatives, strict=True):
+                name = alternatives.run.model.stem
                 self.say("joint", f"alternatives for {name}")
-                rows += one.found(until, partial(self._making, name))
-            self.say("joint", f"the tasks of {sum(map(len, found)) - len(found)} alternatives")
-            tasks = self.subjects.tasks(found)
+                rows += alternatives.promising(until, partial(self._making, name))
+            self.say("joint", f"the tasks of {sum(map(len, by_network)) - len(by_network)} alternatives")
+            tasks = self.subjects.tasks(by_network)
         self.search = Tuned.prepared(time.monotonic() - begin)
         if self.memory is not None:
             run = max((network.run for network in self.networks), key=lambda run: run.cold_bytes)
@@ -85,7 +85,7 @@ class Session:
         self._recall()
         count = len(tasks.alternatives) - len(self.networks)
         more = f", {count} alternatives" if count else ""
-        self.say("tune", f"{len(tasks.subjects)} tasks{more}, {self.known} records")
+        self.say("tune", f"{len(tasks.subjects)} tasks{more}, {self.earlier_records} records")
 
     def _making(self, name: str, text: str) -> None:
         self.say("joint", f"{name}: {text}")
@@ -103,12 +103,13 @@ class Session:
             except KeyboardInterrupt:
                 return replace(search, ended="interrupted"), self._leading()
             search = replace(search, seconds=search.seconds + time.monotonic() - begin)
-        found = self._stage("loops", measure, self.budget, BATCH, search)
-        return search.then(found), self._leading()
+        loops = self._stage("loops", measure, self.budget, BATCH, search)
+        return search.then(loops), self._leading()
 
     def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned) -> Tuned:
         tasks = self.tasks
-        models, says = [network.name for network in self.networks], [one.says for one in tasks.alternatives]
+        models = [network.name for network in self.networks]
+        says = [alternative.says for alternative in tasks.alternatives]
         watch = Watch(
             tasks.subjects, tasks.names, self.scheduler, self.budget, models, self.beside_ort, says, stage, self._watch
         )
@@ -144,7 +145,7 @@ class Session:
             self.say("joint", f"{len(paid)} alternatives for {own.run.model.stem} were faster")
             rows = [own.base, *paid[:FINALISTS]]
             together = own.combined(measured, paid)
-            if together is not None and all(together.occurrences != one.occurrences for one in rows):
+            if together is not None and all(together.occurrences != alternative.occurrences for alternative in rows):
                 rows.append(together)
             kept.append(rows)
         histories = dict(zip((s.key for s in tasks.subjects), scheduler.histories, strict=True))
@@ -161,7 +162,7 @@ class Session:
     def _recall(self) -> None:
         """Lets what is new begin where the records of it end."""
         if self.memory is not None:
-            self.known += self.memory.recall(self.tasks.subjects, self.scheduler, self._begun)
+            self.earlier_records += self.memory.recall(self.tasks.subjects, self.scheduler, self._begun)
         self._begun |= {subject.key for subject in self.tasks.subjects}
 
     def _leading(self) -> tuple[Alternative, ...]:

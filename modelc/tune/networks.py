@@ -18,7 +18,7 @@ from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
 from modelc.space.analysis.work import block_flops
 from modelc.space.cost.roofline import roofline_seconds
-from modelc.tune.alternatives import Alternative, alternative
+from modelc.tune.alternatives import Alternative, alternative_of
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.objectives import Weights
@@ -53,7 +53,9 @@ class Network:
     @cached_property
     def base(self) -> Alternative:
         """What it is cut into without tuning."""
-        return alternative(self.run, "", self.programs, {key: one.candidate for key, one in self.compiled.items()})
+        return alternative_of(
+            self.run, "", self.programs, {key: kernel.candidate for key, kernel in self.compiled.items()}
+        )
 
     def place_of(self, task: Task) -> str:
         """Where the constants of a Task lie, by which measurements are told apart."""
@@ -83,34 +85,40 @@ class Subjects:
     seed: int
     threads: int
     learned: LearnedCost
-    known: dict[tuple[str, str], tuple[Subject, Work]] = field(default_factory=dict)  # by hash and place
+    subjects: dict[tuple[str, str], tuple[Subject, Work]] = field(default_factory=dict)  # by hash and place
     spaces: dict[tuple[str, str], Space] = field(default_factory=dict)  # by the same
     names: dict[str, str] = field(default_factory=dict)
 
     def tasks(self, alternatives: Sequence[Sequence[Alternative]]) -> Tasks:
         """Of these alternatives of each network, the first of which is what it is without tuning."""
-        rows = [(number, one) for number, some in enumerate(alternatives) for one in some]
+        rows = [(number, alternative) for number, of_network in enumerate(alternatives) for alternative in of_network]
         where: dict[tuple[str, str], dict[int, int]] = {}  # how often it occurs in each row
         tasks: dict[str, tuple[Task, Alternative]] = {}
-        for row, (number, one) in enumerate(rows):
-            for key, task in one.tasks.items():
+        for row, (number, alternative) in enumerate(rows):
+            for key, task in alternative.tasks.items():
                 place = self.networks[number].place_of(task)
-                where.setdefault((key, place), {})[row] = one.occurrences[key]
-                tasks.setdefault(key, (task, one))
-        found, weights = [], []
+                where.setdefault((key, place), {})[row] = alternative.occurrences[key]
+                tasks.setdefault(key, (task, alternative))
+        open_tasks, weights = [], []
         for (key, place), often in where.items():
-            task, one = tasks[key]
+            task, alternative = tasks[key]
             owners = {rows[row][0] for row in often}
             each = [float(often.get(row, 0)) for row in range(len(rows))]
             alike = all(len({each[row] for row in range(len(rows)) if rows[row][0] == owner}) == 1 for owner in owners)
             if self.space(key, place, task, owners).size < (2 if alike else 1):
                 continue
-            found.append(self.subject(key, place, one, owners))
+            open_tasks.append(self.subject(key, place, alternative, owners))
             weights.append(each)
         table = np.array(weights, np.float64).reshape(len(weights), len(rows)).T
-        subjects, work = tuple(s for s, _ in found), tuple(w for _, w in found)
+        subjects, work = tuple(s for s, _ in open_tasks), tuple(w for _, w in open_tasks)
         names = {subject.key: self.names[subject.key] for subject in subjects}
-        return Tasks(tuple(one for _, one in rows), subjects, work, Weights(table, tuple(n for n, _ in rows)), names)
+        return Tasks(
+            tuple(alternative for _, alternative in rows),
+            subjects,
+            work,
+            Weights(table, tuple(n for n, _ in rows)),
+            names,
+        )
 
     def space(self, key: str, place: str, task: Task, owners: Collection[int]) -> Space:
         """Of a Task with constants in a place, as its networks `owners` have them there."""
@@ -120,19 +128,21 @@ class Subjects:
             self.spaces[key, place] = Space(task, run.estimating, run.config.policy, self.threads, listed)
         return self.spaces[key, place]
 
-    def subject(self, key: str, place: str, one: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:
+    def subject(self, key: str, place: str, alternative: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:
         """The one Subject of a Task of an alternative, with constants in a place; `owners` are its networks."""
-        if (key, place) in self.known:
-            return self.known[key, place]
-        task = one.tasks[key]
+        if (key, place) in self.subjects:
+            return self.subjects[key, place]
+        task = alternative.tasks[key]
         space = self.space(key, place, task, owners)
         name = key if key not in self.names else f"{key} in {place}"
         cold = max(self.networks[number].programs.parameter_bytes for number in owners)
         explore = explorer_class(self.explorer)(space, self.seed, self.learned)
-        _, seconds = space.untuned(one.untuned[key])
+        _, seconds = space.untuned(alternative.untuned[key])
         operations = float(max(1, sum(block_flops(b) for b in task.blocks if isinstance(b, Block))))
         floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads)
         work = Work(seconds, operations, tuple(s.name for s in space.sketches), floor)
-        self.names[name] = next(b.task.name for p in one.programs.rounded for b in p.kernels if b.task.hash == key)
-        self.known[key, place] = Subject(name, task, one.untuned[key], explore, cold), work
-        return self.known[key, place]
+        self.names[name] = next(
+            b.task.name for p in alternative.programs.rounded for b in p.kernels if b.task.hash == key
+        )
+        self.subjects[key, place] = Subject(name, task, alternative.untuned[key], explore, cold), work
+        return self.subjects[key, place]

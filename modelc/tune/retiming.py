@@ -55,12 +55,12 @@ HEATS, FINAL = Round(32, 8), Round(144, 24)
 def entrants(measured: Iterable[tuple[Candidate, Measurement]], untuned: Candidate) -> list[Candidate]:
     """The fastest of what was measured by turns with the `untuned` Candidate, the fastest first, without that: those
     that may be faster than it."""
-    known: dict[str, tuple[Candidate, float]] = {}
+    latest: dict[str, tuple[Candidate, float]] = {}
     for candidate, measurement in measured:
         if measurement.ok:
-            known[candidate.key] = candidate, measurement.relative
-    _, own = known.pop(untuned.key, (untuned, math.inf))
-    fastest = sorted(known.values(), key=lambda one: one[1])
+            latest[candidate.key] = candidate, measurement.relative
+    _, own = latest.pop(untuned.key, (untuned, math.inf))
+    fastest = sorted(latest.values(), key=lambda pair: pair[1])
     return [candidate for candidate, relative in fastest[:ENTRANTS] if relative <= LEVEL * own]
 
 
@@ -98,17 +98,17 @@ def step_times(
         for _ in turns(engines, sum(seconds.values()), stage.slices, say, stage.fresh):
             for row, engine, spec in zip(rows, engines, specs, strict=True):
                 row.append(_by_task(engine, spec, task_of, feeds, seconds))
-    return {key: np.array([[one.get(key, 0.0) for one in row] for row in rows]) for key in rows[0][0]}
+    return {key: np.array([[milliseconds.get(key, 0.0) for milliseconds in row] for row in rows]) for key in rows[0][0]}
 
 
 def _feeds(run: Run, package: Path, variants: int) -> dict[int, Mapping[str, NDArray[Any]]]:
     """Inputs for every variant."""
-    found: dict[int, Mapping[str, NDArray[Any]]] = {}
+    feeds: dict[int, Mapping[str, NDArray[Any]]] = {}
     for number, feed in drawn_for_variants(
         read_package(package), run.model, run.config.verify.seed, 1, range(variants), lambda number: ()
     ):
-        found.setdefault(number, feed)
-    return found
+        feeds.setdefault(number, feed)
+    return feeds
 
 
 def _by_task(
@@ -119,20 +119,20 @@ def _by_task(
     seconds: Mapping[int, float],
 ) -> dict[str, float]:
     """Milliseconds that the steps of each Task take in a run, all variants together."""
-    found: dict[str, float] = defaultdict(float)
+    milliseconds: dict[str, float] = defaultdict(float)
     for variant, feed in feeds.items():
         if len(feeds) > 1:  # else its last run was on this one
             engine.run(feed)
         for step, ms in zip(spec.variants[variant].steps, engine.steps(seconds[variant], variant), strict=True):
-            found[task_of[step.symbol]] += ms
-    return found
+            milliseconds[task_of[step.symbol]] += ms
+    return milliseconds
 
 
 def gain_of(times: Mapping[str, Floats], won: Mapping[str, int]) -> float:
     """The time of all steps with the untuned Candidates over that with those that `won`: row numbers by the Task's
     hash."""
-    untuned = sum(float(np.median(one[0])) for one in times.values())
-    return untuned / sum(float(np.median(one[won.get(key, 0)])) for key, one in times.items()) if untuned else 1.0
+    untuned = sum(float(np.median(rows[0])) for rows in times.values())
+    return untuned / sum(float(np.median(rows[won.get(key, 0)])) for key, rows in times.items()) if untuned else 1.0
 
 
 def finalists(times: Floats, fresh: int) -> list[int]:

@@ -54,7 +54,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Outcome:
     """What was found for an alternative of a network: `changed` Candidates, and the compilation with them."""
 
     alternative: Alternative
@@ -89,13 +89,13 @@ def made(
     as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
     else the fastest of these. With a database, what was found is what compile takes of it."""
     notes: list[str] = []
-    base = _found(network, network.base, subjects, database, threads, timed)
-    other = _found(network, alternative, subjects, database, threads, timed) if alternative.says else None
-    notes += [one.note for one in (base, other) if one is not None and one.note]
+    base = _outcome(network, network.base, subjects, database, threads, timed)
+    other = _outcome(network, alternative, subjects, database, threads, timed) if alternative.says else None
+    notes += [outcome.note for outcome in (base, other) if outcome is not None and outcome.note]
     if network.run.config.policy.precision != "f32":
         base = _within_policy(network, base, notes)
         other = other and _within_policy(network, other, notes)
-    ways = [one for one in (other, base) if one is not None and one.tuned]
+    ways = [way for way in (other, base) if way is not None and way.tuned]
     times = Times()
     if timed:
         specs = {"untuned": network.spec}
@@ -126,33 +126,35 @@ def made(
     return _first_right(network, [*ways, replace(base, changed={}, run=network.run)], times, notes)
 
 
-def _within_policy(network: Network, found: _Found, notes: list[str]) -> _Found:
+def _within_policy(network: Network, outcome: _Outcome, notes: list[str]) -> _Outcome:
     """What was found, if its roundings to bfloat16 add up to no more than is allowed of a package; else that of it
     which multiplies bfloat16 in no Task that did not without tuning; else nothing. `notes` say so."""
-    wrong = _departs(network, found) if found.changed else ""
+    wrong = _departs(network, outcome) if outcome.changed else ""
     if not wrong:
-        return found
-    programs = found.alternative.programs
-    untuned = _locked(network, found.alternative, {})
-    before, after = untuned.kernels(programs.rounded), found.run.kernels(programs.rounded)
-    changed = {key: one for key, one in found.changed.items() if _narrow(before[key]) or not _narrow(after[key])}
-    left = _locked(network, found.alternative, changed, {key: after[key] for key in changed}) if changed else untuned
-    less = replace(found, changed=changed, run=left)
+        return outcome
+    programs = outcome.alternative.programs
+    untuned = _locked(network, outcome.alternative, {})
+    before, after = untuned.kernels(programs.rounded), outcome.run.kernels(programs.rounded)
+    changed = {
+        key: candidate for key, candidate in outcome.changed.items() if _narrow(before[key]) or not _narrow(after[key])
+    }
+    left = _locked(network, outcome.alternative, changed, {key: after[key] for key in changed}) if changed else untuned
+    less = replace(outcome, changed=changed, run=left)
     if changed and _departs(network, less):
-        less = replace(found, changed={}, run=untuned)
+        less = replace(outcome, changed={}, run=untuned)
     notes.append(
-        f"{len(found.changed) - len(less.changed)} of {len(found.changed)} changed tasks are left as they were, for "
-        f"with all of them roundings to bfloat16 add up to too much: {wrong}"
+        f"{len(outcome.changed) - len(less.changed)} of {len(outcome.changed)} changed tasks are left as they were, "
+        f"for with all of them roundings to bfloat16 add up to too much: {wrong}"
     )
     return less
 
 
-def _departs(network: Network, found: _Found) -> str:
+def _departs(network: Network, outcome: _Outcome) -> str:
     """What is wrong with the package of what was found, if anything is."""
     with TemporaryFolder("found") as folder:
         place = Path(folder) / "found.modelc"
         try:
-            found.run.made(found.alternative.programs, place, verify=True, keep_unverified=False)
+            outcome.run.made(outcome.alternative.programs, place, verify=True, keep_unverified=False)
         except VerificationError as wrong:
             return str(wrong).partition(": ")[2][:300]
     return ""
@@ -163,34 +165,34 @@ def _narrow(compiled: Compiled) -> bool:
     return any(work.dtype == "bfloat16" for work in compiled.works)
 
 
-def _first_right(network: Network, ways: Sequence[_Found], times: Times, notes: list[str]) -> Made:
+def _first_right(network: Network, ways: Sequence[_Outcome], times: Times, notes: list[str]) -> Made:
     """Writes the first that is right; the last is the untuned one. `notes` say why others are not."""
-    for number, one in enumerate(ways):
+    for number, way in enumerate(ways):
         try:
-            report = one.written(network)
+            report = way.written(network)
         except VerificationError as wrong:
-            if number == len(ways) - 1 or not one.alternative.says:
+            if number == len(ways) - 1 or not way.alternative.says:
                 raise
-            notes.append(f"other layouts and cuts are not taken ({one.alternative.says}): {str(wrong)[:300]}")
+            notes.append(f"other layouts and cuts are not taken ({way.alternative.says}): {str(wrong)[:300]}")
             times = replace(times, tuned_ms=times.loops_ms, loops_ms=0.0)
             continue
-        if one.alternative.says:
+        if way.alternative.says:
             notes.append(
                 f"values are stored, or tasks cut, otherwise than compile does by itself: "
-                f"{one.alternative.says}; compile --choices rebuilds it"
+                f"{way.alternative.says}; compile --choices rebuilds it"
             )
-        return Made(len(one.changed), one.alternative.says, times, report, (*notes, *one.run.notes))
+        return Made(len(way.changed), way.alternative.says, times, report, (*notes, *way.run.notes))
     raise AssertionError("there is always the untuned one")
 
 
-def _found(
+def _outcome(
     network: Network,
     alternative: Alternative,
     subjects: Sequence[Subject],
     database: Database | None,
     threads: int,
     timed: bool,
-) -> _Found:
+) -> _Outcome:
     """What is taken for an alternative: where its kernels are `timed` here, what wins the finals; else what is known to
     be faster by itself."""
     run = network.run
@@ -202,15 +204,15 @@ def _found(
     if database is not None:
         recorded = Recorded(database, run.target, threads)
         cold, policy = network.programs.parameter_bytes, run.config.policy
-        found = recorded.look(alternative.tasks, policy, cold)
-        changed = {key: one for key, one in found.items() if one.key != alternative.untuned[key].key}
+        faster = recorded.look(alternative.tasks, policy, cold)
+        changed = {key: candidate for key, candidate in faster.items() if candidate.key != alternative.untuned[key].key}
         for key, task in alternative.tasks.items():
             measured = recorded.measured(task, alternative.untuned[key], policy, cold)
             contenders[key] = entrants(measured, alternative.untuned[key])
     if timed:
         return _final(network, alternative, contenders, threads, recorded)
     locked = _locked(network, alternative, changed) if changed or alternative.says else run
-    return _Found(alternative, changed, locked, recorded)
+    return _Outcome(alternative, changed, locked, recorded)
 
 
 def _final(
@@ -219,56 +221,65 @@ def _final(
     contenders: Mapping[str, Sequence[Candidate]],
     threads: int,
     recorded: Recorded | None,
-) -> _Found:
+) -> _Outcome:
     """What wins the finals of an alternative."""
     untuned = _locked(network, alternative, {}) if alternative.says else network.run
     most = packages_of(alternative.programs.parameter_bytes)
-    known: dict[tuple[str, str], Compiled] = {}
-    timed = partial(_timed, network, alternative, untuned, known, threads)
-    entered = {key: some[:most] for key, some in contenders.items()}
+    built: dict[tuple[str, str], Compiled] = {}
+    timed = partial(_timed, network, alternative, untuned, built, threads)
+    entered = {key: candidates[:most] for key, candidates in contenders.items()}
     heats = timed(HEATS, entered)
-    last = {key: [entered[key][k - 1] for k in finalists(one, HEATS.fresh)] for key, one in heats.items()}
+    last = {key: [entered[key][k - 1] for k in finalists(rows, HEATS.fresh)] for key, rows in heats.items()}
     times = timed(FINAL, last)
     if not times:
-        return _Found(alternative, {}, untuned, recorded)
-    won = {key: k for key, one in times.items() if (k := winner(one, FINAL.fresh))}
+        return _Outcome(alternative, {}, untuned, recorded)
+    won = {key: k for key, rows in times.items() if (k := winner(rows, FINAL.fresh))}
     changed = {key: last[key][k - 1] for key, k in won.items()}
-    locked = _locked(network, alternative, changed, {key: known[key, one.key] for key, one in changed.items()})
+    locked = _locked(
+        network, alternative, changed, {key: built[key, candidate.key] for key, candidate in changed.items()}
+    )
     which = f" ({alternative.says})" if alternative.says else ""
     note = (
         f"finals{which}: {len(changed)} of {sum(map(bool, entered.values()))} tasks are likely faster in the network "
         f"too, which promises {gain_of(times, won):.3f} times the speed"
     )
-    return _Found(alternative, changed, locked if changed else untuned, recorded, note)
+    return _Outcome(alternative, changed, locked if changed else untuned, recorded, note)
 
 
 def _timed(
     network: Network,
     alternative: Alternative,
     untuned: Run,
-    known: dict[tuple[str, str], Compiled],
+    built: dict[tuple[str, str], Compiled],
     threads: int,
     stage: Round,
     entered: Mapping[str, Sequence[Candidate]],
 ) -> dict[str, Floats]:
     """Milliseconds of every Task in a round of the finals, by its hash [Candidates x slices], the first of which is the
-    untuned one; nothing where none has another Candidate. `known` are the kernels that are built, by Task and
-    Candidate."""
+    untuned one; nothing where none has another Candidate. `built` are the kernels that there are already, by Task
+    and Candidate."""
     most = max(map(len, entered.values()), default=0)
     if not most:
         return {}
     programs, runs = alternative.programs, [untuned]
     for k in range(most):
-        rank = {key: some[k] for key, some in entered.items() if len(some) > k}
-        done = {key: known[key, one.key] for key, one in rank.items() if (key, one.key) in known}
+        rank = {key: candidates[k] for key, candidates in entered.items() if len(candidates) > k}
+        done = {key: built[key, candidate.key] for key, candidate in rank.items() if (key, candidate.key) in built}
         runs.append(_locked(network, alternative, rank, done))
     compiled = [run.kernels(programs.rounded) for run in runs]
-    known.update({(key, one.candidate.key): one for some in compiled for key, one in some.items()})
-    specs = [run.spec(programs, one) for run, one in zip(runs, compiled, strict=True)]
-    task_of = {step.symbol: key for some in compiled for key, one in some.items() for step in one.kernel.steps}
+    built.update(
+        {(key, task_kernel.candidate.key): task_kernel for kernels in compiled for key, task_kernel in kernels.items()}
+    )
+    specs = [run.spec(programs, kernels) for run, kernels in zip(runs, compiled, strict=True)]
+    task_of = {
+        step.symbol: key
+        for kernels in compiled
+        for key, task_kernel in kernels.items()
+        for step in task_kernel.kernel.steps
+    }
     say = partial(network.run.stages.progress, "finals")
     times = step_times(stage, network.run, specs, task_of, threads, say)
-    return {key: one[: 1 + len(entered.get(key, ()))] for key, one in times.items()}
+    return {key: rows[: 1 + len(entered.get(key, ()))] for key, rows in times.items()}
 
 
 def _place_of(network: Network, subject: Subject) -> str:
@@ -288,5 +299,5 @@ def _locked(
     constants = tuple(FixedInput.of(name, array) for name, array in run.constants.items())
     made_for = (__version__, run.digest, run.target, run.shapes, constants, run.config)
     choices = Choices(*made_for, tasks, alternative.occurrences, programs.kept, programs.layouts)
-    kept = {key: one for key, one in run.done.items() if key not in changed} | dict(done)
+    kept = {key: kernel for key, kernel in run.done.items() if key not in changed} | dict(done)
     return replace(run, locked=choices, tasks=tasks, done=kept)

@@ -64,20 +64,20 @@ class Explorer(ABC):
 
     def take(self, rows: Iterable[Points], count: int) -> list[Individual]:
         """The first `count` of `rows` that are legal and new."""
-        found: list[Individual] = []
+        accepted: list[Individual] = []
         for row in rows:
-            if len(found) >= count:
+            if len(accepted) >= count:
                 break
             if (key := row.tobytes()) in self._tried:
                 continue
             self._tried.add(key)
             if not self.space.legal(row[None, :])[0]:
                 continue
-            one = self.space.individual(row)
-            if (name := one.candidate.key) not in self.seen:
+            individual = self.space.individual(row)
+            if (name := individual.candidate.key) not in self.seen:
                 self.seen.add(name)
-                found.append(one)
-        return found
+                accepted.append(individual)
+        return accepted
 
     def drawn(self, count: int) -> list[Individual]:
         """At most `count` random ones."""
@@ -101,15 +101,15 @@ class Construct(Explorer):
         self.next_seed = seed
 
     def propose(self, count: int) -> list[Individual]:
-        found: list[Individual] = []
+        proposals: list[Individual] = []
         barren = 0
-        while len(found) < count and barren < self.SEEDS:
-            more = self.take(self.space.constructed(self.space.cores, self.next_seed), count - len(found))
-            if len(found) + len(more) < count:
+        while len(proposals) < count and barren < self.SEEDS:
+            more = self.take(self.space.constructed(self.space.cores, self.next_seed), count - len(proposals))
+            if len(proposals) + len(more) < count:
                 self.next_seed += 1
             barren = 0 if more else barren + 1
-            found += more
-        return found
+            proposals += more
+        return proposals
 
 
 class Evolve(Explorer):
@@ -124,21 +124,21 @@ class Evolve(Explorer):
         self.rows, self.seconds = space.empty, np.zeros(0)  # measured
 
     def propose(self, count: int) -> list[Individual]:
-        found = self.take(self.built, max(1, round(GUIDED * count)))
+        proposals = self.take(self.built, max(1, round(GUIDED * count)))
         best = self.sorted(self.explored())
-        found += self.take(best, count - len(found) - round(CHANCE * count))
-        found += self.drawn(count - len(found))
-        return found + self.take(best, count - len(found))
+        proposals += self.take(best, count - len(proposals) - round(CHANCE * count))
+        proposals += self.drawn(count - len(proposals))
+        return proposals + self.take(best, count - len(proposals))
 
     def learn(self, measured: Sequence[tuple[Individual, Measurement]]) -> None:
-        good = [(self.space.row(one), m.seconds) for one, m in measured if m.ok]
+        good = [(self.space.row(individual), m.seconds) for individual, m in measured if m.ok]
         if good:
             rows, seconds = np.stack([r for r, _ in good]), np.array([s for _, s in good])
             self.residual.learn(rows, seconds)
             self.rows = np.concatenate([self.rows, rows])
             self.seconds = np.concatenate([self.seconds, seconds])
             if self.learned is not None:
-                self.learned.add(self.space, [(one, m.relative) for one, m in measured if m.ok])
+                self.learned.add(self.space, [(individual, m.relative) for individual, m in measured if m.ok])
 
     def sorted(self, rows: Points) -> Points:
         """`rows`, the first of them in the order of the learned cost, where that is used."""
@@ -155,15 +155,15 @@ class Evolve(Explorer):
         """What some generations find that was not tried yet, the fastest predicted first."""
         ancestors = self.rows[np.argsort(self.seconds, kind="stable")[:ANCESTORS]]
         rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])[:POPULATION]
-        known, seconds = self.space.empty, np.zeros(0)
+        explored, seconds = self.space.empty, np.zeros(0)
         for generation in range(GENERATIONS + 1):
             rows = np.unique(rows, axis=0)
             predicted = self.residual.predict(rows)
-            known, seconds = np.concatenate([known, rows]), np.concatenate([seconds, predicted])
+            explored, seconds = np.concatenate([explored, rows]), np.concatenate([seconds, predicted])
             if generation < GENERATIONS:
                 elite = rows[np.argsort(predicted, kind="stable")[:ELITE]]
                 rows = np.concatenate([elite, self.children(rows, predicted)])
-        return self.new(known[np.argsort(seconds, kind="stable")])
+        return self.new(explored[np.argsort(seconds, kind="stable")])
 
     def children(self, rows: Points, seconds: Floats) -> Points:
         """The legal ones of the next generation. The fitness of a row is its throughput."""
@@ -171,13 +171,17 @@ class Evolve(Explorer):
         parents = rows[self.rng.choice(len(rows), POPULATION - ELITE, p=fitness / fitness.sum())]
         mates = rows[self.rng.choice(len(rows), len(parents), p=fitness / fitness.sum())]
         way = self.rng.random(len(parents))
-        found = np.where((way < CROSSED)[:, None], crossed(parents, mates, self.rng), parents)
+        children = np.where((way < CROSSED)[:, None], crossed(parents, mates, self.rng), parents)
         near, anywhere = CROSSED + NEAR, CROSSED + NEAR + ANYWHERE
-        found = np.where(((way >= CROSSED) & (way < near))[:, None], stepped(self.space, parents, self.rng), found)
-        found = np.where(((way >= near) & (way < anywhere))[:, None], redrawn(self.space, parents, self.rng), found)
+        children = np.where(
+            ((way >= CROSSED) & (way < near))[:, None], stepped(self.space, parents, self.rng), children
+        )
+        children = np.where(
+            ((way >= near) & (way < anywhere))[:, None], redrawn(self.space, parents, self.rng), children
+        )
         for place in np.flatnonzero(way >= anywhere):
-            found[place] = moved(self.space, parents[place], self.rng)
-        return np.asarray(found[self.space.legal(found)], np.int64)
+            children[place] = moved(self.space, parents[place], self.rng)
+        return np.asarray(children[self.space.legal(children)], np.int64)
 
 
 def crossed(parents: Points, mates: Points, rng: np.random.Generator) -> Points:
@@ -188,19 +192,19 @@ def crossed(parents: Points, mates: Points, rng: np.random.Generator) -> Points:
 
 def stepped(space: Space, rows: Points, rng: np.random.Generator) -> Points:
     """One knob of each, moved to a neighbouring value."""
-    found: Points = rows.copy()
+    changed: Points = rows.copy()
     at, knob = np.arange(len(rows)), _open_knob(space, rows, rng)
     most = space.sizes[rows[:, 0], knob] - 1
-    found[at, 1 + knob] = np.clip(rows[at, 1 + knob] + rng.integers(0, 2, len(rows)) * 2 - 1, 0, most)
-    return found
+    changed[at, 1 + knob] = np.clip(rows[at, 1 + knob] + rng.integers(0, 2, len(rows)) * 2 - 1, 0, most)
+    return changed
 
 
 def redrawn(space: Space, rows: Points, rng: np.random.Generator) -> Points:
     """One knob of each at any of its values."""
-    found: Points = rows.copy()
+    changed: Points = rows.copy()
     at, knob = np.arange(len(rows)), _open_knob(space, rows, rng)
-    found[at, 1 + knob] = rng.integers(0, space.sizes[rows[:, 0], knob])
-    return found
+    changed[at, 1 + knob] = rng.integers(0, space.sizes[rows[:, 0], knob])
+    return changed
 
 
 def _open_knob(space: Space, rows: Points, rng: np.random.Generator) -> Points:

@@ -133,25 +133,26 @@ def _running(loops: tuple[Loop, ...], condition: Expr, taken: bool) -> tuple[Loo
 # --- what a statement touches ---------------------------------------------------------------------------------------
 
 
-def touched(nest: Nest, one: Statement, constants: frozenset[str], line: int) -> list[Touched]:
+def touched(nest: Nest, statement: Statement, constants: frozenset[str], line: int) -> list[Touched]:
     """Every access of a statement, once, in the order of the text."""
-    allocs = {a.region.name: a for a in one.allocated}
+    allocs = {a.region.name: a for a in statement.allocated}
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)} | {n: a.region for n, a in allocs.items()}
-    leaf = one.leaf
+    leaf = statement.leaf
     read = {x: None for e in leaf.body for x in loads(e)}
     written = dict.fromkeys(leaf.writes)
     if leaf.part == "update":
         read |= written
-    columns, extents = {x.var: k for k, x in enumerate(one.loops)}, tuple(max(1, x.extent) for x in one.loops)
-    found = []
+    columns = {x.var: k for k, x in enumerate(statement.loops)}
+    extents = tuple(max(1, x.extent) for x in statement.loops)
+    accesses = []
     for load in {**read, **written}:
         region = regions[load.buffer]
         scope = allocs[load.buffer].scope if load.buffer in allocs else "memory"
         scope = "constant" if load.buffer in constants else scope if scope in SCOPES else "memory"
         reach = reach_of(load, region, columns)
         inside = _inside(reach, extents, line)
-        found.append(Touched(load, load in read, load in written, scope, reach.itemsize, steps(reach), inside))
-    return found
+        accesses.append(Touched(load, load in read, load in written, scope, reach.itemsize, steps(reach), inside))
+    return accesses
 
 
 def _inside(reach: Reach, extents: tuple[int, ...], line: int) -> Footprint:
@@ -182,11 +183,11 @@ def boxes(extents: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int
 
 def steps(reach: Reach) -> tuple[int, ...]:
     """Elements of storage from one iteration of each loop to the next, as far as indices are linear."""
-    found = [0] * len(reach.columns)
+    elements = [0] * len(reach.columns)
     for dim in reach.dims:
         for column, c in dim.terms or ():
-            found[column] += c * dim.stride
-    return tuple(found)
+            elements[column] += c * dim.stride
+    return tuple(elements)
 
 
 def reach_of(load: Load, region: Region, columns: dict[str, int]) -> Reach:
@@ -210,16 +211,18 @@ def features(nest: Nest, constants: frozenset[str] = frozenset(), line: int = 64
     """[len(NAMES)]; None where nothing is executed. `constants` are parameters of the Nest that a network's weights
     are; `line` is in bytes."""
     dtypes = {r.name: r.dtype for r in (*nest.params, *nest.temporaries)}
-    found = []
-    for one in statements(nest):
-        if one.executions:
-            known = dtypes | {a.region.name: a.region.dtype for a in one.allocated}
-            found.append((one, operations(one, known)))
-    if not found:
+    counted = []
+    for statement in statements(nest):
+        if statement.executions:
+            dtypes_in_scope = dtypes | {a.region.name: a.region.dtype for a in statement.allocated}
+            counted.append((statement, operations(statement, dtypes_in_scope)))
+    if not counted:
         return None
-    heaviest, counts = max(found, key=lambda x: (_floats(x[1]) * x[0].executions, x[0].executions))
-    totals = [_log(sum(c[kind] * one.executions for one, c in found)) for kind in (*KINDS, "address", "fused")]
-    totals += [_log(sum(one.executions for one, _ in found)), float(len(found))]
+    heaviest, counts = max(counted, key=lambda x: (_floats(x[1]) * x[0].executions, x[0].executions))
+    totals = [
+        _log(sum(c[kind] * statement.executions for statement, c in counted)) for kind in (*KINDS, "address", "fused")
+    ]
+    totals += [_log(sum(statement.executions for statement, _ in counted)), float(len(counted))]
     return np.array([*_row(heaviest, touched(nest, heaviest, constants, line), counts), *totals], np.float64)
 
 
@@ -227,77 +230,77 @@ def _floats(counts: Counter[str]) -> int:
     return sum(counts[kind] for kind in KINDS)
 
 
-def operations(one: Statement, dtypes: dict[str, str]) -> Counter[str]:
+def operations(statement: Statement, dtypes: dict[str, str]) -> Counter[str]:
     """How many operations of each kind one execution makes on floats; "address" ones in indices and conditions; "fused"
     ones are products that are added."""
-    leaf, found = one.leaf, Counter[str]()
+    leaf, counts = statement.leaf, Counter[str]()
     values = list(leaf.body)
     if leaf.part == "update":
         held = tuple(Load(w.buffer, w.indices) for w in leaf.writes)
         values = list(AGGREGATIONS[leaf.aggregation].combine(held, tuple(leaf.body)))
-        found["fused"] = sum(leaf.aggregation == "add" and isinstance(b, Op) and b.name == "mul" for b in leaf.body)
+        counts["fused"] = sum(leaf.aggregation == "add" and isinstance(b, Op) and b.name == "mul" for b in leaf.body)
     for value in values:
-        _count(value, dtypes, found)
+        _count(value, dtypes, counts)
     for e in (*leaf.where, *(i for w in leaf.writes for i in w.indices)):
-        found["address"] += sum(isinstance(x, Op) for x in walk(e))
-    return found
+        counts["address"] += sum(isinstance(x, Op) for x in walk(e))
+    return counts
 
 
-def _count(value: Expr, dtypes: dict[str, str], found: Counter[str]) -> None:
+def _count(value: Expr, dtypes: dict[str, str], counts: Counter[str]) -> None:
     if isinstance(value, Load):
-        found["address"] += sum(isinstance(x, Op) for i in value.indices for x in walk(i))
+        counts["address"] += sum(isinstance(x, Op) for i in value.indices for x in walk(i))
     elif isinstance(value, Op):
         if any(isinstance(a, Load) or dtype_of(a, dtypes) in FLOATS for a in value.args):
-            found[KIND_OF.get(value.name, "other")] += 1
+            counts[KIND_OF.get(value.name, "other")] += 1
         else:
-            found["address"] += 1
+            counts["address"] += 1
         for a in value.args:
-            _count(a, dtypes, found)
+            _count(a, dtypes, counts)
 
 
 def _log(x: float) -> float:
     return log2(1.0 + max(0.0, x))
 
 
-def _row(one: Statement, accesses: list[Touched], counts: Counter[str]) -> list[float]:
-    times = one.executions
+def _row(statement: Statement, accesses: list[Touched], counts: Counter[str]) -> list[float]:
+    times = statement.executions
     row = [_log(counts[kind] * times) for kind in KINDS]
     row += [_log(counts["address"] * times), _log(counts["fused"] * times)]
     for way in WAYS:
-        extents = [x.extent for x in one.loops if x.tag.startswith(way)]
+        extents = [x.extent for x in statement.loops if x.tag.startswith(way)]
         row += [_log(extents[-1] if extents else 0), _log(prod(extents) if extents else 0), float(len(extents))]
-    held = np.sum([a.inside.bytes for a in accesses], axis=0) if accesses else np.zeros(len(one.loops) + 1)
-    row += _intensity(one, _floats(counts), held)
-    every = [(_all(one, a), a) for a in accesses]
+    held = np.sum([a.inside.bytes for a in accesses], axis=0) if accesses else np.zeros(len(statement.loops) + 1)
+    row += _intensity(statement, _floats(counts), held)
+    every = [(_all(statement, a), a) for a in accesses]
     every.sort(key=lambda x: -x[0])
     for total, access in every[:ACCESSES]:
-        row += _access(one, access, total, held)
+        row += _access(statement, access, total, held)
     row += [0.0] * (len(PER_ACCESS) * (ACCESSES - len(every[:ACCESSES])))
-    row += [_log(sum(a.region.bytes for a in one.allocated)), float(len(one.allocated))]
-    outer = prod(x.extent for x in one.loops if not x.tag.startswith(("vector", "intrin", "unroll")))
-    row += [float(len(one.loops)), _log(outer), _log(times), float(one.conditions)]
-    return row + [float(one.leaf.part == part) for part in ("init", "update", "assign")]
+    row += [_log(sum(a.region.bytes for a in statement.allocated)), float(len(statement.allocated))]
+    outer = prod(x.extent for x in statement.loops if not x.tag.startswith(("vector", "intrin", "unroll")))
+    row += [float(len(statement.loops)), _log(outer), _log(times), float(statement.conditions)]
+    return row + [float(statement.leaf.part == part) for part in ("init", "update", "assign")]
 
 
-def _all(one: Statement, access: Touched) -> float:
+def _all(statement: Statement, access: Touched) -> float:
     """Bytes that all executions touch."""
-    return float(one.executions * access.itemsize)
+    return float(statement.executions * access.itemsize)
 
 
-def _intensity(one: Statement, each: float, held: Floats) -> list[float]:
+def _intensity(statement: Statement, each: float, held: Floats) -> list[float]:
     """Operations for each distinct byte inside more and more loops, at TEN places from one execution to all."""
-    trips = np.concatenate([[1.0], np.cumprod([max(1, x.extent) for x in reversed(one.loops)])])
+    trips = np.concatenate([[1.0], np.cumprod([max(1, x.extent) for x in reversed(statement.loops)])])
     curve = np.log2(1.0 + each * trips / np.maximum(held, 1.0))
     at = np.log2(trips)
     return [float(x) for x in np.interp(np.linspace(0.0, at[-1], TEN), at, curve)]
 
 
-def _access(one: Statement, access: Touched, total: float, held: Floats) -> list[float]:
-    inside, extents = access.inside, [x.extent for x in reversed(one.loops)]  # innermost first
+def _access(statement: Statement, access: Touched, total: float, held: Floats) -> list[float]:
+    inside, extents = access.inside, [x.extent for x in reversed(statement.loops)]  # innermost first
     wide = 0  # loops whose iterations are one vector's lanes
-    while wide < len(extents) and one.loops[-1 - wide].tag.startswith(("vector", "intrin")):
+    while wide < len(extents) and statement.loops[-1 - wide].tag.startswith(("vector", "intrin")):
         wide += 1
-    lines = float(inside.lines[wide]) * one.executions / max(1, prod(extents[:wide]))
+    lines = float(inside.lines[wide]) * statement.executions / max(1, prod(extents[:wide]))
     distinct, spread = float(inside.bytes[-1]), float(inside.lines[-1])
     again = next((k for k in range(wide, len(extents)) if extents[k] > 1 and _still(inside, k)), None)
     kind = "once" if again is None else "updated again" if access.written else "read again"
@@ -307,7 +310,13 @@ def _access(one: Statement, access: Touched, total: float, held: Floats) -> list
     row = [float(access.read and not access.written), float(access.written and not access.read)]
     row += [float(access.read and access.written), *(float(access.scope == s) for s in SCOPES)]
     row += [_log(total), _log(distinct), _log(lines), _log(spread), _log(float(inside.runs[-1]))]
-    row += [*(float(kind == k) for k in REUSES), _log(after), _log(passed), _log(times), _log(_stride(one, access))]
+    row += [
+        *(float(kind == k) for k in REUSES),
+        _log(after),
+        _log(passed),
+        _log(times),
+        _log(_stride(statement, access)),
+    ]
     return row + [_log(x / times) for x in (total, distinct, lines, spread)]
 
 
@@ -316,7 +325,7 @@ def _still(inside: Footprint, k: int) -> bool:
     return bool(inside.elements[k + 1] == inside.elements[k])
 
 
-def _stride(one: Statement, access: Touched) -> float:
+def _stride(statement: Statement, access: Touched) -> float:
     """Elements from one iteration of the innermost loop that moves the access to the next."""
-    pairs = zip(reversed(one.loops), reversed(access.steps), strict=True)
+    pairs = zip(reversed(statement.loops), reversed(access.steps), strict=True)
     return float(next((abs(step) for loop, step in pairs if step and loop.extent > 1), 0))

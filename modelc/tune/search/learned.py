@@ -72,8 +72,8 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example |
     if len(space.described) > REMEMBERED:
         space.described.clear()
         space.touched.clear()
-    keys = [space.row(one).tobytes() for one in individuals]
-    new = {key: one for key, one in zip(keys, individuals, strict=True) if key not in space.described}
+    keys = [space.row(individual).tobytes() for individual in individuals]
+    new = {key: individual for key, individual in zip(keys, individuals, strict=True) if key not in space.described}
     space.described.update(zip(new, _described(space, list(new.values())), strict=True))
     return [space.described[key] for key in keys]
 
@@ -81,33 +81,35 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example |
 def _described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
     if not individuals:
         return []
-    rows = np.stack([space.row(one) for one in individuals])
+    rows = np.stack([space.row(individual) for individual in individuals])
     estimated, terms = space.estimate(rows), space.terms(rows)
-    found: list[Example | None] = []
-    for one, seconds, own in zip(individuals, estimated, terms, strict=True):
-        candidate = one.candidate.without_prefetch()
+    examples: list[Example | None] = []
+    for individual, seconds, own in zip(individuals, estimated, terms, strict=True):
+        candidate = individual.candidate.without_prefetch()
         if candidate not in space.touched:
-            space.touched[candidate] = _features(space, one, candidate)
+            space.touched[candidate] = _features(space, individual, candidate)
         numbers = space.touched[candidate]
-        known = None if numbers is None else np.concatenate([numbers, own])
-        found.append(None if known is None else Example(space.task.hash, known, knobs_of(one), float(seconds)))
-    return found
+        columns = None if numbers is None else np.concatenate([numbers, own])
+        examples.append(
+            None if columns is None else Example(space.task.hash, columns, knobs_of(individual), float(seconds))
+        )
+    return examples
 
 
-def _features(space: Space, one: Individual, candidate: Candidate) -> Floats | None:
+def _features(space: Space, individual: Individual, candidate: Candidate) -> Floats | None:
     """Of the Nest of an individual by its Candidate without prefetches, of which no feature says anything."""
     line = space.target.caches[0].line
     try:
-        nest = nest_of(space.derived(one), candidate, line)
+        nest = nest_of(space.derived(individual), candidate, line)
     except InvalidIR:
         return None
     return features(nest, frozenset(space.task.constants), line)
 
 
-def knobs_of(one: Individual) -> dict[str, float]:
+def knobs_of(individual: Individual) -> dict[str, float]:
     """The knobs of a point, and its Sketch: whole numbers as log2(1 + x), 1 for what is said in words."""
-    values = one.sketch.values(one.point)
-    words = [f"kind {one.sketch.kind}", f"sketch {one.sketch.name}"]
+    values = individual.sketch.values(individual.point)
+    words = [f"kind {individual.sketch.kind}", f"sketch {individual.sketch.name}"]
     words += [f"{name} {value}" for name, value in values.items() if isinstance(value, str)]
     return dict.fromkeys(words, 1.0) | {n: log2(1.0 + v) for n, v in values.items() if not isinstance(v, str)}
 
@@ -124,38 +126,38 @@ class Scale:
 
 
 def scales(examples: Sequence[Example]) -> dict[str, Scale]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for one in examples:
-        found.setdefault(one.task, []).append((one.seconds, one.estimated))
+    pairs_by_task: dict[str, list[tuple[float, float]]] = {}
+    for example in examples:
+        pairs_by_task.setdefault(example.task, []).append((example.seconds, example.estimated))
     return {
         task: Scale(min(s for s, _ in pairs), float(np.median([s / e for s, e in pairs])))
-        for task, pairs in found.items()
+        for task, pairs in pairs_by_task.items()
     }
 
 
-def analytic(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
+def analytic(examples: Sequence[Example], task_scales: Mapping[str, Scale]) -> Floats:
     """The scores that estimates give [P]; of a Task of which nothing is known, over the best of its estimates."""
-    return np.minimum(MOST_SCORE, np.exp(_logarithms(examples, known)))
+    return np.minimum(MOST_SCORE, np.exp(_logarithms(examples, task_scales)))
 
 
-def _logarithms(examples: Sequence[Example], known: Mapping[str, Scale]) -> Floats:
+def _logarithms(examples: Sequence[Example], task_scales: Mapping[str, Scale]) -> Floats:
     least: dict[str, float] = {}
-    for one in examples:
-        least[one.task] = min(one.estimated, least.get(one.task, one.estimated))
-    places = [known.get(one.task, Scale(least[one.task], 1.0)) for one in examples]
+    for example in examples:
+        least[example.task] = min(example.estimated, least.get(example.task, example.estimated))
+    places = [task_scales.get(example.task, Scale(least[example.task], 1.0)) for example in examples]
     pairs = zip(examples, places, strict=True)
-    return np.log(np.array([scale.best / (scale.off * one.estimated) for one, scale in pairs], np.float64))
+    return np.log(np.array([scale.best / (scale.off * example.estimated) for example, scale in pairs], np.float64))
 
 
-def throughputs(examples: Sequence[Example], known: dict[str, Scale]) -> Floats:
+def throughputs(examples: Sequence[Example], task_scales: dict[str, Scale]) -> Floats:
     """What was measured, over the best of each Task [P]."""
-    return np.array([known[one.task].best / one.seconds for one in examples], np.float64)
+    return np.array([task_scales[example.task].best / example.seconds for example in examples], np.float64)
 
 
 def groups_of(examples: Sequence[Example]) -> Ints:
     """A number for each Task [P]."""
-    places = {task: k for k, task in enumerate(dict.fromkeys(one.task for one in examples))}
-    return np.array([places[one.task] for one in examples], np.int64)
+    places = {task: k for k, task in enumerate(dict.fromkeys(example.task for example in examples))}
+    return np.array([places[example.task] for example in examples], np.int64)
 
 
 # --- the model ------------------------------------------------------------------------------------------------------
@@ -167,28 +169,30 @@ class Fitted:
 
     trees: Any
     knobs: tuple[str, ...]
-    known: Mapping[str, Scale]
+    task_scales: Mapping[str, Scale]
 
     def scores(self, examples: Sequence[Example]) -> Floats:
         """[P]; of a Task of which nothing is known, over the best of `examples`."""
         if not examples:
             return np.zeros(0)
-        found = np.exp(_logarithms(examples, self.known) + self.trees.predict(_matrix(examples, self.knobs)))
+        scores = np.exp(_logarithms(examples, self.task_scales) + self.trees.predict(_matrix(examples, self.knobs)))
         best: dict[str, float] = {}
-        for one, score in zip(examples, found, strict=True):
-            best[one.task] = 1.0 if one.task in self.known else max(best.get(one.task, 0.0), float(score))
-        return np.asarray(found / np.array([best[one.task] for one in examples]), np.float64)
+        for example, score in zip(examples, scores, strict=True):
+            best[example.task] = (
+                1.0 if example.task in self.task_scales else max(best.get(example.task, 0.0), float(score))
+            )
+        return np.asarray(scores / np.array([best[example.task] for example in examples]), np.float64)
 
 
 def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
     """Equal examples and seeds give equal scores."""
     import xgboost
 
-    known = scales(examples)
-    wanted = throughputs(examples, known)
-    names = tuple(sorted({name for one in examples for name in one.knobs}))
+    task_scales = scales(examples)
+    wanted = throughputs(examples, task_scales)
+    names = tuple(sorted({name for example in examples for name in example.knobs}))
     matrix = _matrix(examples, names)
-    matrix.set_info(label=np.log(wanted) - _logarithms(examples, known), weight=wanted)
+    matrix.set_info(label=np.log(wanted) - _logarithms(examples, task_scales), weight=wanted)
     options = {
         "objective": "reg:squarederror",
         "tree_method": "hist",
@@ -203,19 +207,19 @@ def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
         "seed": seed,
         "verbosity": 0,
     }
-    return Fitted(xgboost.train(options, matrix, ROUNDS), names, known)
+    return Fitted(xgboost.train(options, matrix, ROUNDS), names, task_scales)
 
 
 def _matrix(examples: Sequence[Example], names: Sequence[str]) -> Any:
     """What the trees are asked about: COLUMNS, the estimate, and the knobs `names`, missing where a point has none."""
     import xgboost
 
-    rows = np.stack([one.numbers for one in examples])
-    estimated = np.log2([one.estimated for one in examples])
+    rows = np.stack([example.numbers for example in examples])
+    estimated = np.log2([example.estimated for example in examples])
     places = {name: k for k, name in enumerate(names)}
     knobs = np.full((len(examples), len(names)), np.nan)
-    for row, one in zip(knobs, examples, strict=True):
-        for name, value in one.knobs.items():
+    for row, example in zip(knobs, examples, strict=True):
+        for name, value in example.knobs.items():
             if name in places:
                 row[places[name]] = value
     return xgboost.DMatrix(np.column_stack([rows, estimated, knobs]), nthread=1)
@@ -240,7 +244,7 @@ class LearnedCost:
     def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
         """Takes seconds that were measured; learns when there are enough more of them. Describing takes longer than
         learning: what is never learned from is never described."""
-        self._waiting = [*self._waiting, *((space, one, seconds) for one, seconds in measured)][-MOST:]
+        self._waiting = [*self._waiting, *((space, individual, seconds) for individual, seconds in measured)][-MOST:]
         if self.count + len(self._waiting) >= max(LEAST, GROWN * self._learned):
             self._describe()
             self.learn()
@@ -248,10 +252,12 @@ class LearnedCost:
     def _describe(self) -> None:
         """Makes examples of what waits."""
         waiting, self._waiting = self._waiting, []
-        for space, group in groupby(waiting, key=lambda one: one[0]):
-            some = list(group)
-            pairs = zip(described(space, [one for _, one, _ in some]), (s for *_, s in some), strict=True)
-            self._keep([replace(one, seconds=seconds) for one, seconds in pairs if one is not None])
+        for space, group in groupby(waiting, key=lambda triple: triple[0]):
+            batch = list(group)
+            pairs = zip(
+                described(space, [individual for _, individual, _ in batch]), (s for *_, s in batch), strict=True
+            )
+            self._keep([replace(example, seconds=seconds) for example, seconds in pairs if example is not None])
 
     def begin(self, examples: Sequence[Example]) -> None:
         """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
@@ -276,10 +282,10 @@ class LearnedCost:
         """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
         if self.fitted is None or not individuals:
             return None
-        found = described(space, individuals)
+        examples = described(space, individuals)
         result = np.full(len(individuals), -np.inf)
-        good = [one for one in found if one is not None]
-        result[[one is not None for one in found]] = self.fitted.scores(good)
+        good = [example for example in examples if example is not None]
+        result[[example is not None for example in examples]] = self.fitted.scores(good)
         return result
 
 
@@ -291,10 +297,10 @@ def available() -> bool:
 def judged(examples: Sequence[Example], seed: int = 0, by_task: bool = False) -> tuple[bool, str]:
     """(whether models that have not seen what they order put the best quarter of Tasks in order better than the
     analytic cost does, a sentence that says so); `by_task`: that have seen nothing of its Task."""
-    known = scales(examples)
-    wanted, groups, base = throughputs(examples, known), groups_of(examples), analytic(examples, known)
+    task_scales = scales(examples)
+    wanted, groups, base = throughputs(examples, task_scales), groups_of(examples), analytic(examples, task_scales)
     right, pairs = pairs_of(base, wanted, groups, best=True)
-    if pairs < PAIRS or (by_task and len(known) < FOLDS):
+    if pairs < PAIRS or (by_task and len(task_scales) < FOLDS):
         return False, "the analytic cost is used: too little is measured to compare it with the learned one"
     learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups, best=True)
     shares = (
@@ -311,11 +317,11 @@ def held_out(examples: Sequence[Example], folds: int, seed: int = 0, by_task: bo
     Tasks do."""
     groups = groups_of(examples) if by_task else np.arange(len(examples))
     part = (np.random.default_rng(seed).permutation(int(groups.max(initial=0)) + 1) % folds)[groups]
-    found = np.zeros(len(examples))
+    scores = np.zeros(len(examples))
     for k in range(folds):
         parts: tuple[list[Example], list[Example]] = ([], [])
-        for one, place in zip(examples, part, strict=True):
-            parts[int(place == k)].append(one)
+        for example, place in zip(examples, part, strict=True):
+            parts[int(place == k)].append(example)
         if all(parts):
-            found[part == k] = fit(parts[0], seed).scores(parts[1])
-    return found
+            scores[part == k] = fit(parts[0], seed).scores(parts[1])
+    return scores

@@ -48,13 +48,13 @@ class Weights:
 
     def seconds(self, seconds: Floats) -> Floats:
         """What each network takes, of what each Task takes [networks]."""
-        found: Floats = np.minimum.reduceat(self.each @ seconds, self.first)
-        return found
+        fastest: Floats = np.minimum.reduceat(self.each @ seconds, self.first)
+        return fastest
 
     def difference(self, number: int) -> Floats:
         """How much more often each Task occurs in an alternative than without tuning [n]."""
-        found: Floats = self.each[number] - self.each[self.first[self.owners[number]]]
-        return found
+        difference: Floats = self.each[number] - self.each[self.first[self.owners[number]]]
+        return difference
 
     def around(self, number: int, seconds: Floats) -> list[int]:
         """The Tasks that decide whether an alternative is faster than what there is without tuning, those that make up
@@ -123,8 +123,8 @@ def own(weights: Weights, names: Sequence[str], function: Function) -> Objective
     def value(seconds: Floats, histories: Histories) -> float:
         given = dict(zip(names, map(float, 1e3 * weights.seconds(seconds)), strict=True))
         try:
-            found = function(given)
-            number = float(found)
+            returned = function(given)
+            number = float(returned)
         except Exception as error:
             raise ConfigError(
                 f"the objective, given {given}, failed: {type(error).__name__}: {str(error)[:300]}"
@@ -189,10 +189,10 @@ def function_at(place: str) -> Function:
         raise ConfigError(
             f"the objective {place[:200]} cannot be loaded: {type(error).__name__}: {str(error)[:300]}; {EXPECTED}"
         ) from error
-    found: Any = getattr(module, name, None)
-    if not callable(found):
+    attribute: Any = getattr(module, name, None)
+    if not callable(attribute):
         raise ConfigError(f"the objective {place[:200]}: {where} has no function {name!r}")
-    function: Function = found
+    function: Function = attribute
     return function
 
 

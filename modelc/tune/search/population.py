@@ -69,10 +69,10 @@ class Space:
 
     def rows(self, number: int, points: Points) -> Points:
         """Points of the Sketch `number` as rows."""
-        found = np.zeros((len(points), self.empty.shape[1]), np.int64)
-        found[:, 0] = number
-        found[:, 1 : 1 + points.shape[1]] = points
-        return found
+        padded = np.zeros((len(points), self.empty.shape[1]), np.int64)
+        padded[:, 0] = number
+        padded[:, 1 : 1 + points.shape[1]] = points
+        return padded
 
     def points(self, number: int, rows: Points) -> Points:
         """Rows of the Sketch `number` as its points."""
@@ -80,41 +80,41 @@ class Space:
 
     def legal(self, rows: Points) -> Bools:
         """Which rows describe a schedule [P]."""
-        found = np.zeros(len(rows), np.bool_)
+        legal = np.zeros(len(rows), np.bool_)
         for number in np.unique(rows[:, 0]):
             at = rows[:, 0] == number
-            found[at] = self.sketches[number].legal(self.points(number, rows[at]))
-        return found
+            legal[at] = self.sketches[number].legal(self.points(number, rows[at]))
+        return legal
 
     def estimate(self, rows: Points) -> Floats:
         """Seconds by the closed forms, on one scale [P]."""
-        found = np.zeros(len(rows))
+        estimates = np.zeros(len(rows))
         for number in np.unique(rows[:, 0]):
             at = rows[:, 0] == number
             seconds = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
-            found[at] = seconds * self.scales[number]
-        return found
+            estimates[at] = seconds * self.scales[number]
+        return estimates
 
     def terms(self, rows: Points) -> Floats:
         """What the estimates are made of [P x len(TERMS)]."""
-        found = np.zeros((len(rows), len(TERMS)))
+        terms = np.zeros((len(rows), len(TERMS)))
         for number in np.unique(rows[:, 0]):
             at = rows[:, 0] == number
-            found[at] = self.sketches[number].terms(self.points(number, rows[at]), self.cores)
-        return found
+            terms[at] = self.sketches[number].terms(self.points(number, rows[at]), self.cores)
+        return terms
 
     def random(self, count: int, rng: np.random.Generator) -> Points:
         """About `count` legal rows, as many of each Sketch as far as it has them, in no order."""
         each = -(-count // len(self.sketches))
-        found = [self.rows(n, s.random(each, rng)) for n, s in enumerate(self.sketches)]
-        return rng.permutation(np.concatenate(found))[:count]
+        drawn = [self.rows(n, s.random(each, rng)) for n, s in enumerate(self.sketches)]
+        return rng.permutation(np.concatenate(drawn))[:count]
 
     def constructed(self, cores: int, seed: int = 0) -> Points:
         """What construction finds in each Sketch for `cores`, the best of all first."""
         if (cores, seed) not in self._constructed:
-            found = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
-            found.sort(key=lambda one: one[1].seconds * self.scales[one[0]])
-            self._constructed[cores, seed] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in found])
+            constructions = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
+            constructions.sort(key=lambda pair: pair[1].seconds * self.scales[pair[0]])
+            self._constructed[cores, seed] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in constructions])
         return self._constructed[cores, seed]
 
     def untuned(self, candidate: Candidate) -> tuple[Individual | None, float]:
@@ -122,8 +122,8 @@ class Space:
         those of the best point constructed."""
         rows = self.constructed(self.target.cores)  # as compile does, whatever the threads
         for row in rows:
-            if (one := self.individual(row)).candidate.key == candidate.key:
-                return one, float(self.estimate(row[None, :])[0])
+            if (individual := self.individual(row)).candidate.key == candidate.key:
+                return individual, float(self.estimate(row[None, :])[0])
         return None, float(self.estimate(rows[:1])[0])
 
     def individual(self, row: Points) -> Individual:
@@ -131,17 +131,17 @@ class Space:
         sketch, point = self.sketches[row[0]], self.points(row[0], row[None, :])[0]
         return Individual(sketch, point, sketch.candidate(point))
 
-    def derived(self, one: Individual) -> Task:
+    def derived(self, individual: Individual) -> Task:
         """The Task after the stages of an individual's Candidate. Sketches have few of these, so they are kept."""
-        stages = one.candidate.stages
+        stages = individual.candidate.stages
         if stages not in self._derived:
             self._derived[stages] = derive(self.task, stages)
         return self._derived[stages]
 
-    def row(self, one: Individual) -> Points:
+    def row(self, individual: Individual) -> Points:
         """The row of an individual of this space."""
-        number = next(n for n, s in enumerate(self.sketches) if s is one.sketch)
-        return np.asarray(self.rows(number, one.point[None, :])[0])
+        number = next(n for n, s in enumerate(self.sketches) if s is individual.sketch)
+        return np.asarray(self.rows(number, individual.point[None, :])[0])
 
 
 def _scale(group: Sequence[Sketch], cores: int) -> float:

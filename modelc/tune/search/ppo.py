@@ -56,8 +56,8 @@ class Networks:
     def values(self, states: Floats) -> Floats:
         """[N]"""
         p = self.parameters
-        found = np.tanh(states @ p["critic"] + p["critic offset"]) @ p["value"] + p["value offset"]
-        return np.asarray(found[:, 0], np.float64)
+        values = np.tanh(states @ p["critic"] + p["critic offset"]) @ p["value"] + p["value offset"]
+        return np.asarray(values[:, 0], np.float64)
 
     def act(self, states: Floats, rng: np.random.Generator) -> Floats:
         """Actions before they are squashed [N x actors]."""
@@ -115,11 +115,11 @@ class Networks:
 def advantages_of(rewards: Floats, values: Floats, last: Floats) -> Floats:
     """What each step was better than the critic had said [steps x N]: `values` are of the states before the steps, and
     `last` of those after the last."""
-    found, after, later = np.zeros_like(rewards), last, np.zeros_like(last)
+    advantages, after, later = np.zeros_like(rewards), last, np.zeros_like(last)
     for k in reversed(range(len(rewards))):
         later = rewards[k] + DISCOUNT * after - values[k] + DISCOUNT * SMOOTHING * later
-        found[k], after = later, values[k]
-    return found
+        advantages[k], after = later, values[k]
+    return advantages
 
 
 class Proximal(Evolve):
@@ -135,7 +135,7 @@ class Proximal(Evolve):
         rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])
         rows = np.unique(rows, axis=0)
         seconds = self.residual.predict(rows)
-        known, predicted = [rows], [seconds]
+        visited, predicted = [rows], [seconds]
         best = np.argsort(seconds, kind="stable")[:WALKERS]
         at, now, unit = rows[best], seconds[best], float(seconds[best[0]])
         states, actions, rewards, used = [], [], [], []
@@ -148,11 +148,11 @@ class Proximal(Evolve):
             at = np.where(legal[:, None], moved, at)
             now = np.where(legal, self.residual.predict(at), now)
             rewards.append(np.where(legal, np.maximum(U - now / unit, WORST), WORST))
-            known.append(at)
+            visited.append(at)
             predicted.append(now)
         self.improve(np.stack(states), np.stack(actions), np.stack(rewards), np.stack(used), self.state(at))
         order = np.argsort(np.concatenate(predicted), kind="stable")
-        return self.new(np.concatenate(known)[order])
+        return self.new(np.concatenate(visited)[order])
 
     def improve(self, states: Floats, actions: Floats, rewards: Floats, used: Bools, last: Floats) -> None:
         """Learns from walks: arrays [steps x N x ...]."""
@@ -180,13 +180,13 @@ class Proximal(Evolve):
         """Where actions in (0, 1) lead [N x (1 + knobs)], legal or not (formula 2)."""
         count = len(self.space.sketches)
         numbers = np.minimum((count * actions[:, 0]).astype(np.int64), count - 1)
-        found = np.zeros((len(actions), self.space.empty.shape[1]), np.int64)
-        found[:, 0] = numbers
+        rows = np.zeros((len(actions), self.space.empty.shape[1]), np.int64)
+        rows[:, 0] = numbers
         for number in np.unique(numbers):
             own = np.flatnonzero(numbers == number)
             for place, knob in enumerate(self.space.sketches[number].knobs):
                 whole = [v for v in knob.values if isinstance(v, int)]
                 sizes = np.array(whole if len(whole) == len(knob.values) else range(1, len(knob.values) + 1))
                 wanted = np.rint(sizes.max() * actions[own, 1 + place])
-                found[own, 1 + place] = np.abs(sizes[None, :] - wanted[:, None]).argmin(axis=1)
-        return found
+                rows[own, 1 + place] = np.abs(sizes[None, :] - wanted[:, None]).argmin(axis=1)
+        return rows

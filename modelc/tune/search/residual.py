@@ -31,14 +31,14 @@ class Residual:
     def _errors(self, rows: Points) -> Floats:
         """Sums of known errors, weighted by nearness, and of the Sketch's own mean; of the mean of all for a Sketch of
         which little is known."""
-        found = np.full(len(rows), float(self.errors.mean()) if len(self.errors) else 0.0)
+        predicted = np.full(len(rows), float(self.errors.mean()) if len(self.errors) else 0.0)
         for number in np.unique(self.rows[:, 0]):
-            at, known = rows[:, 0] == number, self.rows[:, 0] == number
+            at, measured = rows[:, 0] == number, self.rows[:, 0] == number
             if not at.any():
                 continue
-            errors, ranges = self.errors[known], np.maximum(self.space.sizes[number] - 1, 1)
-            mean = (found[at] * PRIOR + errors.sum()) / (PRIOR + len(errors))
-            apart = (rows[at, 1:][:, None, :] - self.rows[known, 1:][None, :, :]) / ranges
+            errors, ranges = self.errors[measured], np.maximum(self.space.sizes[number] - 1, 1)
+            mean = (predicted[at] * PRIOR + errors.sum()) / (PRIOR + len(errors))
+            apart = (rows[at, 1:][:, None, :] - self.rows[measured, 1:][None, :, :]) / ranges
             near = np.exp(-0.5 * np.sum((apart / REACH) ** 2, axis=2))
-            found[at] = (mean * PRIOR + near @ errors) / (PRIOR + near.sum(axis=1))
-        return found
+            predicted[at] = (mean * PRIOR + near @ errors) / (PRIOR + near.sum(axis=1))
+        return predicted

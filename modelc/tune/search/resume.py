@@ -20,7 +20,7 @@ ELSEWHERE, EACH = 256, 24  # records of other Tasks that a cost is learned from 
 COMPARED = 8  # records of a Task, below which they say little about which is faster
 AGAIN = 2  # Candidates of a Task that are measured again, because nothing compares them with the untuned one
 
-Known = tuple[Candidate, Individual | None]  # a Candidate, and the point that it is
+RecordedCandidate = tuple[Candidate, Individual | None]  # a Candidate, and the point that it is
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Memory:
 
     database: Database
     conditions: Callable[[Task, int], Conditions]
-    known: dict[str, dict[str, Known]] = field(default_factory=dict)  # to each Subject, by the Candidate's key
+    candidates: dict[str, dict[str, RecordedCandidate]] = field(default_factory=dict)  # by keys: the Subject's, theirs
     learnt: dict[str, set[str]] = field(default_factory=dict)  # by each explorer, of what others measured
     counts: dict[str, int] = field(default_factory=dict)  # of records that each Subject was told of
 
@@ -41,7 +41,7 @@ class Memory:
         task, untuned = subject.task, candidate is subject.untuned
         record = record_of(task, self.conditions(task, subject.cold_bytes), candidate, individual, measurement, untuned)
         self.counts[subject.key] = self.counts.get(subject.key, 0) + self.database.add(task, record)
-        self.known.setdefault(subject.key, {})[record.key] = candidate, individual
+        self.candidates.setdefault(subject.key, {})[record.key] = candidate, individual
 
     def refresh(self, subject: Subject) -> None:
         """Tells a Subject what other tuners have added since."""
@@ -56,68 +56,70 @@ class Memory:
         for number, subject in enumerate(subjects):
             if subject.key in done:
                 continue
-            found = self._records(subject)
-            for seconds in self._recalled(subject, found):
+            records = self._records(subject)
+            for seconds in self._recalled(subject, records):
                 scheduler.took(number, seconds)
-            count += len(found)
+            count += len(records)
         return count
 
     def elsewhere(self, subjects: Sequence[Subject], space_of: Callable[[Task], Space]) -> list[Example]:
         """What is known of other Tasks under the same conditions, as far as it can be compared."""
-        own, found = {subject.task.hash for subject in subjects}, list[Example]()
+        own, examples = {subject.task.hash for subject in subjects}, list[Example]()
         cold = max((subject.cold_bytes for subject in subjects), default=0)
         for key in self.database.tasks():
-            if key in own or len(found) >= ELSEWHERE:
+            if key in own or len(examples) >= ELSEWHERE:
                 continue
             task = self.database.task(key)
             records = [] if task is None else list(self.database.records(key, self.conditions(task, cold)))
             if task is not None and len(records) >= COMPARED:
-                found += examples_of(space_of(task), records, EACH)
-        return found[:ELSEWHERE]
+                examples += examples_of(space_of(task), records, EACH)
+        return examples[:ELSEWHERE]
 
     def _records(self, subject: Subject) -> list[Record]:
         """The records of a Subject's Task whose Candidates it knows then."""
-        conditions, known = self.conditions(subject.task, subject.cold_bytes), self.known.setdefault(subject.key, {})
+        conditions = self.conditions(subject.task, subject.cold_bytes)
+        candidates = self.candidates.setdefault(subject.key, {})
         self.counts[subject.key] = self.database.count(subject.task.hash, conditions)  # before: others may add more
         records = list(self.database.records(subject.task.hash, conditions))
         for record in records:
-            if record.key not in known:
+            if record.key not in candidates:
                 point = individual_of(subject.explorer.space, record)
                 candidate = self.database.candidate(record) if point is None else point.candidate
                 if candidate is not None:
-                    known[record.key] = candidate, point
+                    candidates[record.key] = candidate, point
                     subject.explorer.skip(candidate)
-        return [record for record in records if record.key in known]
+        return [record for record in records if record.key in candidates]
 
-    def _recalled(self, subject: Subject, found: Sequence[Record]) -> list[float]:
+    def _recalled(self, subject: Subject, records: Sequence[Record]) -> list[float]:
         """Tells a Subject what is known of its Task; the best seconds after each round of that."""
-        known, learnt = self.known.setdefault(subject.key, {}), self.learnt.setdefault(subject.key, set())
+        candidates, learnt = self.candidates.setdefault(subject.key, {}), self.learnt.setdefault(subject.key, set())
         own = {candidate.key for candidate, _ in subject.measured}
-        scaled = sorted(comparable(found, subject.untuned.key).values(), key=lambda one: one[0].measured_at)
+        scaled = sorted(comparable(records, subject.untuned.key).values(), key=lambda pair: pair[0].measured_at)
         others = [(record.key, m) for record, m in scaled if record.untuned or record.key not in own]
-        subject.earlier = [(known[key][0], measurement) for key, measurement in others]
-        new = [(known[key][1], measurement) for key, measurement in others if key not in learnt | own]
+        subject.earlier = [(candidates[key][0], measurement) for key, measurement in others]
+        new = [(candidates[key][1], measurement) for key, measurement in others if key not in learnt | own]
         subject.explorer.learn([(point, measurement) for point, measurement in new if point is not None])
         learnt |= {key for key, _ in others}
-        apart_keys = {record.key: None for record in apart(found, subject.untuned.key)}
+        apart_keys = {record.key: None for record in apart(records, subject.untuned.key)}
         better = [key for key in apart_keys if key not in {record.key for record, _ in scaled}]
-        subject.again = [known[key] for key in better[:AGAIN]]
+        subject.again = [candidates[key] for key in better[:AGAIN]]
         seconds = [measurement.seconds for _, measurement in scaled]
         return [min(seconds[: at + BATCH]) for at in range(0, len(seconds), BATCH)]
 
 
-def examples_of(space: Space, found: Sequence[Record], most: int | None = None) -> list[Example]:
+def examples_of(space: Space, records: Sequence[Record], most: int | None = None) -> list[Example]:
     """Records of one Task under equal conditions as a cost is learned from them: the good ones that lie on points of
     Sketches and were measured by turns with the untuned Candidate; at most so many, evenly over their times; none where
     there are fewer than COMPARED."""
-    anchors = [one.key for one in found if one.untuned] or [one.key for one in found if one.measurement.ok]
-    scaled = list(comparable(found, anchors[-1]).values()) if anchors else []
-    scaled.sort(key=lambda one: one[1].relative)
+    anchors = [record.key for record in records if record.untuned]
+    anchors = anchors or [record.key for record in records if record.measurement.ok]
+    scaled = list(comparable(records, anchors[-1]).values()) if anchors else []
+    scaled.sort(key=lambda pair: pair[1].relative)
     taken = [(individual_of(space, r), m) for r, m in scaled[:: -(-len(scaled) // most) if most else 1]]
-    points = [(one, m) for one, m in taken if one is not None]
-    known = described(space, [one for one, _ in points])
-    pairs = zip(known, points, strict=True)
-    result = [replace(one, seconds=m.relative, noise=m.doubt) for one, (_, m) in pairs if one is not None]
+    points = [(individual, m) for individual, m in taken if individual is not None]
+    examples = described(space, [individual for individual, _ in points])
+    pairs = zip(examples, points, strict=True)
+    result = [replace(example, seconds=m.relative, noise=m.doubt) for example, (_, m) in pairs if example is not None]
     return result if len(result) >= COMPARED else []
 
 

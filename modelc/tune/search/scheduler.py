@@ -57,8 +57,8 @@ class Scheduler:
         for history, work in pairs:
             if history:
                 off.setdefault(work.likeness, []).append(history[-1] / work.seconds)
-        every = float(np.median([one for some in off.values() for one in some])) if off else 1.0
-        like = {key: float(np.median(some)) for key, some in off.items()}
+        every = float(np.median([ratio for ratios in off.values() for ratio in ratios])) if off else 1.0
+        like = {key: float(np.median(ratios)) for key, ratios in off.items()}
         return np.array([h[-1] if h else w.seconds * like.get(w.likeness, every) for h, w in pairs])
 
     def compared(self) -> tuple[int, ...]:
@@ -77,8 +77,8 @@ class Scheduler:
 
     def leading(self) -> tuple[int, ...]:
         """The fastest alternative of each network."""
-        known = self.compared()
-        return tuple(known[k] for k in self.objective.weights.only(known).leading(self.seconds))
+        compared = self.compared()
+        return tuple(compared[k] for k in self.objective.weights.only(compared).leading(self.seconds))
 
     def took(self, task: int, seconds: float, exhausted: bool = False) -> None:
         """Says what a Task's best seconds are after one more round of it; `exhausted`: there is nothing left to try."""
@@ -106,23 +106,23 @@ class Scheduler:
         """df/dg of each Task [n]: by how much less of its seconds makes the objective less."""
         seconds = self.seconds
         now = self.objective(seconds, self.histories)
-        found = np.zeros(len(seconds))
+        slopes = np.zeros(len(seconds))
         for k, own in enumerate(seconds):
             less = seconds.copy()
             less[k] = own * (1 - LITTLE)
-            found[k] = (now - self.objective(less, self.histories)) / (own * LITTLE)
-        return found
+            slopes[k] = (now - self.objective(less, self.histories)) / (own * LITTLE)
+        return slopes
 
     def gradients(self, slopes: Floats) -> Floats:
         """df/dt of each Task of which a round was measured [n]."""
-        found = np.zeros(len(self.work))
+        gradients = np.zeros(len(self.work))
         for k, history in enumerate(self.histories):
             if history:
                 window = min(WINDOW, len(history) - 1)
                 past = (history[-1] - history[-1 - window]) / window if window else 0.0
                 hope = min(-history[-1] / len(history), self._like(k) - history[-1])
-                found[k] = slopes[k] * (ALPHA * past + (1 - ALPHA) * hope)
-        return found
+                gradients[k] = slopes[k] * (ALPHA * past + (1 - ALPHA) * hope)
+        return gradients
 
     def _like(self, task: int) -> float:
         """BETA times the seconds at the rate of the best similar Task, itself included."""

@@ -44,8 +44,8 @@ class ModelStanding:
     @staticmethod
     def of(model: str, predicted: float, untuned: float, beside: float, leading: str) -> ModelStanding:
         """`beside` is ONNX Runtime's time over the untuned package's, as wholes (0: not known)."""
-        known = beside * untuned / predicted if beside and predicted else None
-        return ModelStanding(model, predicted, untuned, known, leading)
+        ort_ratio = beside * untuned / predicted if beside and predicted else None
+        return ModelStanding(model, predicted, untuned, ort_ratio, leading)
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Standing:
 
     @property
     def current(self) -> TaskStanding:
-        return next(one for one in self.tasks if one.task == self.task)
+        return next(standing for standing in self.tasks if standing.task == self.task)
 
     def to_json(self) -> dict[str, Any]:
         """With the Task of the round alone."""
-        found = asdict(self)
-        del found["tasks"]
-        return found | asdict(self.current)
+        fields = asdict(self)
+        del fields["tasks"]
+        return fields | asdict(self.current)
 
 
 class Watch:
@@ -107,7 +107,7 @@ class Watch:
             self._improved[subject.key] = moment.seconds
         self._gains[subject.key] = gain
         best = self.scheduler.seconds
-        gains = np.array([self._gains[one.key] for one in self.subjects])
+        gains = np.array([self._gains[watched.key] for watched in self.subjects])
         weights, leading = self.scheduler.objective.weights, self.scheduler.leading()
         predicted = list(map(float, self.scheduler.predicted()))
         untuned = list(map(float, (weights.each @ (best * gains))[list(weights.first)]))
@@ -119,17 +119,17 @@ class Watch:
         shares = shares / (shares.sum() or 1.0)
         tasks = [
             TaskStanding(
-                one.key,
-                self.names[one.key],
+                watched.key,
+                self.names[watched.key],
                 tuple(name for name in self.models if name in within[k]),
                 float(shares[k]),
                 float(best[k]),
                 float(gains[k]),
-                len(one.measured),
-                self._improved.get(one.key),
+                len(watched.measured),
+                self._improved.get(watched.key),
                 self.scheduler.roofline(k),
             )
-            for k, one in enumerate(self.subjects)
+            for k, watched in enumerate(self.subjects)
         ]
         budget, spent = self.budget, moment.seconds
         return Standing(
@@ -151,6 +151,6 @@ class Watch:
                     (self.alternatives[k] for k in leading),
                 )
             ),
-            tasks=tuple(sorted(tasks, key=lambda one: -one.share)),
+            tasks=tuple(sorted(tasks, key=lambda standing: -standing.share)),
             stage=self.stage,
         )

@@ -43,9 +43,9 @@ class Budget:
     @staticmethod
     def parse(text: str) -> Budget:
         """`90s`, `5m`, `1h` of time, or `2000` measurements. Raises ConfigError."""
-        found = _BUDGET.fullmatch(text.strip())
-        if found is not None:
-            number, unit = float(found[1]), found[2]
+        match = _BUDGET.fullmatch(text.strip())
+        if match is not None:
+            number, unit = float(match[1]), match[2]
             if unit and 0 < number * UNITS[unit] <= MOST_SECONDS:
                 return Budget(seconds=number * UNITS[unit])
             if not unit and number == int(number) and 0 < number <= MOST_TRIALS:
@@ -74,7 +74,7 @@ class Subject:
     again: Sequence[tuple[Candidate, Individual | None]] = ()
 
     @property
-    def known(self) -> Measurement | None:
+    def baseline(self) -> Measurement | None:
         """What is known of the untuned Candidate; None before it is measured."""
         own = next((m for c, m in self.measured if c is self.untuned), None)
         before = next((m for c, m in self.earlier if c.key == self.untuned.key), None)
@@ -83,38 +83,38 @@ class Subject:
     @property
     def compared(self) -> list[tuple[Candidate, Measurement]]:
         """The Candidates that work, on the scale of what is known of the untuned one."""
-        known = self.known
-        if known is None or not known.ok:
-            found = self.measured
-        elif any(m is known for _, m in self.earlier):  # in this session it is not measured, or failed
-            found = list(self.earlier)
+        baseline = self.baseline
+        if baseline is None or not baseline.ok:
+            comparable = self.measured
+        elif any(m is baseline for _, m in self.earlier):  # in this session it is not measured, or failed
+            comparable = list(self.earlier)
         else:
-            unit, reference = known.seconds, known.reference_seconds
+            unit, reference = baseline.seconds, baseline.reference_seconds
             scaled = ((c, replace(m, seconds=m.relative * unit, reference_seconds=reference)) for c, m in self.earlier)
-            found = [*self.measured, *scaled]
-        return [one for one in found if one[1].ok]
+            comparable = [*self.measured, *scaled]
+        return [pair for pair in comparable if pair[1].ok]
 
     @property
     def fastest(self) -> tuple[Candidate, Measurement] | None:
         """The fastest of them."""
-        return min(self.compared, key=lambda one: one[1].relative, default=None)
+        return min(self.compared, key=lambda pair: pair[1].relative, default=None)
 
     @property
     def best(self) -> Candidate:
         """The fastest Candidate, if it is known to be faster than the untuned one by more than the noise, or if that
         one fails; else that."""
-        fastest, known = self.fastest, self.known
-        if fastest is None or known is None or not fastest[1].faster(known):
+        fastest, baseline = self.fastest, self.baseline
+        if fastest is None or baseline is None or not fastest[1].faster(baseline):
             return self.untuned
         return fastest[0]
 
     @property
     def gain(self) -> float:
         """The untuned Candidate's time over the best one's; 1 where the former is not known."""
-        fastest, known = self.fastest, self.known
-        if fastest is None or known is None or not known.ok or self.best is self.untuned:
+        fastest, baseline = self.fastest, self.baseline
+        if fastest is None or baseline is None or not baseline.ok or self.best is self.untuned:
             return 1.0
-        return known.relative / fastest[1].relative
+        return baseline.relative / fastest[1].relative
 
     @property
     def seconds(self) -> float:
@@ -125,8 +125,8 @@ class Subject:
     @property
     def takes(self) -> float:
         """Seconds that building and running one of its Candidates takes, on average; a second where none is known."""
-        known = [m.build_seconds + m.run_seconds for _, m in (*self.earlier, *self.measured)]
-        return max(fmean(known), LEAST_TAKEN) if known else 1.0
+        taken = [m.build_seconds + m.run_seconds for _, m in (*self.earlier, *self.measured)]
+        return max(fmean(taken), LEAST_TAKEN) if taken else 1.0
 
 
 class Measure(Protocol):
@@ -205,12 +205,12 @@ class Tuned:
 
     def then(self, other: Tuned) -> Tuned:
         """What was found in all, where `other` went on from this."""
-        subjects = tuple({one.key: one for one in (*self.subjects, *other.subjects)}.values())
+        subjects = tuple({subject.key: subject for subject in (*self.subjects, *other.subjects)}.values())
         return replace(other, subjects=subjects)
 
     def of(self, network: int) -> Tuned:
         """The same with what is predicted of one network alone."""
-        return replace(self, log=tuple(replace(one, predicted=one.networks[network]) for one in self.log))
+        return replace(self, log=tuple(replace(moment, predicted=moment.networks[network]) for moment in self.log))
 
 
 def tune_tasks(
@@ -285,8 +285,8 @@ class _Session:
             ended = "interrupted"
         except DatabaseError as error:
             ended, trouble = "database", str(error)
-        for one in [one for one in self.rounds if one.learnt]:
-            self._close(one)
+        for begun_round in [begun_round for begun_round in self.rounds if begun_round.learnt]:
+            self._close(begun_round)
         seconds, subjects, log = time.monotonic() - self.start, tuple(self.subjects), tuple(self.log)
         return Tuned(subjects, log, self.trials, seconds, ended, self.searching, self.preparing, trouble)
 
@@ -297,54 +297,56 @@ class _Session:
         if asked < 1 or time.monotonic() >= self.deadline:
             return False
         takes = None if math.isinf(self.budget.seconds) else [subject.takes for subject in self.subjects]
-        number = self.scheduler.next({one.number for one in self.rounds if one.first}, takes)
+        number = self.scheduler.next({begun_round.number for begun_round in self.rounds if begun_round.first}, takes)
         if number is None:
             return False
         subject = self.subjects[number]
-        for one in self.rounds:
-            if one.number == number:
-                self._learn(one)
+        for begun_round in self.rounds:
+            if begun_round.number == number:
+                self._learn(begun_round)
         if self.records is not None:
             self.records.refresh(subject)
         first = number not in self.begun and not subject.measured
         self.begun.add(number)
-        found = _batch(subject, asked, first)
-        one = _Round(number, len(found) < asked, first, len(found))
-        self.rounds.append(one)
-        for candidate, individual in found:
+        batch = _batch(subject, asked, first)
+        new_round = _Round(number, len(batch) < asked, first, len(batch))
+        self.rounds.append(new_round)
+        for candidate, individual in batch:
             name = self.measure.submit(subject, candidate, verify=individual is None)
-            self.waiting[name] = one, candidate, individual
+            self.waiting[name] = new_round, candidate, individual
         self.searching = spent + time.thread_time() - before
-        if not found:
-            self._close(one)
+        if not batch:
+            self._close(new_round)
         return True
 
     def _take(self, name: int, measurement: Measurement) -> None:
         """What became of one candidate."""
-        one, candidate, individual = self.waiting.pop(name)
-        subject = self.subjects[one.number]
+        its_round, candidate, individual = self.waiting.pop(name)
+        subject = self.subjects[its_round.number]
         subject.measured.append((candidate, measurement))
         self.trials += 1
         if self.records is not None:
             self.records.add(subject, candidate, individual, measurement)
         if individual is not None:
-            one.learnt.append((individual, measurement))
-        one.open -= 1
-        if not one.open:
-            self._close(one)
+            its_round.learnt.append((individual, measurement))
+        its_round.open -= 1
+        if not its_round.open:
+            self._close(its_round)
 
-    def _learn(self, one: _Round) -> None:
+    def _learn(self, measured_round: _Round) -> None:
         before = time.thread_time()
-        learnt, one.learnt = one.learnt, []
-        self.subjects[one.number].explorer.learn(learnt)
+        learnt, measured_round.learnt = measured_round.learnt, []
+        self.subjects[measured_round.number].explorer.learn(learnt)
         self.searching += time.thread_time() - before
 
-    def _close(self, one: _Round) -> None:
+    def _close(self, ended_round: _Round) -> None:
         """The end of a round."""
-        self.rounds.remove(one)
-        self._learn(one)
-        subject, scheduler = self.subjects[one.number], self.scheduler
-        scheduler.took(one.number, subject.seconds or float(scheduler.seconds[one.number]), one.exhausted)
+        self.rounds.remove(ended_round)
+        self._learn(ended_round)
+        subject, scheduler = self.subjects[ended_round.number], self.scheduler
+        scheduler.took(
+            ended_round.number, subject.seconds or float(scheduler.seconds[ended_round.number]), ended_round.exhausted
+        )
         networks = tuple(map(float, scheduler.predicted()))
         moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks, self.preparing)
         self.log.append(moment)
@@ -355,9 +357,9 @@ class _Session:
 def _batch(subject: Subject, count: int, first: bool) -> list[tuple[Candidate, Individual | None]]:
     """What is measured in one round: at first the untuned Candidate, which may be a point of the space or not."""
     if not first:
-        return [(one.candidate, one) for one in subject.explorer.propose(count)]
+        return [(individual.candidate, individual) for individual in subject.explorer.propose(count)]
     own, _ = subject.explorer.space.untuned(subject.untuned)
     subject.explorer.skip(subject.untuned)
-    known = [(subject.untuned, own), *subject.again][:count]
-    more = subject.explorer.propose(count - len(known)) if count > len(known) else []
-    return [*known, *((one.candidate, one) for one in more)]
+    beginning = [(subject.untuned, own), *subject.again][:count]
+    more = subject.explorer.propose(count - len(beginning)) if count > len(beginning) else []
+    return [*beginning, *((individual.candidate, individual) for individual in more)]
