@@ -242,7 +242,7 @@ def test_the_version_covers_what_decides_code() -> None:
         "python_worker",
         "scratch",
         "policy",
-        "frontend.limits",
+        "frontend.building.limits",
         "package",
         "package.objects",
         "plan.program",
