@@ -145,7 +145,7 @@ def nms_list(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequen
 
 def unique(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Body:
     """One iteration: the slices are sorted, of equal ones the first first, so that each group begins with its first."""
-    (dtype, shape), *rest = inputs
+    (dtype, shape), *counts = inputs
     axis, room = attrs["axis"], attrs["room"]
     n, inner, outer = shape[axis], prod(shape[axis + 1 :]), prod(shape[:axis])
     if attrs["sorted"]:
@@ -160,7 +160,7 @@ def unique(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence
 """
     statements = f"""\
     for (int32_t once = begin; once < end; once++) {{
-        const int64_t there = {f"x1[0] < 0 ? 0 : x1[0] < {n} ? x1[0] : {n}" if rest else n};
+        const int64_t there = {f"x1[0] < 0 ? 0 : x1[0] < {n} ? x1[0] : {n}" if counts else n};
         int32_t *order = (int32_t *)scratch, *first = order + {n}, *number = first + {n};
         int64_t count = 0;
         sort(x0, order, first, there);

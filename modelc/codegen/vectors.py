@@ -102,17 +102,17 @@ def halved(
 ) -> list[Any]:
     """Vectors of `lanes` lanes each combined to a single lane, half with half; `combine` is given both halves and how
     many lanes these have, `bound` names a value that is used twice. A lane that is left over comes last."""
-    rest: list[list[Any]] = []
+    left_over: list[list[Any]] = []
     while lanes > 1:
         values = [bound(v) for v in values]
         if lanes % 2:
-            rest.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in values])
+            left_over.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in values])
             values = [lanes_at(v, range(lanes - 1), lanes) for v in values]
             lanes -= 1
             continue
         half = lanes // 2
         low, high = ([lanes_at(v, part, lanes) for v in values] for part in (range(half), range(half, lanes)))
         values, lanes = combine(low, high, half), half
-    for extra in rest:
+    for extra in left_over:
         values = combine(values, extra, 1)
     return values

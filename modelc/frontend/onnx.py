@@ -56,8 +56,8 @@ def unsupported(
     is what was read from the file, if it was; `bounds` are the values of which a user says the most. Raises ModelError
     if it is no model at all."""
     model, _ = restated(read_model(path) if model is None else model)
-    found = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path)), bounds))
-    return [(u.node, u.op, u.domain, u.reason) for u in found]
+    refused = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path)), bounds))
+    return [(u.node, u.op, u.domain, u.reason) for u in refused]
 
 
 def import_model(
@@ -121,19 +121,19 @@ def _lacking(
     constants = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     lack = Lack(_functions(model), bounds)
     lack.look(nodes, operator_sets(model), constants)
-    said = {one.node for one in lack.found}
+    said = {refusal.node for refusal in lack.unsupported}
     strings = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.STRING}
     for name, node in nodes:
         if name not in said and (read := [x for x in node.input if x in strings]):
             text = strings_refused(f"values {read[0]!r}")
-            lack.found.append(Unsupported(name, node.op_type, domain_of(node), text))
-    return lack.found
+            lack.unsupported.append(Unsupported(name, node.op_type, domain_of(node), text))
+    return lack.unsupported
 
 
-def _refuse(path: Path, found: list[Unsupported]) -> None:
-    if found:
+def _refuse(path: Path, refused: list[Unsupported]) -> None:
+    if refused:
         raise ModelError(
-            f"{path} has {len(found)} node(s) that modelc cannot compile:\n  " + "\n  ".join(map(str, found))
+            f"{path} has {len(refused)} node(s) that modelc cannot compile:\n  " + "\n  ".join(map(str, refused))
         )
 
 
@@ -192,7 +192,7 @@ class Importer(Importing):
             refuse_inner(node)
         values = [b.value(x) if x else None for x in node.inputs]
         made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
-        if node.domain == "" and not sized and self._known(proto, node, scope, made):
+        if node.domain == "" and not sized and self._fold(proto, node, scope, made):
             return
         if numbers is not None:
             b.sizes.elements[node.outputs[0]] = numbers
@@ -225,7 +225,7 @@ class Importer(Importing):
             return False
         return True
 
-    def _known(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope, made: int | None) -> bool:
+    def _fold(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope, made: int | None) -> bool:
         """Computes the node, which makes `made` bytes, if it depends on constants alone; says whether it did."""
         b = self.builder
         data = [b.data(x) for x in node.inputs]
@@ -235,10 +235,10 @@ class Importer(Importing):
         if supported and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
             return False
         b.make_room(node, made or 0)
-        found = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")
-        if found is None:
+        results = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")
+        if results is None:
             return False
-        self._put(node.outputs, found)
+        self._put(node.outputs, results)
         return True
 
     def _put(self, outputs: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
@@ -319,8 +319,8 @@ class Importer(Importing):
                 size = size_name(output, axis)
                 b.emit(replace(last, name=size, source=output), "Identity", (count,), outputs=(size,))
                 outputs += (size,)
-        known = {x: v.data for x in dict.fromkeys(outputs) if (v := b.values[x]).data is not None}
-        held = {name: b.constant(data, f"{name}_value") for name, data in known.items()}
+        constants = {x: v.data for x in dict.fromkeys(outputs) if (v := b.values[x]).data is not None}
+        held = {name: b.constant(data, f"{name}_value") for name, data in constants.items()}
         b.nodes = [_reading(node, held) for node in b.nodes]
         for name, constant in held.items():
             node = OnnxNode("Identity", "", 1, f"{name}_copy", (constant,), (name,), {}, name)

@@ -76,13 +76,13 @@ def bench(
         times = alternating({**engines, **peaks}, seconds, say)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
     ours = median(times["modelc"])
-    gflops = {dtype: one.gflops(median(times.pop(dtype))) for dtype, one in peaks.items()}
+    gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
         "notes": list(other_model(read, model)) if model is not None else [],
-        "engines": {name: {"about": abouts[name], **_percentiles(found)} for name, found in times.items()},
+        "engines": {name: {"about": abouts[name], **_percentiles(slices)} for name, slices in times.items()},
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
         **shares,
     }
@@ -106,10 +106,10 @@ def _native(path: str | Path) -> Package:
     return read
 
 
-def _same_boundary(one: Package, number: int, other: Package) -> None:
+def _same_boundary(package: Package, number: int, other: Package) -> None:
     """Raises InputError where no variant of the other package takes what this one's variant takes."""
-    if one.manifest.variants[number].inputs not in [plan.inputs for plan in other.manifest.variants]:
-        raise InputError(f"{_taken(one, number)}, and {_taken(other, 0)}: they cannot be compared")
+    if package.manifest.variants[number].inputs not in [plan.inputs for plan in other.manifest.variants]:
+        raise InputError(f"{_taken(package, number)}, and {_taken(other, 0)}: they cannot be compared")
 
 
 def _taken(package: Package, number: int) -> str:
@@ -151,7 +151,7 @@ def median(times: Slices) -> float:
 def beside(times: Slices, other: Slices) -> float:
     """How many times as long as with the `other` engine a run takes: the median of the ratios of slices that were
     taken one after the other, which a machine that becomes slower or faster changes little."""
-    return float(np.median([np.median(one) / np.median(two) for one, two in zip(times, other, strict=True)]))
+    return float(np.median([np.median(mine) / np.median(theirs) for mine, theirs in zip(times, other, strict=True)]))
 
 
 def turns(

@@ -142,10 +142,10 @@ def _fitting(
         number = variant_for(variants, padding, [feed[name].shape for name in names])
     if number is not None:
         return number
-    known = "; ".join(", ".join(map(_shown, tensors)) for tensors in variants)
-    found = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
+    expected = "; ".join(", ".join(map(_shown, tensors)) for tensors in variants)
+    given = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
     shorter = f", or all of them alike shorter along {', '.join(padding.dims)}" if padding else ""
-    raise InputError(f"the inputs are {found}; {what} takes {known}{shorter}")
+    raise InputError(f"the inputs are {given}; {what} takes {expected}{shorter}")
 
 
 def given_or_drawn(
@@ -233,14 +233,14 @@ def other_model(package: Package, model: str | Path) -> tuple[str, ...]:
     """A note where `model` is another file than the package was compiled from; none where it is the same."""
     recorded = read_choices(package).get("model_sha256")
     try:
-        found = sha256_of(Path(model))
+        given_hash = sha256_of(Path(model))
     except OSError as error:
         raise ModelError(f"the model {model} cannot be read: {error.strerror}") from None
-    if not isinstance(recorded, str) or found == recorded:
+    if not isinstance(recorded, str) or given_hash == recorded:
         return ()
     return (
         f"{package.path} was compiled from another file than {model} (sha256 {recorded[:12]}..., found "
-        f"{found[:12]}...): what follows compares the two all the same",
+        f"{given_hash[:12]}...): what follows compares the two all the same",
     )
 
 

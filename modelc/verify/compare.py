@@ -103,15 +103,15 @@ class _Part(NamedTuple):
 def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Tolerance) -> Distance:
     """Passed: near as a whole, as `policy` says; whole numbers and truth values must be equal, for a policy of
     rounding says nothing of them; NaNs and infinities have to be in the same places."""
-    found = distance(ours, reference, 0, 0)
-    if reference.dtype.kind in "biu" or not np.isfinite(found.max_abs):
-        return found
+    measured = distance(ours, reference, 0, 0)
+    if reference.dtype.kind in "biu" or not np.isfinite(measured.max_abs):
+        return measured
     finite = np.abs(reference[np.isfinite(reference)], dtype=np.float64)
     largest = float(finite.max(initial=0.0))
-    return replace(found, passed=found.rms_rel <= policy.rms and found.max_abs <= policy.largest * largest)
+    return replace(measured, passed=measured.rms_rel <= policy.rms and measured.max_abs <= policy.largest * largest)
 
 
 def filtered_distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: float) -> Distance:
     """Passed: near in every element, as `distance` says, or near as a whole, as FILTERED says."""
-    found = distance(ours, reference, rtol, atol)
-    return found if found.passed else rounded_distance(ours, reference, FILTERED)
+    measured = distance(ours, reference, rtol, atol)
+    return measured if measured.passed else rounded_distance(ours, reference, FILTERED)

@@ -112,8 +112,8 @@ class Engine:
         self._ask("count")
 
     def calls(self, variant: int) -> list[int]:
-        found: list[int] = self._ask("calls", variant=variant)["calls"]
-        return found
+        counts: list[int] = self._ask("calls", variant=variant)["calls"]
+        return counts
 
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         self._tell(command, **arguments)

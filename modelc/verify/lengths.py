@@ -21,32 +21,32 @@ def shorter(manifest: Manifest, number: int, seed: int) -> Iterator[tuple[Tensor
     padding, variants = manifest.padding, [plan.inputs for plan in manifest.variants]
     if padding is None:
         return
-    known = [_extents(padding, tensors) for tensors in variants]
-    own = known[number]
-    least = [1 + max((one[d] for one in known if one[d] < n), default=0) for d, n in enumerate(own)]
+    extents = [_extents(padding, tensors) for tensors in variants]
+    own = extents[number]
+    least = [1 + max((other[d] for other in extents if other[d] < n), default=0) for d, n in enumerate(own)]
     rng = np.random.default_rng((seed, number))
     tried = [tuple(least), tuple(max(n - 1, low) for n, low in zip(own, least, strict=True))]
     tried += [(*own[:d], low, *own[d + 1 :]) for d, low in enumerate(least)]
     tried += [tuple(int(rng.integers(low, n + 1)) for n, low in zip(own, least, strict=True)) for _ in range(MOST)]
-    found = 0
+    yielded = 0
     for lengths in dict.fromkeys(tried):
         tensors = _resized(padding, variants[number], lengths)
         chosen = variant_for(variants, padding, [t.shape for t in tensors])
-        if lengths != own and chosen == number and found < MOST:
-            found += 1
+        if lengths != own and chosen == number and yielded < MOST:
+            yielded += 1
             yield tensors
 
 
 def _extents(padding: Padding, tensors: Sequence[TensorInfo]) -> tuple[int, ...]:
-    found = padding.extents([t.shape for t in tensors])
-    assert found is not None, "the manifest was checked"
-    return found
+    extents = padding.extents([t.shape for t in tensors])
+    assert extents is not None, "the manifest was checked"
+    return extents
 
 
 def _resized(padding: Padding, tensors: Sequence[TensorInfo], lengths: tuple[int, ...]) -> tuple[TensorInfo, ...]:
     shapes = [list(t.shape) for t in tensors]
-    for one in padding.inputs:
-        shapes[one.tensor][one.axis] = lengths[one.dim]
+    for place in padding.inputs:
+        shapes[place.tensor][place.axis] = lengths[place.dim]
     return tuple(replace(t, shape=tuple(shape)) for t, shape in zip(tensors, shapes, strict=True))
 
 

@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def fixed_inputs(package: Package) -> dict[str, NDArray[Any]]:
     """The model's inputs that are constants of the package."""
-    return {one.name: one.array() for one in package.manifest.constants}
+    return {constant.name: constant.array() for constant in package.manifest.constants}
 
 
 class Reference:
@@ -44,12 +44,12 @@ class Reference:
     def feed(self, inputs: Arrays, run: int) -> dict[str, NDArray[Any]]:
         """What the model takes where the package takes `inputs`, in the run of that number. Under emulation every run
         is the first of a handle."""
-        found = {**inputs, **fixed_inputs(self._package)}
+        fed = {**inputs, **fixed_inputs(self._package)}
         if self._given:
             run = 0 if emulated(self._package) else run
             graph = self._graph({name: array.shape for name, array in inputs.items()})
-            found |= {self._given[n]: x for n, x in numbers(graph, 0, run).items() if n in self._given}
-        return found
+            fed |= {self._given[n]: x for n, x in numbers(graph, 0, run).items() if n in self._given}
+        return fed
 
     def _graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
         key = tuple(sorted(shapes.items()))

@@ -28,9 +28,9 @@ def judged(
 ) -> tuple[Distance, int]:
     """How far `ours` is from the reference's result for the same inputs, and how many whole numbers are a step apart
     at ties. `value` gives what the roundings of `span` name."""
-    found = distance(ours, reference, rtol, atol)
-    if found.passed or ours.shape != reference.shape:
-        return found, 0
+    measured = distance(ours, reference, rtol, atol)
+    if measured.passed or ours.shape != reference.shape:
+        return measured, 0
     if reference.dtype.kind in "iu":
         apart = np.abs(ours.astype(np.float64) - reference.astype(np.float64))
         wrong = apart > 0
@@ -43,7 +43,7 @@ def judged(
             excess = np.abs(ours.astype(np.float64) - reference) > atol + rtol * np.abs(reference)
         wrong, near, steps = excess | (np.isnan(ours) != np.isnan(reference)), True, 0
     allowed = FLIPPED * wrong.size if span.rounds and near else 0.0
-    return replace(found, passed=bool(wrong.sum() <= allowed)), steps
+    return replace(measured, passed=bool(wrong.sum() <= allowed)), steps
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -56,15 +56,15 @@ def _real(rounding: Rounding, value: Callable[[str], Array]) -> Array:
     if rounding.lowest:
         return np.asarray(-min(float(x.min(initial=0.0)), 0.0) / scale)
     zero = value(rounding.zero).astype(np.float64) if rounding.zero else np.zeros_like(scale)
-    scale, zero = (_over(one, rounding, x) for one in (scale, zero))
+    scale, zero = (_over(parameter, rounding, x) for parameter in (scale, zero))
     return np.asarray(x / scale + zero)
 
 
-def _over(one: Array, rounding: Rounding, x: Array) -> Array:
+def _over(parameter: Array, rounding: Rounding, x: Array) -> Array:
     """A scale or zero point at every element of `x`, or what broadcasts to that."""
     axis = rounding.axis % max(x.ndim, 1)
-    if one.size == 1:
-        return one.reshape(())
+    if parameter.size == 1:
+        return parameter.reshape(())
     if rounding.block:
-        return np.repeat(one, rounding.block, axis).take(range(x.shape[axis]), axis)
-    return one.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+        return np.repeat(parameter, rounding.block, axis).take(range(x.shape[axis]), axis)
+    return parameter.reshape([-1 if k == axis else 1 for k in range(x.ndim)])

@@ -111,14 +111,16 @@ def verify_outputs(
             expected = reference.run(fed)
             carried.after(expected)
             shorter = padded_to(read, number, feed)
-            reports = [replace(one, padded=shorter * (not one.passed)) for one in whole.compare(made, expected)]
-            departs = not all(one.passed for one in reports)
+            reports = [
+                replace(output, padded=shorter * (not output.passed)) for output in whole.compare(made, expected)
+            ]
+            departs = not all(output.passed for output in reports)
             if within is not None and not shorter and (departs or per_layer) and number not in whole.witnessed:
                 whole.witnessed[number] = within.witnessed(wanted.path, fed, whole)
                 layers += whole.witnessed[number]
             whole.collect(reports, number, within)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
-    kernels = tuple(report for one in inside for report in one.judge.reports.values())
+    kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     notes += whole.notes + _notes(kernels, bool(blueprints))
     outputs = tuple(whole.outputs.values())
     about = reference.about
@@ -137,7 +139,7 @@ def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
         notes.append(f"{len(missing)} kernels could not be judged by themselves ({names}: {first})")
     silent = [(name, *count) for kernel in kernels for name, count in kernel.silent.items()]
     if silent:
-        name, count, channels = max(silent, key=lambda one: one[1] / one[2])
+        name, count, channels = max(silent, key=lambda counted: counted[1] / counted[2])
         more = f", and of {len(silent) - 1} more values" if len(silent) > 1 else ""
         notes.append(
             f"not compared: {count} of {channels} channels of {name!r}{more} had the same number everywhere in every "
@@ -264,7 +266,7 @@ class _Whole:
             self.outputs[report.name] = report if before is None else before.worse(report)
 
     def _amplified(self, report: OutputReport, variant: int, inside: _Inside | None) -> bool:
-        if report.rounded or inside is None or not all(one.passed for one in inside.judge.reports.values()):
+        if report.rounded or inside is None or not all(kernel.passed for kernel in inside.judge.reports.values()):
             return False
         if report.padded:  # its kernels ran on what was filled up, which may be what makes the difference
             return self.quantized and report.distance.rms_rel <= QUANTIZED.rms

@@ -70,15 +70,17 @@ def compare_pieces(
         made = cut(model, arrays, pieces)
         given = {made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}
         reference = stack.enter_context(Engine("ort-plain", pieces)).run({**feed, **given})
-        known = {**{name: reference[place] for name, place in made.read.items()}, **feed}
-        known |= arrays
+        tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed}
+        tensors |= arrays
         reports = []
         for name, value in values.items():
             ours, wanted, steps = value.array, reference[name], 0
             if value.rounded:
                 apart = rounded_distance(ours, wanted, bf16)
             else:
-                apart, steps = judged(ours, wanted, made.spans.get(name, Span(None, 0)), known.__getitem__, rtol, atol)
+                apart, steps = judged(
+                    ours, wanted, made.spans.get(name, Span(None, 0)), tensors.__getitem__, rtol, atol
+                )
                 if not apart.passed and filters and ours.dtype.kind == "f":
                     apart = filtered_distance(ours, wanted, rtol, atol)
             report = LayerReport(value.kernel, name, value.nodes, apart, steps)

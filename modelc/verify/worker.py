@@ -86,12 +86,12 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
-    known = {value.name for value in session.get_inputs()}
+    input_names = {value.name for value in session.get_inputs()}
 
     def run(inputs: Arrays) -> Arrays:
-        feeds = {name: array for name, array in inputs.items() if name in known}
-        found = zip(names, session.run(names, feeds), strict=True)
-        return {name: array for name, array in found if isinstance(array, np.ndarray)}  # lists of maps are none
+        feeds = {name: array for name, array in inputs.items() if name in input_names}
+        outputs = zip(names, session.run(names, feeds), strict=True)
+        return {name: array for name, array in outputs if isinstance(array, np.ndarray)}  # lists of maps are none
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
     return Opened(f"onnxruntime {ort.__version__}{how}", run)
@@ -156,8 +156,8 @@ def steps_timed(package: runtime.Model, inputs: Arrays, seconds: float, variant:
         package.run(inputs)
         runs.append([step.seconds for step in package.profile_read(variant)])
     package.profile_stop()
-    found: list[float] = np.median(np.diff(np.array(runs), axis=0), axis=0).tolist()
-    return [1e3 * one for one in found]
+    medians: list[float] = np.median(np.diff(np.array(runs), axis=0), axis=0).tolist()
+    return [1e3 * seconds_of_step for seconds_of_step in medians]
 
 
 def watched(package: runtime.Model, inputs: Arrays, places: Sequence[Sequence[Any]], fd: int) -> Arrays:

@@ -57,8 +57,8 @@ class Application:
         semantics = self.intrinsic.semantics
         pattern = {x.buffer: x for x in (*semantics.writes, *semantics.reads)}
         names = {name: var for name, var in self.variables.items() if self.ranges[var] > 1}
-        for found in bindings(self.intrinsic, self.leaf.body[0], dtypes):
-            operands = {self.intrinsic.accumulator.name: self.leaf.writes[0], **found}
+        for binding in bindings(self.intrinsic, self.leaf.body[0], dtypes):
+            operands = {self.intrinsic.accumulator.name: self.leaf.writes[0], **binding}
             moving = {n: variables(access) & set(names.values()) for n, access in operands.items()}
             if all(moving[n] == {names[v] for v in variables(a) & names.keys()} for n, a in pattern.items()):
                 return operands
@@ -73,7 +73,7 @@ def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
     leaf = loops[-1].body[0]
     if len(loops[-1].body) > 1 or not isinstance(leaf, Leaf):
         raise InvalidIR(f"something else than one leaf lies in the loops of {loop.intrinsic}")
-    intrinsic = next((one for one in intrinsics if one.name == loop.intrinsic), None)
+    intrinsic = next((candidate for candidate in intrinsics if candidate.name == loop.intrinsic), None)
     if intrinsic is None:
         raise InvalidIR(f"block {leaf.block} is computed by {loop.intrinsic}, which the target has not")
     if unknown := [name for name in loop.once if name not in {o.name for o in intrinsic.operands}]:
@@ -101,14 +101,21 @@ def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Ite
 
 def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> list[Application]:
     """What adds to the Region."""
-    found = applications(body, intrinsics)
-    return [one for one in found if one.leaf.part == "update" and one.leaf.writes[0].buffer == region.name]
+    applied = applications(body, intrinsics)
+    return [
+        application
+        for application in applied
+        if application.leaf.part == "update" and application.leaf.writes[0].buffer == region.name
+    ]
 
 
 def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
     """Whether tile registers are stored to the Region."""
-    found = (one for one in applications(body, intrinsics) if one.leaf.part == "assign")
-    return any(one.intrinsic.tiles is not None and one.leaf.writes[0].buffer == region.name for one in found)
+    assigning = (application for application in applications(body, intrinsics) if application.leaf.part == "assign")
+    return any(
+        application.intrinsic.tiles is not None and application.leaf.writes[0].buffer == region.name
+        for application in assigning
+    )
 
 
 # --- where operands are -------------------------------------------------------------------------------------------
@@ -129,10 +136,10 @@ def steps(operand: Operand, flat: Linear | Expr, names: Mapping[str, str]) -> tu
         return simplify(substitute(flat, {**zero, **{names[n]: Const(v) for n, v in values.items()}}), ranges)
 
     def distance(values: Mapping[str, int]) -> int:
-        found = simplify(op("sub", at(values), base), ranges)
-        if not isinstance(found, Const):
+        moved = simplify(op("sub", at(values), base), ranges)
+        if not isinstance(moved, Const):
             raise InvalidIR(f"operand {operand.name} does not move evenly: {flat}")
-        return int(found.value)
+        return int(moved.value)
 
     base = at({})
     if form is not None and all(isinstance(atom, Var) or not variables(atom) & moving for atom, _ in form.terms):
@@ -169,9 +176,9 @@ def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
 # --- tile registers -------------------------------------------------------------------------------------------------
 
 
-def tile_file(region: Region, found: Iterable[Application]) -> TileFile:
-    """Tile registers for a Region's accumulators and for what `found` multiply."""
-    cut = [one.intrinsic for one in found]
+def tile_file(region: Region, applied: Iterable[Application]) -> TileFile:
+    """Tile registers for a Region's accumulators and for what the `applied` multiply."""
+    cut = [application.intrinsic for application in applied]
     return TileFile(region, cut[0], {(o.name, o.shape) for c in cut for o in c.operands if o != c.accumulator})
 
 

@@ -103,8 +103,8 @@ def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
         applications = _run(intrinsic, obj, program, [random_operands(intrinsic, seed) for seed in range(TRIALS)])
     except ToolchainError as error:
         return Outcome(intrinsic.name, _NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
-    for operands, found in applications:
-        if said := difference(intrinsic, operands, found):
+    for operands, result in applications:
+        if said := difference(intrinsic, operands, result):
             return Outcome(intrinsic.name, _WRONG, said)
     place = "under emulation" if program else "on this machine"
     return Outcome(intrinsic.name, _RIGHT, f"{intrinsic.instruction} computes its semantics {place}")
@@ -126,7 +126,7 @@ def random_operands(intrinsic: Intrinsic, seed: int) -> dict[str, Array]:
     return result
 
 
-def difference(intrinsic: Intrinsic, operands: dict[str, Array], found: Array) -> str | None:
+def difference(intrinsic: Intrinsic, operands: dict[str, Array], result: Array) -> str | None:
     """The first element that is not what the semantics give; None if there is none."""
     name = intrinsic.accumulator.name
     exact = intrinsic.accumulator.dtype not in FLOATS
@@ -134,23 +134,23 @@ def difference(intrinsic: Intrinsic, operands: dict[str, Array], found: Array) -
         k: v if exact or DTYPES[intrinsic.operand(k).dtype].itemsize < 4 else v.astype(np.float64)
         for k, v in operands.items()
     }
-    added = {**wide, name: np.zeros(found.shape, found.dtype if exact else np.float64)}
+    added = {**wide, name: np.zeros(result.shape, result.dtype if exact else np.float64)}
     run_block(intrinsic.semantics, added)
     with np.errstate(over="ignore"):
         expected = wide[name] + added[name]
     if exact and intrinsic.roundings == 0:
-        wrong = found != expected
+        wrong = result != expected
     else:
-        sizes = {k: np.abs(v) for k, v in wide.items()} | {name: np.zeros(found.shape, added[name].dtype)}
+        sizes = {k: np.abs(v) for k, v in wide.items()} | {name: np.zeros(result.shape, added[name].dtype)}
         run_block(intrinsic.semantics, sizes)
         ulp = 2.0 ** -{"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}.get(intrinsic.accumulator.dtype, 0)
         room = intrinsic.roundings * ulp * (np.abs(wide[name]) + sizes[name])
-        wrong = ~(np.abs(found.astype(np.float64) - expected) <= room)
+        wrong = ~(np.abs(result.astype(np.float64) - expected) <= room)
     if not np.any(wrong):
         return None
     at = tuple(int(k) for k in np.argwhere(wrong)[0])
     place = f"[{', '.join(map(str, at))}]" if at else ""
-    return f"{name}{place} is {found[at]}; its semantics give {expected[at]}"
+    return f"{name}{place} is {result[at]}; its semantics give {expected[at]}"
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------
@@ -302,9 +302,9 @@ def _run(
     if intrinsic.tiles is not None:
         zeros = np.zeros(accumulator.shape, DTYPES[accumulator.dtype])
         applied.append([{**trial, accumulator.name: zeros} for trial in trials])
-    return list(zip([one for group in zip(*applied, strict=True) for one in group], results, strict=True))
+    return list(zip([trial for group in zip(*applied, strict=True) for trial in group], results, strict=True))
 
 
 if __name__ == "__main__":  # the process that compiles: a line of JSON for every intrinsic, as it is done
-    for one in pickle.load(sys.stdin.buffer):
-        print(json.dumps(asdict(check_intrinsic(one))), flush=True)
+    for to_check in pickle.load(sys.stdin.buffer):
+        print(json.dumps(asdict(check_intrinsic(to_check))), flush=True)

@@ -57,7 +57,8 @@ class Place:
 def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
     """The accumulator after one application: a vector, as TIR. `operands` are vectors or Places, by name."""
     values = {
-        o.name: load(o, found) if isinstance(found := operands[o.name], Place) else found for o in intrinsic.operands
+        o.name: load(o, operand) if isinstance(operand := operands[o.name], Place) else operand
+        for o in intrinsic.operands
     }
     return _value(intrinsic.implementation, values)
 
@@ -87,10 +88,15 @@ def store(operand: Operand, place: Place, value: Any) -> list[Any]:
 
 def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
     """`body` with the LLVM functions that `emit` calls for these intrinsics; they are inlined."""
-    found = {_wrapper(c): _wrapper_text(c) for one in intrinsics for c in calls(one.implementation) if _wrapped(c)}
-    if not found:
+    wrappers = {
+        _wrapper(c): _wrapper_text(c)
+        for intrinsic in intrinsics
+        for c in calls(intrinsic.implementation)
+        if _wrapped(c)
+    }
+    if not wrappers:
         return body
-    text = "\n".join(found[name] for name in sorted(found))
+    text = "\n".join(wrappers[name] for name in sorted(wrappers))
     return tx.AttrStmt(int32(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
 
 
@@ -103,10 +109,10 @@ def _value(code: Code, names: Mapping[str, Any]) -> Any:
     if isinstance(code, Call):
         args = [_value(arg, names) for arg in code.args]
         if code.type is None:
-            return tx.call_llvm_intrin("void", _known(code.llvm), *args)
+            return tx.call_llvm_intrin("void", _checked_name(code.llvm), *args)
         if _wrapped(code):
             return tx.call_pure_extern(_tvm_type(code.type), _wrapper(code), *args)
-        return tx.call_llvm_pure_intrin(_tvm_type(code.type), _known(code.llvm), *args)
+        return tx.call_llvm_pure_intrin(_tvm_type(code.type), _checked_name(code.llvm), *args)
     if isinstance(code, Bitcast):
         value, dtype = _value(code.value, names), _tvm_type(code.type)
         assert code.value.type is not None
@@ -122,7 +128,7 @@ def _value(code: Code, names: Mapping[str, Any]) -> Any:
     return number if code.type.lanes == 1 else tx.Broadcast(number, code.type.lanes)
 
 
-def _known(llvm: str) -> str:
+def _checked_name(llvm: str) -> str:
     if not tvm.target.codegen.llvm_lookup_intrinsic_id(llvm):
         raise TargetError(f"LLVM has no intrinsic {llvm}")
     return llvm
@@ -176,7 +182,7 @@ def _wrapper_text(call: Call) -> str:
     assert call.type is not None and len(types) == len(call.args)
     params = ", ".join(f"{_bits_type(t)} %b{k}" for k, t in enumerate(types))
     lines = [
-        f"declare {_llvm_type(call.type)} @{_known(call.llvm)}({', '.join(map(_llvm_type, types))})",
+        f"declare {_llvm_type(call.type)} @{_checked_name(call.llvm)}({', '.join(map(_llvm_type, types))})",
         f"define {_bits_type(call.type)} @{_wrapper(call)}({params}) {{",
     ]
     for k, t in enumerate(types):
@@ -192,8 +198,8 @@ def _wrapper_text(call: Call) -> str:
 
 
 def _llvm_type(type_: VectorType) -> str:
-    one = _LLVM_TYPES.get(type_.dtype) or f"i{DTYPES[type_.dtype].itemsize * 8}"
-    return one if type_.lanes == 1 else f"<{type_.lanes} x {one}>"
+    lane = _LLVM_TYPES.get(type_.dtype) or f"i{DTYPES[type_.dtype].itemsize * 8}"
+    return lane if type_.lanes == 1 else f"<{type_.lanes} x {lane}>"
 
 
 def _bits_type(type_: VectorType) -> str:

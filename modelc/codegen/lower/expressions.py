@@ -77,9 +77,9 @@ class Expressions:
         if e.name == "select":
             return self.select(e, scope)
         limited, whole = limited_float(e, self.dtypes), limited_whole(e, self.dtypes)
-        if (found := limited or whole) is not None:
-            value, lanes = self.value(found.number, scope)
-            return self.named(lower_limited(str(e.dtype), value, found.most, found.added, lanes)), lanes
+        if (limits := limited or whole) is not None:
+            value, lanes = self.value(limits.number, scope)
+            return self.named(lower_limited(str(e.dtype), value, limits.most, limits.added, lanes)), lanes
         outer, self.rounded = self.rounded, self.rounded or (e.name == "cast" and e.dtype == "bfloat16")
         parts = [self.value(a, scope) for a in e.args]
         self.rounded = outer
@@ -118,8 +118,8 @@ class Expressions:
         """The statements of `stores`, after the values that they name."""
         outer, self.bindings = self.bindings, []
         made = stores()
-        found, self.bindings = self.bindings, outer
-        return [*found, *made]
+        named, self.bindings = self.bindings, outer
+        return [*named, *made]
 
     def is_index(self, e: Expr) -> bool:
         return linear(e) is not None
@@ -167,7 +167,7 @@ class Expressions:
                 return None
             elif ranges.get(value.name) != 1:
                 terms[value] = terms.get(value, 0) + c
-        return Linear(tuple([one for one in terms.items() if one[1]]), constant)
+        return Linear(tuple([term for term in terms.items() if term[1]]), constant)
 
     def located(self, access: Load, scope: Scope) -> tuple[Linear | Expr, int | None]:
         """(the element offset of an access, of its first lane; how far one lane moves, None if not evenly)."""
@@ -182,7 +182,7 @@ class Expressions:
             return form, 0
         var = Var(scope.vector[0])
         step = form.coefficient(var)
-        return Linear(tuple([one for one in form.terms if one[0] != var]), form.constant) if step else form, step
+        return Linear(tuple([term for term in form.terms if term[0] != var]), form.constant) if step else form, step
 
     def base_of(self, flat: Linear | Expr, offset: int, scope: Scope) -> Any:
         """The TIR of an element offset, so many elements further on."""
@@ -191,10 +191,10 @@ class Expressions:
         constant = flat.constant + offset
         if not flat.terms:
             return integer(self.counts, constant)
-        known = self.sums.get(flat.terms)
-        if known is None:
-            known = self.named_sum(flat.terms, scope)
-        return moved(known, constant)
+        base = self.sums.get(flat.terms)
+        if base is None:
+            base = self.named_sum(flat.terms, scope)
+        return moved(base, constant)
 
     def named_sum(self, terms: Terms, scope: Scope) -> Any:
         """A sum that has its name in the innermost loop that it depends on: TVM would compute it with every access,
@@ -230,8 +230,8 @@ class Expressions:
             assert scope.vector is not None
             var, lanes = scope.vector
             single = [bind(scope, var, Const(k), 1) for k in range(lanes)]
-            found = [self.load(access, Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
-            return tx.Shuffle(found, [int32(k) for k in range(lanes)]), lanes
+            elements = [self.load(access, Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
+            return tx.Shuffle(elements, [int32(k) for k in range(lanes)]), lanes
         lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
         if isinstance(place, Registers):
             loaded = load_slots(place, number(flat), step, lanes)

@@ -17,12 +17,12 @@ def in_place(nest: Nest) -> dict[str, tuple[str, ...]]:
         return {}
     leaves = [s for s in nest.statements() if isinstance(s, Leaf)]
     inputs = [r for r in nest.params if r.name not in nest.outputs]
-    found = {
+    places_by_output = {
         output.name: tuple(r.name for r in inputs if _alike(r, output) and _passes(r.name, output.name, leaves))
         for output in nest.params
         if output.name in nest.outputs
     }
-    return {name: places for name, places in found.items() if places}
+    return {name: places for name, places in places_by_output.items() if places}
 
 
 def _alike(a: Region, b: Region) -> bool:

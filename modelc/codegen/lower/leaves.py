@@ -55,8 +55,8 @@ def selects_by_lanes(leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
         return leaf, [], []
     split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
     every = [x for b in split.body for x in walk(b) if isinstance(x, Op) and x.name == "select"]
-    found = [x for x in every if depends(x.args[0], var)]
-    return split, [x.args[0] for x in found if loads(x.args[1]) and is_inequality(x.args[0])], found
+    selects = [x for x in every if depends(x.args[0], var)]
+    return split, [x.args[0] for x in selects if loads(x.args[1]) and is_inequality(x.args[0])], selects
 
 
 def is_inequality(e: Expr) -> bool:

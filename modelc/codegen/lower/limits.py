@@ -55,13 +55,13 @@ def limited_float(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
     if isinstance(number, Op) and number.name == "cast" and number.dtype == "int8":  # bytes are limited unsigned
         moved, by = _added(number.args[0])
         number, added = (moved, added + by) if by == -MIDDLE else (number, added)
-    found = limited_whole(number, dtypes)
-    if found is None or found.most != int(found.most) or abs(added) > LARGEST:
+    limits = limited_whole(number, dtypes)
+    if limits is None or limits.most != int(limits.most) or abs(added) > LARGEST:
         return None
-    whole, more = _added(found.number)
+    whole, more = _added(limits.number)
     if not isinstance(whole, Op) or whole.name != "round" or more != int(more):
         return None
-    return Limited(found.number, found.most, added)
+    return Limited(limits.number, limits.most, added)
 
 
 def _added(e: Expr) -> tuple[Expr, float]:

@@ -242,13 +242,13 @@ class _Lowering(Expressions):
 
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region
-        found = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
-        if found and found[0].intrinsic.tiles is not None:
-            file = tile_file(region, found)
+        accumulated = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
+        if accumulated and accumulated[0].intrinsic.tiles is not None:
+            file = tile_file(region, accumulated)
             self.files[id(alloc)] = self.open = file
             return replace(scope, storage={**scope.storage, region.name: file}), []
-        if found and len(found[0].intrinsic.accumulator.shape) > 1:
-            blocks = slots_of(region, found[0].intrinsic)
+        if accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
+            blocks = slots_of(region, accumulated[0].intrinsic)
             storage = {**scope.storage, region.name: blocks}
             return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
         dtype = stored_dtype(region.dtype)
@@ -286,12 +286,12 @@ class _Lowering(Expressions):
 
     def applied_by(self, loop: Loop) -> tuple[Application, Mapping[str, Load]]:
         """What the loops from `loop` on apply, and of an update what each operand is: the same for every copy."""
-        known = self.applications.get(id(loop))
-        if known is None:
+        remembered = self.applications.get(id(loop))
+        if remembered is None:
             application = application_of(loop, self.intrinsics)
-            found = application.accesses(self.dtypes) if application.leaf.part == "update" else {}
-            known = self.applications[id(loop)] = loop, application, found
-        return known[1:]
+            operands = application.accesses(self.dtypes) if application.leaf.part == "update" else {}
+            remembered = self.applications[id(loop)] = loop, application, operands
+        return remembered[1:]
 
     def application(self, loop: Loop, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
@@ -299,8 +299,8 @@ class _Lowering(Expressions):
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
         self.applied[intrinsic.name] = intrinsic
         inner = scope
-        for one in application.loops:
-            inner = bind(inner, one.var, Var(one.var), one.extent)
+        for applied_loop in application.loops:
+            inner = bind(inner, applied_loop.var, Var(applied_loop.var), applied_loop.extent)
 
         def offset(access: Load) -> Linear | Expr:
             form = self.form(access, inner)
@@ -374,19 +374,19 @@ class _Lowering(Expressions):
         held = [self.load(w, scope) for w in leaf.writes]
         current = [widen(v, n, lanes) for v, n in held]
         names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
-        known = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
+        values_by_name = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
         combined = AGGREGATIONS[leaf.aggregation].combine(
             tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
         )
         dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
         kinds = dict(zip((*names[0], *names[1]), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(c, known, kinds, lanes) for c in combined]
+        return [self.known_value(c, values_by_name, kinds, lanes) for c in combined]
 
-    def known_value(self, e: Expr, known: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
+    def known_value(self, e: Expr, values_by_name: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
         if isinstance(e, Load):
-            return known[e.buffer]
+            return values_by_name[e.buffer]
         assert isinstance(e, Op)
-        args = [self.known_value(a, known, kinds, lanes) for a in e.args]
+        args = [self.known_value(a, values_by_name, kinds, lanes) for a in e.args]
         return self.operate(e.name, args, dtype_of(e.args[-1], kinds), lanes)
 
     def vector_leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
@@ -408,10 +408,10 @@ class _Lowering(Expressions):
 
     def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
         """What selects_by_lanes() says: it is the same for every copy of the Leaf."""
-        known = self.leaves.get(id(leaf))
-        if known is None:
-            known = self.leaves[id(leaf)] = leaf, *selects_by_lanes(leaf, var)
-        return known[1:]
+        remembered = self.leaves.get(id(leaf))
+        if remembered is None:
+            remembered = self.leaves[id(leaf)] = leaf, *selects_by_lanes(leaf, var)
+        return remembered[1:]
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
@@ -440,7 +440,7 @@ class _Lowering(Expressions):
             if not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
                 return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
         scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
-        return [s for one in scalar for s in self.leaf(leaf, replace(one, vector=None))]
+        return [s for lane_scope in scalar for s in self.leaf(leaf, replace(lane_scope, vector=None))]
 
     def split_guards(self, leaf: Leaf, guards: list[Expr], scope: Scope) -> list[Any]:
         """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are
@@ -483,6 +483,6 @@ class _Lowering(Expressions):
     ) -> list[Any]:
         left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
         exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
-        known = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
+        values_by_name = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
         kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(e, known, kinds, lanes) for e in exprs]
+        return [self.known_value(e, values_by_name, kinds, lanes) for e in exprs]

@@ -30,11 +30,11 @@ Body = tuple[Stmt, ...]
 def pipelined(loop: Loop) -> Body:
     """The statements that a loop tagged `pipeline` becomes; itself as a plain loop, where iterations depend on one
     another, or nothing follows the reduction."""
-    one = _flat(loop)
-    stages = _stages(one.body)
-    if stages is None or one.extent == 1:
+    flat = _flat(loop)
+    stages = _stages(flat.body)
+    if stages is None or flat.extent == 1:
         return (replace(loop, tag="for"),)
-    loop, index = one, Var(one.var)
+    loop, index = flat, Var(flat.var)
     first = substituted(stages.body, {loop.var: Const(0)})
     then = _beside(substituted(stages.compute, {loop.var: op("add", index, 1)}), stages.maps)
     store = substituted(stages.store, {loop.var: op("add", index, 1)})
@@ -80,15 +80,15 @@ class _Stages:
 def _stages(body: Body) -> _Stages | None:
     """The stages of a body; None where it has none such, or where a map touches what the next iteration computes."""
     kept = tuple(s for s in body if isinstance(s, Alloc) and s.scope == "local")
-    rest = [s for s in body if s not in kept]
+    stmts = [s for s in body if s not in kept]
     local = {s.region.name for s in kept}
-    end = len(rest)
-    while end and not isinstance(rest[end - 1], Alloc) and not _written(rest[end - 1 : end]) & local:
+    end = len(stmts)
+    while end and not isinstance(stmts[end - 1], Alloc) and not _written(stmts[end - 1 : end]) & local:
         end -= 1
     begin = end
-    while begin and not _updates(rest[begin - 1]):
+    while begin and not _updates(stmts[begin - 1]):
         begin -= 1
-    stages = _Stages(kept, tuple(rest[:begin]), tuple(rest[begin:end]), tuple(rest[end:]))
+    stages = _Stages(kept, tuple(stmts[:begin]), tuple(stmts[begin:end]), tuple(stmts[end:]))
     read, written = _read(stages.maps), _written(stages.maps)
     apart = not written & (_read(stages.body) | _written(stages.body)) and not read & _written(stages.compute)
     return stages if stages.compute and stages.maps and apart and not written & read else None
@@ -137,8 +137,8 @@ def _chain(stmt: Stmt) -> list[Loop]:
 
 def _crossing(loop: Loop) -> bool:
     """Whether a loop moves what is stored across its vectors: all of its rows are needed for that."""
-    found = crossing_moves(loop)
-    return found is not None and found[0].var not in variables(found[1].writes[0].indices[-1])
+    moves = crossing_moves(loop)
+    return moves is not None and moves[0].var not in variables(moves[1].writes[0].indices[-1])
 
 
 def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
@@ -164,9 +164,9 @@ def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
         return Loop(rows[0].var, many, substituted(rows[-1].body, _digits(rows, item)), "unroll")
 
     share = piece(op("mul", step, each), each)
-    full, rest = divmod(items, each)
+    full, left_over = divmod(items, each)
     inside = (share,) if full == count else (Branch(op("lt", step, full), (share,), ()),)
-    return inside, (piece(Const(full * each), rest),) if rest else ()
+    return inside, (piece(Const(full * each), left_over),) if left_over else ()
 
 
 # --- statements with other variables ----------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def substituted(body: Body, values: Mapping[str, Expr]) -> Body:
     def at(e: Expr) -> Any:
         return substitute(e, values)
 
-    def one(s: Stmt) -> Stmt:
+    def replaced(s: Stmt) -> Stmt:
         if isinstance(s, Loop):
             return replace(s, body=substituted(s.body, values))
         if isinstance(s, Branch):
@@ -191,7 +191,7 @@ def substituted(body: Body, values: Mapping[str, Expr]) -> Body:
             return replace(s, writes=writes, body=leaf_body, where=where, binding=binding)
         return s
 
-    return tuple(map(one, body))
+    return tuple(map(replaced, body))
 
 
 def _renamed(stmt: Stmt, taken: Set[str]) -> Stmt:

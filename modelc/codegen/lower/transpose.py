@@ -52,10 +52,10 @@ def crossing_moves(loop: Loop, side: int = MAX_SIDE) -> tuple[Loop, Leaf, Load] 
 def crossed(code: Expressions, loop: Loop, scope: Scope) -> list[Any] | None:
     """Statements that transpose a rectangle of moves in registers, if `loop` is one between places that are contiguous
     each along another of its two loops."""
-    found = crossing_moves(loop, MAX_SIDE * MOST_TOGETHER)
-    if found is None:
+    moves = crossing_moves(loop, MAX_SIDE * MOST_TOGETHER)
+    if moves is None:
         return None
-    inner, leaf, read = found
+    inner, leaf, read = moves
     (write,) = leaf.writes
     source, place = (scope.storage[x.buffer] for x in (read, write))
     if not isinstance(source, Memory) or not isinstance(place, Memory):
@@ -108,8 +108,8 @@ def together(flat: Expr, loop: Loop, inner: Loop, ranges: Mapping[str, int]) -> 
         return 1
     parts = {"column": loop.extent // step, "element": step}
     split = op("add", op("mul", Var("column"), step), Var("element"))
-    found = simplify(substitute(flat, {loop.var: split}), {**ranges, **parts})
-    return step if lane_step(found, "element") == 1 and lane_step(found, "column") is not None else 0
+    offset = simplify(substitute(flat, {loop.var: split}), {**ranges, **parts})
+    return step if lane_step(offset, "element") == 1 and lane_step(offset, "column") is not None else 0
 
 
 def interleaved(rows: list[Any], count: int) -> Any:

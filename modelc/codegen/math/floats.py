@@ -28,10 +28,10 @@ from modelc.codegen.math.select import (
 @let_operands
 def _power(code: Code, base: Expr, exponent: Expr) -> Expr:
     """A constant exponent that is a small multiple of 1/4 becomes products and square roots; others are libm's."""
-    known = constant_value(exponent)
-    if known is None or known * 4 != int(known * 4) or abs(known) > 16:
+    power = constant_value(exponent)
+    if power is None or power * 4 != int(power * 4) or abs(power) > 16:
         return code.intrinsic("pow", base, exponent)
-    whole, quarters = divmod(int(abs(known) * 4), 4)
+    whole, quarters = divmod(int(abs(power) * 4), 4)
     if quarters:  # the roots of -0 and -infinity, as libm has them
         zero, infinity = code.const(0), code.const(math.inf)
         positive = tx.Select(tx.EQ(base, code.const(-math.inf)), infinity, base)
@@ -42,13 +42,13 @@ def _power(code: Code, base: Expr, exponent: Expr) -> Expr:
         root = half if quarters == 2 else code.let(code.intrinsic("sqrt", half))
         root = root * half if quarters == 3 else root
         result = result * root if whole else root
-    return code.const(1) / result if known < 0 else result
+    return code.const(1) / result if power < 0 else result
 
 
 def _divided(code: Code, a: Expr, b: Expr) -> Expr:
     """TIR, which folds constants, takes a division by a constant zero for a mistake: it is a product by infinity."""
-    known = constant_value(b)
-    return a / b if known != 0 else a * code.const(math.copysign(math.inf, known))
+    divisor = constant_value(b)
+    return a / b if divisor != 0 else a * code.const(math.copysign(math.inf, divisor))
 
 
 @let_operands

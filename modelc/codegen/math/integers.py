@@ -82,9 +82,9 @@ def _unsigned(code: Code) -> bool:
 
 @let_operands
 def _integer_sign(code: Code, x: Expr) -> Expr:
-    zero, one = code.const(0), code.const(1)
+    zero, unit = code.const(0), code.const(1)
     least = zero if _unsigned(code) else tx.Select(x < zero, code.const(-1), zero)
-    return tx.Select(x > zero, one, least)
+    return tx.Select(x > zero, unit, least)
 
 
 def _integer_negative(code: Code, x: Expr) -> Expr:
@@ -120,15 +120,15 @@ def _quotient(code: Code, a: Expr, b: Expr) -> Expr:
 
 
 @let_operands
-def _rest(code: Code, a: Expr, b: Expr) -> Expr:
+def _remainder(code: Code, a: Expr, b: Expr) -> Expr:
     """What C's % gives: its sign is that of `a`."""
     return tx.truncmod(a, b if _is_safe(b) else _safe(code, b))
 
 
-def _outside(code: Code, rest: Expr, b: Expr) -> Expr:
+def _outside(code: Code, remainder: Expr, b: Expr) -> Expr:
     """Whether rounding down differs from rounding towards zero: there is a rest, and its sign is not that of `b`."""
     zero = code.const(0)
-    return tx.And(tx.NE(rest, zero), xor(code, rest < zero, b < zero))
+    return tx.And(tx.NE(remainder, zero), xor(code, remainder < zero, b < zero))
 
 
 @let_operands
@@ -137,19 +137,19 @@ def _floor_quotient(code: Code, a: Expr, b: Expr) -> Expr:
         return _quotient(code, a, b)
     if _is_safe(b):
         return tx.floordiv(a, b)
-    quotient, rest = code.let(_quotient(code, a, b)), code.let(_rest(code, a, b))
-    return tx.Select(_outside(code, rest, b), wrapping(code, "sub", quotient, code.const(1)), quotient)
+    quotient, remainder = code.let(_quotient(code, a, b)), code.let(_remainder(code, a, b))
+    return tx.Select(_outside(code, remainder, b), wrapping(code, "sub", quotient, code.const(1)), quotient)
 
 
 @let_operands
 def _modulus(code: Code, a: Expr, b: Expr) -> Expr:
     """Its sign is that of `b`."""
     if _unsigned(code):
-        return _rest(code, a, b)
+        return _remainder(code, a, b)
     if _is_safe(b):
         return tx.floormod(a, b)
-    rest = code.let(_rest(code, a, b))
-    return tx.Select(_outside(code, rest, b), wrapping(code, "add", rest, b), rest)
+    remainder = code.let(_remainder(code, a, b))
+    return tx.Select(_outside(code, remainder, b), wrapping(code, "add", remainder, b), remainder)
 
 
 def _amount(code: Code, b: Expr) -> tuple[Expr, Expr]:
@@ -179,21 +179,21 @@ def _shift_right(code: Code, a: Expr, b: Expr) -> Expr:
 def _integer_power(code: Code, base: Expr, exponent: Expr) -> Expr:
     """By repeated squaring over all bits of the exponent (modulo 2**bits); a negative exponent truncates the quotient:
     0, or +-1 for a base of +-1."""
-    known = constant_value(exponent)
-    if known is not None and known >= 0:
-        return power_by_squaring(code, base, int(known))
-    one, zero, result, square = code.const(1), code.const(0), code.const(1), base
+    power = constant_value(exponent)
+    if power is not None and power >= 0:
+        return power_by_squaring(code, base, int(power))
+    unit, zero, result, square = code.const(1), code.const(0), code.const(1), base
     bits = code.bits - (not _unsigned(code))
     for k in range(bits):
-        odd = tx.bitwise_and(tx.shift_right(exponent, code.const(k)), one)
+        odd = tx.bitwise_and(tx.shift_right(exponent, code.const(k)), unit)
         result = code.let(tx.Select(tx.NE(odd, zero), _product(code, result, square), result))
         if k + 1 < bits:
             square = code.let(_product(code, square, square))
     if _unsigned(code):
         return result
-    parity = tx.Select(tx.NE(tx.bitwise_and(exponent, one), zero), base, one)
-    unit = tx.Or(tx.EQ(base, one), tx.EQ(base, code.const(-1)))
-    return tx.Select(exponent < zero, tx.Select(unit, parity, zero), result)
+    parity = tx.Select(tx.NE(tx.bitwise_and(exponent, unit), zero), base, unit)
+    is_unit = tx.Or(tx.EQ(base, unit), tx.EQ(base, code.const(-1)))
+    return tx.Select(exponent < zero, tx.Select(is_unit, parity, zero), result)
 
 
 def _product(code: Code, a: Expr, b: Expr) -> Expr:
@@ -224,7 +224,7 @@ INTEGERS: dict[str, Callable[..., Expr]] = {
     **COMPARISONS,
     **{name: _wrapping(name) for name in PLAIN},
     "truncdiv": _quotient,
-    "fmod": _rest,
+    "fmod": _remainder,
     "floordiv": _floor_quotient,
     "mod": _modulus,
     "pow": _integer_power,

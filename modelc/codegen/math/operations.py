@@ -47,9 +47,11 @@ def lower_limited(dtype: str, x: Expr, most: float, added: float, lanes: int) ->
     """The float32 min(max(x, 0), most) + added as `dtype`: float32, or an integer which has that. Between the limits a
     NaN is 0."""
     code = Code("float32", lanes)
-    found = between(code, code.opened(x), 0.0, most)
-    found = found + code.const(added) if added else found
-    return code.wrapped(found if dtype == "float32" else tx.Cast(code.type(dtype), tx.Cast(code.type("int32"), found)))
+    limited = between(code, code.opened(x), 0.0, most)
+    limited = limited + code.const(added) if added else limited
+    return code.wrapped(
+        limited if dtype == "float32" else tx.Cast(code.type(dtype), tx.Cast(code.type("int32"), limited))
+    )
 
 
 def lower_cast(dtype: str, x: Expr, from_dtype: str, lanes: int) -> Expr:

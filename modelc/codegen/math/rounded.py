@@ -30,8 +30,8 @@ def _falling(code: Code, y: Expr) -> tuple[Expr, Expr]:
     """(1 - 2**y, 1 + 2**y) for y in [-126, 0]; the difference is as exact near 0."""
     exponent, fraction = _power(code, y)
     whole = code.let(code.as_float(exponent + code.int(0x3F800000)))
-    rest = code.let(whole * fraction)
-    return code.const(1) - whole - rest, code.const(1) + whole + rest
+    scaled = code.let(whole * fraction)
+    return code.const(1) - whole - scaled, code.const(1) + whole + scaled
 
 
 @let_operands

@@ -103,12 +103,14 @@ def ceil_(code: Code, x: Expr) -> Expr:
 
 def floor_and_modulus(code: Code, a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """(a // b, a % b) as NumPy computes them: exactly, from C's fmod."""
-    zero, one = code.const(0), code.const(1)
-    rest = code.let(code.libm("fmod", a, b))
-    adjust = code.let(tx.And(differ(code, rest, zero), xor(code, rest < zero, b < zero)))
-    modulus = tx.Select(adjust, rest + b, tx.Select(tx.EQ(rest, zero), code.intrinsic("copysign", zero, b), rest))
-    quotient = code.let((a - rest) / b - tx.Select(adjust, one, zero))
+    zero, unit = code.const(0), code.const(1)
+    remainder = code.let(code.libm("fmod", a, b))
+    adjust = code.let(tx.And(differ(code, remainder, zero), xor(code, remainder < zero, b < zero)))
+    modulus = tx.Select(
+        adjust, remainder + b, tx.Select(tx.EQ(remainder, zero), code.intrinsic("copysign", zero, b), remainder)
+    )
+    quotient = code.let((a - remainder) / b - tx.Select(adjust, unit, zero))
     floor = code.let(floor_(code, quotient))
-    floor = tx.Select(quotient - floor > code.const(0.5), floor + one, floor)
+    floor = tx.Select(quotient - floor > code.const(0.5), floor + unit, floor)
     floor = tx.Select(tx.EQ(quotient, zero), code.intrinsic("copysign", zero, a / b), floor)
     return tx.Select(tx.EQ(b, zero), a / b, floor), modulus

@@ -14,12 +14,12 @@ BRANCHES = ("then_branch", "else_branch")
 @dataclass(frozen=True)
 class Body:
     """What was imported of a body: its nodes, and the Graph's names of what it is given and of what it gives, which are
-    copies of `found`."""
+    copies of its `originals`."""
 
     nodes: tuple[Node, ...]
     given: tuple[str, ...]
     results: tuple[str, ...]
-    found: tuple[str, ...]
+    originals: tuple[str, ...]
 
     def captured(self, b: Builder) -> list[str]:
         """What it reads from outside that is no constant."""

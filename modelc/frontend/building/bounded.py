@@ -26,11 +26,11 @@ def count_sizes(b: Builder, n: OnnxNode, value: str, name: str) -> None:
     """Lets the numbers of a value, which the model calls `name` and some node takes for sizes, be counts where they
     have a bound; else remembers that they have none. Floats are no counts themselves, but counts may be computed of
     them. Values that are no such numbers are left alone."""
-    known = b.values.get(value)
-    if known is None or known.data is not None or value in b.sizes.elements or b.sizes.of(value):
+    declared = b.values.get(value)
+    if declared is None or declared.data is not None or value in b.sizes.elements or b.sizes.of(value):
         return
-    size, real = prod(known.shape), DTYPES[known.dtype].kind == "f"
-    if not (real or known.dtype in WHOLE) or not 0 < size <= MOST_NUMBERS:
+    size, real = prod(declared.shape), DTYPES[declared.dtype].kind == "f"
+    if not (real or declared.dtype in WHOLE) or not 0 < size <= MOST_NUMBERS:
         return
     least, most = interval_of(b, value)
     if name in b.bounds:
@@ -44,15 +44,15 @@ def count_sizes(b: Builder, n: OnnxNode, value: str, name: str) -> None:
     b.limited[value] = ceil(most) if real else int(most)
     if real:
         return
-    one = replace(n, op="Bound", inputs=(value,), outputs=(f"{value}_size",))
-    checked = checked_count(b, one, value, int(most))
+    node = replace(n, op="Bound", inputs=(value,), outputs=(f"{value}_size",))
+    checked = checked_count(b, node, value, int(most))
     counts = [checked]
-    if known.shape:
-        flat = b.reshape(one, checked, (size,))
+    if declared.shape:
+        flat = b.reshape(node, checked, (size,))
         places = [b.constant(np.asarray(k, np.int64), f"{value}_at") for k in range(size)]
-        counts = [b.emit(one, "Gather", (flat, at), {"axis": 0}, (b.fresh(f"{value}_size"),)) for at in places]
+        counts = [b.emit(node, "Gather", (flat, at), {"axis": 0}, (b.fresh(f"{value}_size"),)) for at in places]
     b.sizes.bounds |= dict.fromkeys(counts, max(int(most), ROOM))
-    b.sizes.elements[value] = np.asarray([b.sizes.mark(c) for c in counts], np.int64).reshape(known.shape)
+    b.sizes.elements[value] = np.asarray([b.sizes.mark(c) for c in counts], np.int64).reshape(declared.shape)
 
 
 def checked_count(b: Builder, n: OnnxNode, value: str, most: int) -> str:

@@ -45,11 +45,11 @@ def run_node(
     graph = helper.make_graph([node], "fold", list(kinds.values()), results)
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(graph, opsets=dict(opsets)).run(None, fed)
+            computed = ReferenceEvaluator(graph, opsets=dict(opsets)).run(None, fed)
     except MemoryError:
         raise ModelError(f"{what}: computing this constant needs more memory than there is") from None
     except Exception:  # the reference implementation raises whatever NumPy does
         return None
-    by_name = dict(zip((r.name for r in results), found, strict=True))
+    by_name = dict(zip((r.name for r in results), computed, strict=True))
     arrays = tuple(np.asarray(by_name[name]) if name else np.zeros(0) for name in node.output)
     return arrays if all(a.dtype.name in DTYPES for a in arrays) else None

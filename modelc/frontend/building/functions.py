@@ -38,8 +38,8 @@ def schema_of(op: str, domain: str, version: int) -> Any:
 @cache
 def first_version(op: str, domain: str) -> int:
     """The first operator set that has an operator; 0 if ONNX does not know it."""
-    known = onnx.defs.get_all_schemas_with_history()
-    return min((s.since_version for s in known if (s.name, s.domain) == (op, domain)), default=0)
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return min((s.since_version for s in schemas if (s.name, s.domain) == (op, domain)), default=0)
 
 
 def has_body(op: str, domain: str, version: int) -> bool:
@@ -54,15 +54,15 @@ def schema_body(node: onnx.NodeProto, version: int, inputs: Sequence[Value | Non
         return None
     body = onnx.FunctionProto()
     if schema.has_function:
-        found = max((v for v in schema.function_opset_versions if v <= version), default=None)
-        body.ParseFromString(schema.get_function_with_opset_version(found or min(schema.function_opset_versions)))
+        newest = max((v for v in schema.function_opset_versions if v <= version), default=None)
+        body.ParseFromString(schema.get_function_with_opset_version(newest or min(schema.function_opset_versions)))
         return body
     if not schema.has_context_dependent_function:
         return None
     versions = schema.context_dependent_function_opset_versions
-    found = max((v for v in versions if v <= version), default=min(versions))
+    newest = max((v for v in versions if v <= version), default=min(versions))
     types = [type_of(v).SerializeToString() for v in inputs]
-    text = schema.get_context_dependent_function_with_opset_version(found, node.SerializeToString(), types)
+    text = schema.get_context_dependent_function_with_opset_version(newest, node.SerializeToString(), types)
     if not text:
         return None
     body.ParseFromString(text)

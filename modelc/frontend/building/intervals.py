@@ -29,12 +29,12 @@ _SIGNED_UNIT = ("Tanh", "Softsign", "Erf", "Sin", "Cos", "Sign")
 _TRUTHS = ("Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf")
 
 
-def interval_of(b: Builder, name: str, found: dict[str, Interval] | None = None, depth: int = 0) -> Interval:
+def interval_of(b: Builder, name: str, intervals: dict[str, Interval] | None = None, depth: int = 0) -> Interval:
     """The least and the greatest that an element of the value can be."""
-    found = {} if found is None else found
-    if name not in found:
+    intervals = {} if intervals is None else intervals
+    if name not in intervals:
         value = b.values[name]
-        low, high = _known(b, name, found, depth)
+        low, high = _interval_without_limits(b, name, intervals, depth)
         if name in b.limited:
             low, high = max(low, 0) if name in b.promised else low, min(high, b.limited[name])
         if value.dtype == "bool":
@@ -42,11 +42,11 @@ def interval_of(b: Builder, name: str, found: dict[str, Interval] | None = None,
         elif DTYPES[value.dtype].kind in "iu" and value.dtype in ("int8", "uint8", "int16", "uint16"):
             limits = np.iinfo(value.dtype)
             low, high = max(low, limits.min), min(high, limits.max)
-        found[name] = (low, high)
-    return found[name]
+        intervals[name] = (low, high)
+    return intervals[name]
 
 
-def _known(b: Builder, name: str, found: dict[str, Interval], depth: int) -> Interval:
+def _interval_without_limits(b: Builder, name: str, intervals: dict[str, Interval], depth: int) -> Interval:
     data = b.data(name)
     if data is not None:
         usable = data.size > 0 and DTYPES[data.dtype.name].kind in "biuf"
@@ -56,7 +56,7 @@ def _known(b: Builder, name: str, found: dict[str, Interval], depth: int) -> Int
     node = b.producers.get(name)
     if node is None or depth > DEEPEST or node.bodies:
         return ANY
-    given = [interval_of(b, x, found, depth + 1) if x else ANY for x in node.inputs]
+    given = [interval_of(b, x, intervals, depth + 1) if x else ANY for x in node.inputs]
     low, high = _result(b, node, given)
     return ANY if isnan(low) or isnan(high) else (low, high)
 

@@ -92,7 +92,7 @@ def emit_if(b: Builder, n: OnnxNode, bodies: Sequence[Body], attrs: Mapping[str,
             shape.append(max(*extents, ROOM) if axis in there else extents[0])
         shapes.append(tuple(shape))
         counts.append(there)
-    elements = [_elements(sizes, found) for found in zip(*(body.found for body in bodies), strict=True)]
+    elements = [_elements(sizes, names) for names in zip(*(body.originals for body in bodies), strict=True)]
     made = []
     for k, body in enumerate(bodies):
         with within(b, body):
@@ -100,18 +100,18 @@ def emit_if(b: Builder, n: OnnxNode, bodies: Sequence[Body], attrs: Mapping[str,
             wide += [number(b, n, said[k]) for said in sizes.made]
             made.append(replace(body, nodes=tuple(b.nodes), results=tuple(wide)))
     emit_control(b, n, "If", n.inputs[:1], made, attrs, (*n.outputs, *sizes.made.values()))
-    for output, found, numbers in zip(n.outputs, counts, elements, strict=True):
+    for output, sizes_by_axis, numbers in zip(n.outputs, counts, elements, strict=True):
         if output:
-            b.sizes.give(output, found)
+            b.sizes.give(output, sizes_by_axis)
         if output and numbers is not None:
             b.sizes.elements[output] = numbers
 
 
-def _elements(sizes: _Sizes, found: Sequence[str]) -> Array | None:
+def _elements(sizes: _Sizes, names: Sequence[str]) -> Array | None:
     """The whole numbers that an output of the bodies is, with marks for sizes, if some are among them."""
     b = sizes.b
-    every = [x for x in (b.sizes.elements.get(x, b.data(x)) for x in found) if x is not None]
-    if not any(x in b.sizes.elements for x in found) or len(every) < len(found) or len({x.shape for x in every}) > 1:
+    every = [x for x in (b.sizes.elements.get(x, b.data(x)) for x in names) if x is not None]
+    if not any(x in b.sizes.elements for x in names) or len(every) < len(names) or len({x.shape for x in every}) > 1:
         return None
     numbers = []
     for said in zip(*(x.reshape(-1).tolist() for x in every), strict=True):

@@ -184,15 +184,15 @@ def follow(b: Builder, n: OnnxNode, node: Node, values: Sequence[Value | None]) 
         return  # who has imported the bodies knows (merged.py, carried.py)
     outputs = tuple(b.value(x) if x else None for x in node.outputs)
     definition = operator_of(node).define(node, tuple(values), outputs)
-    for name, found in zip(node.outputs, carried(node, definition, tuple(values), outputs, counts), strict=True):
+    for name, by_axis in zip(node.outputs, carried(node, definition, tuple(values), outputs, counts), strict=True):
         if name:
-            b.sizes.give(name, found)
+            b.sizes.give(name, by_axis)
 
 
 def _regrouped_counts(b: Builder, n: OnnxNode, node: Node) -> dict[int, str]:
     """A dimension that comes first in its group is first in that of the result, times or divided by what follows."""
     x, y = node.inputs[0], node.outputs[0]
-    source, target, found = b.shape(x), b.shape(y), dict[int, str]()
+    source, target, result = b.shape(x), b.shape(y), dict[int, str]()
     for own, other in regrouped(source, target):
         counts = {k: b.sizes.of(x)[k] for k in own if k in b.sizes.of(x)}
         if not counts:
@@ -206,7 +206,7 @@ def _regrouped_counts(b: Builder, n: OnnxNode, node: Node) -> dict[int, str]:
         if inner % others and others % inner:
             raise refuse(n, x, axis, f"{inner} elements of each become rows of {others}")
         if inner >= others:
-            found[first] = count_of(b, n, "Mul", counts[axis], inner // others) if inner > others else counts[axis]
+            result[first] = count_of(b, n, "Mul", counts[axis], inner // others) if inner > others else counts[axis]
         else:
-            found[first] = count_of(b, n, "Div", counts[axis], others // inner)
-    return found
+            result[first] = count_of(b, n, "Div", counts[axis], others // inner)
+    return result

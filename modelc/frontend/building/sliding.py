@@ -44,11 +44,11 @@ def _distance(b: Builder, name: str) -> tuple[str, int]:
             name = node.inputs[0]
             continue
         numbers = [b.data(x) for x in node.inputs] if node.op in ("Add", "Sub") else []
-        known = [k for k, x in enumerate(numbers) if x is not None and x.size == 1]
-        if len(known) != 1 or (node.op == "Sub" and known != [1]):
+        constants = [k for k, x in enumerate(numbers) if x is not None and x.size == 1]
+        if len(constants) != 1 or (node.op == "Sub" and constants != [1]):
             break
-        constant = int(numbers[known[0]].reshape(-1)[0])  # type: ignore[union-attr]
-        name, added = node.inputs[1 - known[0]], added + (constant if node.op == "Add" else -constant)
+        constant = int(numbers[constants[0]].reshape(-1)[0])  # type: ignore[union-attr]
+        name, added = node.inputs[1 - constants[0]], added + (constant if node.op == "Add" else -constant)
     return name, added
 
 

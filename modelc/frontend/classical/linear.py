@@ -55,16 +55,16 @@ def strings_refused(name: str) -> str:
 
 
 def refuse_strings(n: OnnxNode, *names: str) -> None:
-    if found := [name for name in names if n.attrs.get(name)]:
-        raise n.fail(strings_refused(found[0]))
+    if used := [name for name in names if n.attrs.get(name)]:
+        raise n.fail(strings_refused(used[0]))
 
 
 def labels_of(n: OnnxNode, ints: str, count: int) -> NDArray[Any]:
     """The classes' labels; without any, 0, 1, ..."""
-    found = np.asarray(n.attrs.get(ints) or np.arange(max(count, 2)), np.int64)
-    if len(found) < count:
-        raise n.fail(f"expected {count} labels, found {len(found)}")
-    return found
+    labels = np.asarray(n.attrs.get(ints) or np.arange(max(count, 2)), np.int64)
+    if len(labels) < count:
+        raise n.fail(f"expected {count} labels, found {len(labels)}")
+    return labels
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -95,8 +95,8 @@ def _softmax_zero(b: Builder, n: OnnxNode, x: str, dtype: str, output: str) -> N
     there = b.emit(n, "Greater", (b.emit(n, "Abs", (x,)), number(b, n, ZERO, dtype)))
     total = b.emit(n, "Where", (there, power, number(b, n, 0, dtype)))
     total = b.emit(n, "ReduceSum", (total, axes), {"keepdims": 1})
-    rest = b.emit(n, "Mul", (x, b.emit(n, "Exp", (b.emit(n, "Neg", (most,)),))))
-    b.emit(n, "Div", (b.emit(n, "Where", (there, power, rest)), total), {}, (output,))
+    scaled = b.emit(n, "Mul", (x, b.emit(n, "Exp", (b.emit(n, "Neg", (most,)),))))
+    b.emit(n, "Div", (b.emit(n, "Where", (there, power, scaled)), total), {}, (output,))
 
 
 def _probit(b: Builder, n: OnnxNode, x: str, dtype: str, output: str) -> None:
@@ -269,10 +269,10 @@ def _label_encoder(b: Builder, n: OnnxNode) -> None:
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         none = b.constant(np.isnan(keys), f"{n.outputs[0]}_none")
         hit = b.emit(n, "Or", (hit, b.emit(n, "And", (b.emit(n, "IsNaN", (each,)), none))))
-    found = cast(b, n, hit, "int32")
-    at = b.emit(n, "ArgMax", (found,), {"axis": len(shape), "keepdims": 0})
+    matches = cast(b, n, hit, "int32")
+    at = b.emit(n, "ArgMax", (matches,), {"axis": len(shape), "keepdims": 0})
     axes = b.constant(np.array([len(shape)], np.int64), f"{n.outputs[0]}_axes")
-    there = cast(b, n, b.emit(n, "ReduceMax", (found, axes), {"keepdims": 0}), "bool")
+    there = cast(b, n, b.emit(n, "ReduceMax", (matches, axes), {"keepdims": 0}), "bool")
     value = b.emit(n, "Gather", (b.constant(values, f"{n.outputs[0]}_values"), at), {"axis": 0})
     otherwise = number(b, n, np.asarray(default).reshape(()), dtype)
     b.emit(n, "Where", (there, value, otherwise), {}, n.outputs)

@@ -137,8 +137,8 @@ def _pairs(b: Builder, n: OnnxNode, x: str, counts: tuple[int, ...]) -> str:
     weights, bounds = weights.reshape(classes - 1, total), np.cumsum([0, *counts])
     dense = np.zeros((len(pairs), total), np.float32)
     for k, (i, j) in enumerate(pairs):
-        one, two = (slice(bounds[c], bounds[c + 1]) for c in (i, j))
-        dense[k, one], dense[k, two] = weights[j - 1, one], weights[i, two]
+        first, second = (slice(bounds[c], bounds[c + 1]) for c in (i, j))
+        dense[k, first], dense[k, second] = weights[j - 1, first], weights[i, second]
     kernel = _kernel(b, n, x, vectors.reshape(total, width))
     f = Formula(b, n)
     return f("Gemm", kernel, f.constant(dense), f.constant(rho), transB=1)
@@ -179,7 +179,7 @@ def _probabilities(b: Builder, n: OnnxNode, scores: str, classes: int) -> str:
 def _moved(f: Formula, q: str, p: str) -> tuple[str, str]:
     """Whether any sample is still off, and p [samples, classes] after one round."""
     samples, classes = f.shape(p)
-    last, one = f.constant([1], "int64"), f.constant(1)
+    last, unit = f.constant([1], "int64"), f.constant(1)
     qp = f("ReduceSum", f("Mul", q, f.reshaped(p, samples, 1, classes)), f.constant([2], "int64"), keepdims=0)
     pqp = f("ReduceSum", f("Mul", p, qp), last, keepdims=1)
     off = f("ReduceMax", f("Abs", f("Sub", qp, pqp)), last, keepdims=1)
@@ -189,7 +189,7 @@ def _moved(f: Formula, q: str, p: str) -> tuple[str, str]:
         row = f.reshaped(f.part(q, 1, t, t + 1), samples, classes)
         own, here = f.part(row, 1, t, t + 1), f.part(qp, 1, t, t + 1)
         step = f("Div", f("Sub", pqp, here), own)
-        more = f("Add", one, step)
+        more = f("Add", unit, step)
         new = f("Div", f("Add", new, f("Mul", step, f.constant(np.eye(classes)[t : t + 1]))), more)
         twice = f("Add", f("Mul", step, own), f("Mul", f.constant(2), here))
         pqp = f("Div", f("Div", f("Add", pqp, f("Mul", step, twice)), more), more)

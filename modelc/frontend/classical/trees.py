@@ -48,14 +48,14 @@ class Forest:
     def order(self, n: OnnxNode) -> list[Key]:
         """Parents first. Raises ModelError for a child that is not there, and for a node that leads back to itself."""
         done: dict[Key, bool] = {}  # False while what is below it is looked at
-        found: list[Key] = []
+        children_first: list[Key] = []
         for root in self.roots:
             stack = [(root, False)]
             while stack:
                 key, left = stack.pop()
                 if left:
                     done[key] = True
-                    found.append(key)
+                    children_first.append(key)
                     continue
                 if done.get(key):
                     continue
@@ -70,7 +70,7 @@ class Forest:
                     if (key in self.branches)
                     else []
                 )
-        return found[::-1]
+        return children_first[::-1]
 
 
 def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, aggregate: str, dtype: str) -> str:
@@ -117,12 +117,12 @@ def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, ag
 
 
 def _list(n: OnnxNode, name: str, count: int | None, default: Any = None) -> Sequence[Any]:
-    found = n.attrs.get(f"{name}_as_tensor", n.attrs.get(name))
-    if found is None or not len(found):
-        found = [default] * (count or 0)
-    if count is not None and len(found) != count:
-        raise n.fail(f"expected {count} entries in {name}, found {len(found)}")
-    return found if isinstance(found, tuple) else np.asarray(found).reshape(-1).tolist()
+    entries = n.attrs.get(f"{name}_as_tensor", n.attrs.get(name))
+    if entries is None or not len(entries):
+        entries = [default] * (count or 0)
+    if count is not None and len(entries) != count:
+        raise n.fail(f"expected {count} entries in {name}, found {len(entries)}")
+    return entries if isinstance(entries, tuple) else np.asarray(entries).reshape(-1).tolist()
 
 
 def read_forest(n: OnnxNode, kind: str) -> Forest:
@@ -250,13 +250,13 @@ def _ensemble(b: Builder, n: OnnxNode) -> None:
 
 def _sets(values: Any) -> list[list[float]]:
     """Sets of values, each ended by a NaN."""
-    found: list[list[float]] = [[]]
+    sets: list[list[float]] = [[]]
     for value in values.reshape(-1).tolist():
         if np.isnan(value):
-            found.append([])
+            sets.append([])
         else:
-            found[-1].append(value)
-    return [one for one in found if one]
+            sets[-1].append(value)
+    return [members for members in sets if members]
 
 
 TREES = {

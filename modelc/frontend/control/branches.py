@@ -47,12 +47,12 @@ def both_branches(importer: Importing, proto: onnx.NodeProto, node: OnnxNode, sc
             wrong[k] = f"node {node.name!r} (If): its {which} cannot be run with these shapes: {error}"
     if wrong:
         ((k, refusal),) = wrong.items()
-        (one,) = bodies
-        if one is None:
+        (possible,) = bodies
+        if possible is None:
             importer.missing |= set(node.outputs)
             return
         importer.notes.append(f"a run that takes it ends with an error: {refusal}")
-        emit_if(b, node, (one,), {"only": 1 - (k == 0), "refusal": refusal})
+        emit_if(b, node, (possible,), {"only": 1 - (k == 0), "refusal": refusal})
         return
     then, other = bodies
     if then is None or other is None:
@@ -74,29 +74,29 @@ def body_of(
     node: OnnxNode,
     inner: Scope,
     given: Mapping[str, Value],
-    known: Mapping[str, str],
+    named: Mapping[str, str],
     wanted: Sequence[str],
 ) -> Body | None:
     """The body `graph` of `node`, as far as its outputs `wanted` need it. Of its inputs some are `given` in a run,
-    others are `known` values of the Graph. None where something in it is lacking."""
+    others are `named` values of the Graph. None where something in it is lacking."""
     b = importer.builder
     importer.initialisers(graph, inner)
-    inner.names |= {**known, **{formal: value.name for formal, value in given.items()}}
+    inner.names |= {**named, **{formal: value.name for formal, value in given.items()}}
     b.values |= {value.name: value for value in given.values()}
     outside, b.nodes = b.nodes, []
     made = dict(b.sizes.made)
     try:
-        found = visit_body(importer, graph, f"{node.name}/", node.source, inner, wanted)
-        if found is None:
+        originals = visit_body(importer, graph, f"{node.name}/", node.source, inner, wanted)
+        if originals is None:
             return None
         results = []
-        for name in found:
+        for name in originals:
             if name in importer.sequences:
                 raise node.fail(f"it gives the sequence {name!r}; expected tensors where it is left to a run")
             result = b.fresh(f"{name}_result")
             through = OnnxNode("Identity", "", 1, f"{inner.prefix}{name}", (), (result,), {}, node.source)
             results.append(b.emit(through, "Identity", (name,), outputs=(result,)))
-        return Body(tuple(b.nodes), tuple(value.name for value in given.values()), tuple(results), tuple(found))
+        return Body(tuple(b.nodes), tuple(value.name for value in given.values()), tuple(results), tuple(originals))
     finally:
         b.nodes, b.sizes.made = outside, made
 
@@ -114,5 +114,5 @@ def visit_body(
         importer.visit(node, prefix + name, source, inner)
     if len(importer.lacking) > lacked:
         return None
-    found = [inner.find(x) for x in wanted]
-    return None if any(x in importer.missing for x in found) else found
+    results = [inner.find(x) for x in wanted]
+    return None if any(x in importer.missing for x in results) else results

@@ -83,13 +83,13 @@ def carried(
             raise
         if body is None:
             return None
-        found = ends(body)
-        change = change or _change(b, given, found)
-        if any(_kind_of(b, x) != _kind_of(b, one.name) for one, x in zip(given, found, strict=True)):
+        results = ends(body)
+        change = change or _change(b, given, results)
+        if any(_kind_of(b, x) != _kind_of(b, state.name) for state, x in zip(given, results, strict=True)):
             return f"{change}: what it carries has to keep its dtype and its number of dimensions"
-        last = _joined(b, n, states, kinds, began, found, iterations)
+        last = _joined(b, n, states, kinds, began, results, iterations)
         if last is not None:
-            return _finished(b, n, states, kinds, began, body, [x.name for x in given], found, last)
+            return _finished(b, n, states, kinds, began, body, [x.name for x in given], results, last)
         b.node_names = names
     return f"{change}: {UNBOUNDED}"
 
@@ -98,10 +98,10 @@ def _kind_of(b: Builder, x: str) -> tuple[str, int]:
     return b.value(x).dtype, len(b.shape(x))
 
 
-def _change(b: Builder, given: Sequence[Value], found: Sequence[str]) -> str:
+def _change(b: Builder, given: Sequence[Value], results: Sequence[str]) -> str:
     """What a body makes of the form of a state."""
-    for one, result in zip(given, found, strict=True):
-        before, after = (f"{v.dtype}{list(v.shape)}" for v in (one, b.value(result)))
+    for state, result in zip(given, results, strict=True):
+        before, after = (f"{v.dtype}{list(v.shape)}" for v in (state, b.value(result)))
         if before != after:
             return f"its body takes {before} and gives {after}"
     return "its body makes another size of what it takes"
@@ -121,7 +121,7 @@ def _joined(
     states: Sequence[str],
     kinds: Sequence[_Kind],
     began: dict[str, _Count],
-    found: Sequence[str],
+    results: Sequence[str],
     iterations: int,
 ) -> dict[str, Size] | None:
     """Lets states have the form of what they become, too. Where they have it already: what every count that is carried
@@ -129,7 +129,7 @@ def _joined(
     settled = True
     last: dict[str, Size] = {}
     groups: dict[tuple[Size, Size], str] = {}
-    for x, kind, result in zip(states, kinds, found, strict=True):
+    for x, kind, result in zip(states, kinds, results, strict=True):
         for axis, (extent, after) in enumerate(zip(kind.shape, b.shape(result), strict=True)):
             before = kind.sizes.get(axis)
             size: Size = b.sizes.of(result).get(axis, after)
@@ -182,11 +182,11 @@ def _finished(
     began: dict[str, _Count],
     body: Body,
     given: Sequence[str],
-    found: Sequence[str],
+    became: Sequence[str],
     last: dict[str, Size],
 ) -> Carried:
     with within(b, body):
-        results = [extended(b, n, _cut(b, n, x, kind.shape), kind.shape) for x, kind in zip(found, kinds, strict=True)]
+        results = [extended(b, n, _cut(b, n, x, kind.shape), kind.shape) for x, kind in zip(became, kinds, strict=True)]
         results += [_checked(b, n, count, began[count], size) for count, size in last.items()]
         nodes = tuple(b.nodes)
     first = [extended(b, n, x, kind.shape) for x, kind in zip(states, kinds, strict=True)]
@@ -199,7 +199,7 @@ def _finished(
         b.reserved.add(outputs[count])
         b.sizes.bounds[outputs[count]] = b.sizes.bounds[count]
     return Carried(
-        Body(nodes, body.given, body.results, body.found),
+        Body(nodes, body.given, body.results, body.originals),
         tuple(first),
         (*given, *last),
         tuple(results),
@@ -211,20 +211,20 @@ def _finished(
 def _cut(b: Builder, n: OnnxNode, x: str, shape: Sequence[int]) -> str:
     """The value without what lies beyond `shape`, where no run has anything."""
     own = b.shape(x)
-    least = [min(one, most) for one, most in zip(own, shape, strict=True)]
+    least = [min(extent, most) for extent, most in zip(own, shape, strict=True)]
     if list(own) == least:
         return x
     numbers = ([0] * len(own), least, range(len(own)))
-    bounds = [b.constant(np.asarray(one, np.int64), f"{x}_bound") for one in numbers]
+    bounds = [b.constant(np.asarray(bound, np.int64), f"{x}_bound") for bound in numbers]
     return b.emit(n, "Slice", (whole(b, n, x), *bounds), {}, (b.fresh(f"{x}_cut"),))
 
 
 def _checked(b: Builder, n: OnnxNode, name: str, count: _Count, size: Size) -> str:
     """What a count becomes in an iteration; a run checks that there is room for it where iterations make it larger."""
-    found = number(b, n, size)
+    became = number(b, n, size)
     if not count.growth:
-        return found
-    return b.emit(n, "Bound", (found,), {"most": b.sizes.bounds[name]}, (b.fresh(f"{n.name}/room"),))
+        return became
+    return b.emit(n, "Bound", (became,), {"most": b.sizes.bounds[name]}, (b.fresh(f"{n.name}/room"),))
 
 
 def handed_counts(b: Builder, n: OnnxNode, body: Body, given: Sequence[str], result: str) -> dict[int, str]:

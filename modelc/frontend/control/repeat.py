@@ -61,14 +61,14 @@ def repeated_loop(
     formals = [i.name for i in graph.input]
     kept = _kept(graph, formals[2:], [o.name for o in graph.output][1 : 1 + len(states)])
     kept |= _held(importer, node, graph, outer, number, states, kept)
-    known = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
+    fixed = {formals[1]: yes} | {formals[2 + k]: x for k, x in enumerate(states) if k in kept}
     if any(k not in kept and x in importer.sequences for k, x in enumerate(states)):
         return f"{why}, and it carries a sequence of tensors, whose length has to be known when compiling"
     moved = [k for k in range(len(states)) if k not in kept]
 
     def imported(given: Sequence[Value]) -> Body | None:
         named = {formals[0]: number} | {formals[2 + k]: x for k, x in zip(moved, given, strict=True)}
-        return _imported(importer, node, graph, outer, named, known, why)
+        return _imported(importer, node, graph, outer, named, fixed, why)
 
     begun, most = [states[k] for k in moved], _most(b, runs) if known_count is None else 0
     room = most if 0 < most <= MOST_GROWING else 0
@@ -79,7 +79,7 @@ def repeated_loop(
         more = f"; say how often it runs at most, up to {MOST_GROWING}, with --bound {quote(f'{node.input(0)}=N')}"
         return f"{why}, and {form}{more * asks_most}" if form else ""
     body = form.body
-    goes_on = b.data(body.found[0]) if known_count is None else np.asarray(True)
+    goes_on = b.data(body.originals[0]) if known_count is None else np.asarray(True)
     asks = [body.results[0]] if goes_on is None else []
     if goes_on is not None and not goes_on.reshape(-1)[0]:
         runs = Runs(min(1, limit) if limit != NO_LIMIT else 1, runs.count, runs.condition)
@@ -94,7 +94,7 @@ def repeated_loop(
         return f"{why}, so the length of {', '.join(map(repr, wanted))} is not known when compiling{advice}"
     if not wanted:
         handed = []
-    made = Body(body.nodes, (number.name, *form.given), (*asks, *form.results, *handed), body.found)
+    made = Body(body.nodes, (number.name, *form.given), (*asks, *form.results, *handed), body.originals)
     outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
     begins, ends = list(form.states), [*(outputs[k] for k in moved), *form.counts, *outputs[len(states) :]]
     if counts:
@@ -133,10 +133,10 @@ def _held(
         inner, names = outer.within(f"{node.name}/body/"), set(b.node_names)
         constant = {formals[1]: b.constant(np.asarray(True), f"{node.name}/condition")}
         constant |= {formals[2 + k]: states[k] for k in held | kept}
-        rest = [k for k in range(len(states)) if k not in held | kept]
-        if any(states[k] in importer.sequences for k in rest):
+        changing = [k for k in range(len(states)) if k not in held | kept]
+        if any(states[k] in importer.sequences for k in changing):
             return set()
-        given = {formals[0]: number} | {formals[2 + k]: like(b, node, states[k]) for k in rest}
+        given = {formals[0]: number} | {formals[2 + k]: like(b, node, states[k]) for k in changing}
         try:
             body = body_of(importer, graph, node, inner, given, constant, [o.name for o in graph.output])
         except ModelError:
@@ -144,7 +144,7 @@ def _held(
         b.node_names = names
         if body is None:
             return set()
-        same = {k for k in held if _same(b.data(states[k]), b.data(body.found[1 + k]))}
+        same = {k for k in held if _same(b.data(states[k]), b.data(body.originals[1 + k]))}
         if same == held:
             break
         held = same
@@ -156,8 +156,8 @@ def _is_few_numbers(b: Builder, x: str) -> bool:
     return data is not None and data.dtype.kind in "iub" and data.size <= FEW_NUMBERS
 
 
-def _same(one: Any, other: Any) -> bool:
-    return other is not None and one.shape == other.shape and bool((one == other).all())
+def _same(before: Any, after: Any) -> bool:
+    return after is not None and before.shape == after.shape and bool((before == after).all())
 
 
 def _give(b: Builder, outputs: Sequence[str], form: Carried) -> None:
@@ -197,7 +197,7 @@ def _counted(
     results = (*body.results[:at], following, *body.results[at:])
     none = b.constant(np.asarray(0, np.int64), f"{node.name}/none")
     count = b.fresh(f"{node.name}/count")
-    return [*carried, none], Body(nodes, given, results, body.found), [*ends[:last], count, *ends[last:]]
+    return [*carried, none], Body(nodes, given, results, body.originals), [*ends[:last], count, *ends[last:]]
 
 
 def repeated_scan(
@@ -232,7 +232,7 @@ def repeated_scan(
         return f"{why}, and {form}" if form else ""
     body, handed = form.body, form.body.results[len(states) :]
     given = (number.name, *form.given, *(x.name for x in elements))
-    body = Body(body.nodes, given, (*form.results, *handed), body.found)
+    body = Body(body.nodes, given, (*form.results, *handed), body.originals)
     outputs = list(node.outputs) + [""] * (len(states) + len(handed) - len(node.outputs))
     axes = handed_out([len(b.shape(x)) + 1 for x in handed])
     stacked = [b.fresh(f"{name}_stacked") if name else "" for name in outputs[len(states) :]]
@@ -254,12 +254,12 @@ def _imported(
     graph: onnx.GraphProto,
     outer: Scope,
     given: dict[str, Value],
-    known: dict[str, str],
+    fixed: dict[str, str],
     why: str,
 ) -> Body | None:
     inner = outer.within(f"{node.name}/body/")
     try:
-        return body_of(importer, graph, node, inner, given, known, [o.name for o in graph.output])
+        return body_of(importer, graph, node, inner, given, fixed, [o.name for o in graph.output])
     except ModelError as error:
         text = f"{error}; it is in the body of node {node.name!r} ({node.op}), which is compiled once: {why}"
         raise (NotKnown(text, error.value) if isinstance(error, NotKnown) else ModelError(text)) from None
@@ -300,7 +300,7 @@ def _kept(graph: onnx.GraphProto, given: Sequence[str], results: Sequence[str]) 
             name = same[name]
         return name
 
-    return {k for k, (one, two) in enumerate(zip(given, results, strict=True)) if origin(two) == one}
+    return {k for k, (taken, handed_on) in enumerate(zip(given, results, strict=True)) if origin(handed_on) == taken}
 
 
 def _along(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
@@ -317,8 +317,8 @@ def _moved_to(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
     x = _reversed(b, node, x) if back else x
     if not axis:
         return x
-    rest = list(range(1, len(b.shape(x))))
-    perm = (*rest[:axis], 0, *rest[axis:])
+    others = list(range(1, len(b.shape(x))))
+    perm = (*others[:axis], 0, *others[axis:])
     return b.emit(node, "Transpose", (x,), {"perm": perm}, (b.fresh(f"{x}_moved"),))
 
 

@@ -105,8 +105,8 @@ def _part(b: Builder, node: OnnxNode, axis: int, start: int, size: int, squeezed
         b.make_room(node, part.nbytes)
         return b.constant(part, f"{x}_{start}")
     bounds = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (start, start + size, axis)]
-    found = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{start}"),))
-    return b.reshape(node, found, shape, b.fresh(f"{x}_{start}")) if squeezed else found
+    cut = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{start}"),))
+    return b.reshape(node, cut, shape, b.fresh(f"{x}_{start}")) if squeezed else cut
 
 
 def _concatenate(importer: Importing, node: OnnxNode) -> None:
@@ -115,14 +115,14 @@ def _concatenate(importer: Importing, node: OnnxNode) -> None:
         raise node.fail("expected a sequence of tensors, found an empty one")
     stacked = bool(node.attrs.get("new_axis", 0))
     axis = _axis(node, len(b.shape(parts[0])) + stacked)
-    known = [data for data in map(b.data, parts) if data is not None]
+    constants = [data for data in map(b.data, parts) if data is not None]
     shapes = {b.shape(x)[:axis] + (() if stacked else (0,)) + b.shape(x)[axis + (not stacked) :] for x in parts}
     if len(shapes) > 1:
-        found = ", ".join(str(list(b.shape(x))) for x in parts[:4])
-        raise node.fail(f"expected tensors that fit beside each other along axis {axis}, found {found}")
-    if len(known) == len(parts):
-        b.make_room(node, sum(data.nbytes for data in known))
-        whole = np.stack(known, axis) if stacked else np.concatenate(known, axis)
+        shapes_seen = ", ".join(str(list(b.shape(x))) for x in parts[:4])
+        raise node.fail(f"expected tensors that fit beside each other along axis {axis}, found {shapes_seen}")
+    if len(constants) == len(parts):
+        b.make_room(node, sum(data.nbytes for data in constants))
+        whole = np.stack(constants, axis) if stacked else np.concatenate(constants, axis)
         b.bind(node, node.outputs[0], b.constant(whole, f"{node.name}/whole"))
         return
     if stacked:

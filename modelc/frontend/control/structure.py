@@ -76,18 +76,18 @@ def ordered(
     """The nodes that `outputs` need, named, producers first, otherwise in the model's order; of an If without the names
     of outputs that nothing needs. Raises ModelError for values that nothing produces or two nodes produce, and for
     cycles."""
-    known, outputs = set(available), list(outputs)
+    provided, outputs = set(available), list(outputs)
     names = node_names(nodes)
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for out in node.output:
-            if out and (out in producer or out in known):
+            if out and (out in producer or out in provided):
                 raise ModelError(f"{what}: value {out!r} is produced twice, the second time by node {names[index]!r}")
             if out:
                 producer[out] = index
-    alive = _alive(nodes, names, outputs, known, producer, what)
+    alive = _alive(nodes, names, outputs, provided, producer, what)
     for index in set(range(len(nodes))) - alive:
-        if missing := [r for r in reads(nodes[index]) if r not in known and r not in producer]:
+        if missing := [r for r in reads(nodes[index]) if r not in provided and r not in producer]:
             raise ModelError(_unproduced(what, missing[0], names[index]))
     needed = {*outputs, *(r for index in alive for r in reads(nodes[index]))}
     done: set[int] = set()
@@ -125,7 +125,7 @@ def _alive(
     nodes: Sequence[onnx.NodeProto],
     names: Sequence[str],
     outputs: Iterable[str],
-    known: set[str],
+    provided: set[str],
     producer: Mapping[str, int],
     what: str,
 ) -> set[int]:
@@ -133,7 +133,7 @@ def _alive(
     wanted = [(out, "") for out in outputs]
     while wanted:
         name, reader = wanted.pop()
-        if name in known:
+        if name in provided:
             continue
         if name not in producer:
             raise ModelError(_unproduced(what, name, reader))
@@ -164,7 +164,7 @@ class Lack:
 
     functions: Functions
     bounded: Container[str] = ()  # values of which a user says the most
-    found: list[Unsupported] = field(default_factory=list)
+    unsupported: list[Unsupported] = field(default_factory=list)
 
     def look(
         self,
@@ -177,10 +177,10 @@ class Lack:
         and needs no support."""
         for name, node in nodes:
             domain, op = domain_of(node), node.op_type
-            known = op not in NEVER_FOLDED and all(x in constants for x in reads(node))
-            if known or (domain == "" and op in ("Constant", "Shape", "Size")):
+            constant = op not in NEVER_FOLDED and all(x in constants for x in reads(node))
+            if constant or (domain == "" and op in ("Constant", "Shape", "Size")):
                 constants |= set(node.output)
-            if not (known and domain == "" and op != "If" and (domain, op) not in self.functions):
+            if not (constant and domain == "" and op != "If" and (domain, op) not in self.functions):
                 self._look_at(name, node, domain, versions, constants, depth)
 
     def _look_at(
@@ -190,7 +190,9 @@ class Lack:
         function = self.functions.get((domain, op))
         if function is not None:
             if depth > FUNCTION_DEPTH:
-                self.found.append(Unsupported(name, op, domain, "the model's functions call each other in a circle"))
+                self.unsupported.append(
+                    Unsupported(name, op, domain, "the model's functions call each other in a circle")
+                )
                 return
             inner = {a for a, given in zip(function.input, node.input, strict=False) if given in constants}
             inner |= set(function.input[len(node.input) :])
@@ -205,22 +207,22 @@ class Lack:
                 unbounded = not count or (count not in constants and count not in self.bounded)
                 if unbounded and any(node.output[len(node.input) - 2 :]):
                     more = f"; say the most with --bound {quote(f'{count}=N')}" if count else ""
-                    self.found.append(Unsupported(name, op, domain, REASONS["Loop"] + more))
+                    self.unsupported.append(Unsupported(name, op, domain, REASONS["Loop"] + more))
                 self._look_into(name, node, versions, constants, depth)
         elif not importable(op, domain, version) and not self._body(op, domain, version):
-            self.found.append(Unsupported(name, op, domain, reason(op, domain, version)))
+            self.unsupported.append(Unsupported(name, op, domain, reason(op, domain, version)))
         elif strings := [a.name for a in node.attribute if a.name.endswith("_strings") and a.strings]:
-            self.found.append(Unsupported(name, op, domain, strings_refused(strings[0])))
+            self.unsupported.append(Unsupported(name, op, domain, strings_refused(strings[0])))
 
     def _look_into(
         self, name: str, node: onnx.NodeProto, versions: Mapping[str, int], constants: set[str], depth: int
     ) -> None:
         """Looks at the bodies of control flow that is left to a run."""
         for graph in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
-            known = {*constants, *(t.name for t in graph.initializer)}
-            known |= {t.values.name for t in graph.sparse_initializer}
+            inside = {*constants, *(t.name for t in graph.initializer)}
+            inside |= {t.values.name for t in graph.sparse_initializer}
             inner = zip(node_names(graph.node), graph.node, strict=True)
-            self.look([(f"{name}/{n}", x) for n, x in inner], versions, known, depth)
+            self.look([(f"{name}/{n}", x) for n, x in inner], versions, inside, depth)
 
     def _body(self, op: str, domain: str, version: int) -> bool:
         """Whether ONNX defines the operator by others. Those are looked at when their types are known."""

@@ -67,12 +67,12 @@ def _loop(importer: Importing, body: Body) -> str | None:
     if len(graph.input) != 2 + len(states) or scans < 0 or len(node.outputs) > len(states) + scans:
         raise node.fail(f"expected a body that carries the {len(states)} values given, found another number")
     trips, starts = (b.data(node.input(k)) for k in (0, 1))
-    count = ENDLESS if trips is None else int(_one(trips, node))
-    go = True if starts is None else bool(_one(starts, node))
+    count = ENDLESS if trips is None else int(_only_number(trips, node))
+    go = True if starts is None else bool(_only_number(starts, node))
     if count <= 0 or not go:
         return _passed_through(importer, body)
-    for known, name, what in ((trips, node.input(0), "trip count"), (starts, node.input(1), "condition")):
-        if name and known is None:
+    for constant, name, what in ((trips, node.input(0), "trip count"), (starts, node.input(1), "condition")):
+        if name and constant is None:
             return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
     handed: list[list[str]] = [[] for _ in range(scans)]
     done, before, made = 0, len(b.nodes), dict(b.sizes.made)
@@ -97,7 +97,7 @@ def _loop(importer: Importing, body: Body) -> str | None:
             del b.nodes[before:]
             b.sizes.made = made
             return repeated_loop(importer, node, graph, body.outer, "whether it goes on depends on data")
-        go = bool(_one(b.data(results[0]), node))
+        go = bool(_only_number(b.data(results[0]), node))
         states = results[1 : 1 + len(states)]
         for collected, value in zip(handed, results[1 + len(states) :], strict=True):
             collected.append(value)
@@ -132,7 +132,7 @@ def _left_to_a_run(
 ) -> bool:
     """Imports the loop by `repeat` in place of the nodes from `before` on, if that can be; says whether."""
     b = importer.builder
-    nodes, found, names = b.nodes[before:], b.sizes.made, set(b.node_names)
+    nodes, sizes_made, names = b.nodes[before:], b.sizes.made, set(b.node_names)
     lacking, missing = list(importer.lacking), set(importer.missing)
     del b.nodes[before:]
     b.sizes.made = dict(made)
@@ -141,7 +141,7 @@ def _left_to_a_run(
             return True
     except ModelError:
         pass  # unrolled it may be possible: positions and shapes are known then
-    b.nodes[before:], b.sizes.made, b.node_names = nodes, found, names
+    b.nodes[before:], b.sizes.made, b.node_names = nodes, sizes_made, names
     importer.lacking[:], importer.missing = lacking, missing
     return False
 
@@ -161,31 +161,31 @@ def _foreseen(importer: Importing, body: Body, count: int, states: Sequence[str]
     if not needed and formals[0] not in reached:
         return count if count < ENDLESS else None  # it goes on as it began
     now, before, made = [states[k] for k in needed], len(b.nodes), b.sizes.made
-    go, known = True, None not in [b.data(x) for x in now]
-    while go and known and done < min(count, MOST_FORESEEN + 1):
+    go, computed = True, None not in [b.data(x) for x in now]
+    while go and computed and done < min(count, MOST_FORESEEN + 1):
         inner = body.outer.within(f"{body.node.name}/{done}/condition/")
         number = b.constant(np.asarray(done, np.int64), f"{body.node.name}/iteration")
         inner.names |= {formals[0]: number, formals[1]: b.constant(np.asarray(True), f"{body.node.name}/condition")}
         inner.names |= {formals[2 + k]: x for k, x in zip(needed, now, strict=True)}
-        found = visit_body(importer, graph, inner.prefix, body.node.source, inner, wanted)
-        known = found is not None and None not in [b.data(x) for x in found]
-        if known and found is not None:
-            go, now, done = bool(_one(b.data(found[0]), body.node)), found[1:], done + 1
+        next_values = visit_body(importer, graph, inner.prefix, body.node.source, inner, wanted)
+        computed = next_values is not None and None not in [b.data(x) for x in next_values]
+        if computed and next_values is not None:
+            go, now, done = bool(_only_number(b.data(next_values[0]), body.node)), next_values[1:], done + 1
     del b.nodes[before:]
     b.sizes.made = made
-    return done if known and done <= MOST_FORESEEN else None
+    return done if computed and done <= MOST_FORESEEN else None
 
 
 def _reaches(graph: onnx.GraphProto, wanted: Sequence[str]) -> set[str]:
     """The names that the values `wanted` are computed from, themselves among them."""
     producers = {x: node for node in graph.node for x in node.output if x}
-    found, waiting = set(wanted), list(wanted)
+    names, waiting = set(wanted), list(wanted)
     while waiting:
         node = producers.get(waiting.pop())
-        new = [x for x in reads(node) if x not in found] if node is not None else []
-        found.update(new)
+        new = [x for x in reads(node) if x not in names] if node is not None else []
+        names.update(new)
         waiting += new
-    return found
+    return names
 
 
 def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
@@ -235,10 +235,10 @@ def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
         states = results[: len(states)]
         for collected, value in zip(handed, results[len(states) :], strict=True):
             collected.append(value)
-    ranks = [len(b.shape(one[0])) + 1 for one in handed]
-    for one, reverse in zip(handed, _listed(node, attrs, "scan_output_directions", None, scans), strict=True):
+    ranks = [len(b.shape(collected[0])) + 1 for collected in handed]
+    for collected, reverse in zip(handed, _listed(node, attrs, "scan_output_directions", None, scans), strict=True):
         if reverse:
-            one.reverse()
+            collected.reverse()
     _finish(importer, node, states, handed, _listed(node, attrs, "scan_output_axes", ranks))
     return None
 
@@ -248,13 +248,13 @@ def _listed(
 ) -> tuple[int, ...]:
     """Axes, within `ranks`, or flags; zeros where the attribute is absent."""
     count = count if ranks is None else len(ranks)
-    found = tuple(attrs.get(name, (0,) * count))
-    if len(found) != count or any(not -r <= a < r for a, r in zip(found, ranks or (), strict=False)):
-        raise node.fail(f"expected {count} numbers in {name} that fit, found {list(found)}")
-    return found if ranks is None else tuple(a % r for a, r in zip(found, ranks, strict=True))
+    numbers = tuple(attrs.get(name, (0,) * count))
+    if len(numbers) != count or any(not -r <= a < r for a, r in zip(numbers, ranks or (), strict=False)):
+        raise node.fail(f"expected {count} numbers in {name} that fit, found {list(numbers)}")
+    return numbers if ranks is None else tuple(a % r for a, r in zip(numbers, ranks, strict=True))
 
 
-def _one(data: Any, node: OnnxNode) -> Any:
+def _only_number(data: Any, node: OnnxNode) -> Any:
     if data.size != 1:
         raise node.fail(f"expected one number as trip count and condition, found {list(data.shape)}")
     return data.reshape(-1)[0]
@@ -275,8 +275,8 @@ def _part(importer: Importing, node: OnnxNode, x: str, axis: int, k: int) -> str
     if data is not None:
         return b.constant(np.asarray(data.take(k, axis), order="C"), f"{x}_{k}")
     bounds = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (k, k + 1, axis)]
-    one = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{k}"),))
-    return b.reshape(node, one, (*shape[:axis], *shape[axis + 1 :]), b.fresh(f"{x}_{k}"))
+    row = b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_{k}"),))
+    return b.reshape(node, row, (*shape[:axis], *shape[axis + 1 :]), b.fresh(f"{x}_{k}"))
 
 
 def _finish(
@@ -293,10 +293,10 @@ def _finish(
                 f"node {node.name!r} ({node.op}): what its iterations hand out has shapes {sorted(shapes)}"
             )
         shape = shapes.pop()
-        known = [b.data(x) for x in parts]
-        if all(x is not None for x in known):
-            b.make_room(node, sum(x.nbytes for x in known if x is not None))
-            values.append(b.constant(np.stack([np.asarray(x) for x in known], axis), node.outputs[k]))
+        arrays = [b.data(x) for x in parts]
+        if all(x is not None for x in arrays):
+            b.make_room(node, sum(x.nbytes for x in arrays if x is not None))
+            values.append(b.constant(np.stack([np.asarray(x) for x in arrays], axis), node.outputs[k]))
             continue
         target = (*shape[:axis], 1, *shape[axis:])
         rows = [b.reshape(node, x, target, b.fresh(f"{node.outputs[k]}_part")) for x in parts]

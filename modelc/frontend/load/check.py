@@ -84,7 +84,7 @@ def _declared(inputs: str, outputs: int, attributes: str) -> Signature:
     """The signature that microsoft.py writes in short."""
     words = inputs.split()
     named = tuple((word.rstrip("?"), not word.endswith("?")) for word in words if not word.endswith("*"))
-    typed = (one.split(":") for one in attributes.split())
+    typed = (attribute.split(":") for attribute in attributes.split())
     return Signature(
         named,
         max((k for k, (_, needed) in enumerate(named, 1) if needed), default=0),
@@ -185,12 +185,14 @@ def _check_nodes(
             _check_node(node, signature, where)
             _check_values(node, domain, versions[domain], where)
         elif function is None and (first := first_version(node.op_type, domain)) > versions[domain]:
-            found = f"operator set {first}, which is {versions[domain]} here"
-            raise ModelError(f"{where}: there is no such operator before {found}")
+            introduced = f"operator set {first}, which is {versions[domain]} here"
+            raise ModelError(f"{where}: there is no such operator before {introduced}")
         for attribute in node.attribute:
             if (domain, node.op_type) == ("", "If") and len(attribute.g.output) != len(node.output):
-                found = f"{len(attribute.g.output)} in {attribute.name}"
-                raise ModelError(f"{where}: expected branches of {len(node.output)} outputs, as it has, found {found}")
+                branch_outputs = f"{len(attribute.g.output)} in {attribute.name}"
+                raise ModelError(
+                    f"{where}: expected branches of {len(node.output)} outputs, as it has, found {branch_outputs}"
+                )
             for graph in (attribute.g,) if attribute.type == AttributeProto.GRAPH else attribute.graphs:
                 _check_graph(graph, f"{where}, {attribute.name}", versions, functions, f"{where}, {attribute.name}: ")
 
@@ -208,39 +210,39 @@ def _check_node(node: onnx.NodeProto, signature: Signature, where: str) -> None:
     for k, (name, needed) in enumerate(signature.inputs):
         if needed and k < len(node.input) and not node.input[k] and (node.op_type, name) not in LEFT_OUT:
             raise ModelError(f"{where}: expected an input at position {k} ({name}), found none")
-    found = {a.name: a for a in node.attribute}
-    for name, a in found.items():
+    given = {a.name: a for a in node.attribute}
+    for name, a in given.items():
         if name in IGNORED or name.startswith("__"):
             continue
         if name not in signature.attributes:
-            known = ", ".join(signature.attributes) or "none"
-            raise ModelError(f"{where}: expected one of its operator's attributes ({known}), found {name!r}")
+            expected = ", ".join(signature.attributes) or "none"
+            raise ModelError(f"{where}: expected one of its operator's attributes ({expected}), found {name!r}")
         kind, _ = signature.attributes[name]
         if kind != AttributeProto.UNDEFINED and a.type != kind:
             raise ModelError(f"{where}: expected attribute {name} of type {_kind(kind)}, found {_kind(a.type)}")
-    if node.op_type == "Split" and "num_outputs" in found and found["num_outputs"].i != len(node.output):
-        count = found["num_outputs"].i  # inference allocates as many
+    if node.op_type == "Split" and "num_outputs" in given and given["num_outputs"].i != len(node.output):
+        count = given["num_outputs"].i  # inference allocates as many
         raise ModelError(f"{where}: expected num_outputs {len(node.output)}, as many as it has, found {count}")
     for name, (_, needed) in signature.attributes.items():
-        if needed and name not in found:
+        if needed and name not in given:
             raise ModelError(f"{where}: expected an attribute {name}, found none")
 
 
 def _check_values(node: onnx.NodeProto, domain: str, version: int, where: str) -> None:
     for a in node.attribute if not domain else ():
         lists = VALUES.get((node.op_type, a.name), {})
-        known = next((lists[since] for since in sorted(lists, reverse=True) if since <= version), None)
-        found = a.s if a.type == AttributeProto.STRING else a.i
-        if known is not None and not a.ref_attr_name and found not in known:
-            shown = ", ".join(x.decode() if isinstance(x, bytes) else str(x) for x in known)
-            raise ModelError(f"{where}: expected attribute {a.name} among {shown}, found {found!r}")
+        allowed = next((lists[since] for since in sorted(lists, reverse=True) if since <= version), None)
+        value = a.s if a.type == AttributeProto.STRING else a.i
+        if allowed is not None and not a.ref_attr_name and value not in allowed:
+            shown = ", ".join(x.decode() if isinstance(x, bytes) else str(x) for x in allowed)
+            raise ModelError(f"{where}: expected attribute {a.name} among {shown}, found {value!r}")
 
 
-def _check_count(kind: str, found: Sequence[str], least: int, most: int, where: str) -> None:
-    if least <= len(found) <= most:
+def _check_count(kind: str, names: Sequence[str], least: int, most: int, where: str) -> None:
+    if least <= len(names) <= most:
         return
     span = f"at least {least}" if most >= UNBOUNDED else f"{least} to {most}" if most > least else f"{most}"
-    raise ModelError(f"{where}: expected {span} {kind}{'' if span == '1' else 's'}, found {len(found)}")
+    raise ModelError(f"{where}: expected {span} {kind}{'' if span == '1' else 's'}, found {len(names)}")
 
 
 def _check_attributes(node: onnx.NodeProto, where: str) -> None:

@@ -120,16 +120,16 @@ def _read_varint(file: BinaryIO, place: int) -> tuple[int, int]:
 
 def _varint(number: int) -> bytes:
     """As protobuf writes a number."""
-    found = bytearray()
+    groups = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        groups.append(number & 127 | 128)
         number >>= 7
-    return bytes((*found, number))
+    return bytes((*groups, number))
 
 
 def _bytes(file: BinaryIO, start: int, end: int) -> bytes:
     file.seek(start)
-    found = file.read(end - start)
-    if len(found) != end - start:
+    contents = file.read(end - start)
+    if len(contents) != end - start:
         raise _Unreadable
-    return found
+    return contents

@@ -139,16 +139,18 @@ def stored_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
     if unknown := sorted(entries.keys() - EXTERNAL_KEYS):
-        known = ", ".join(sorted(EXTERNAL_KEYS))
-        raise ModelError(f"{what}: expected external data to say {known}, found {shown(unknown[0])}")
+        expected = ", ".join(sorted(EXTERNAL_KEYS))
+        raise ModelError(f"{what}: expected external data to say {expected}, found {shown(unknown[0])}")
     location = entries.get("location", "")
     path = _inside(folder, location, what)
     needed = stored_bytes(dtype, shape)
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or needed)
     except ValueError:
-        found = " and ".join(shown(entries[key]) for key in ("offset", "length") if key in entries)
-        raise ModelError(f"{what}: expected numbers as offset and length of its external data, found {found}") from None
+        values = " and ".join(shown(entries[key]) for key in ("offset", "length") if key in entries)
+        raise ModelError(
+            f"{what}: expected numbers as offset and length of its external data, found {values}"
+        ) from None
     size = path.stat().st_size
     if length != needed:
         raise ModelError(f"{what} {list(shape)} needs {needed} bytes, but its external data has length {length}")

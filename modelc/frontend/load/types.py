@@ -42,29 +42,29 @@ def inferred_bytes(
     data = {name: numpy_helper.from_array(x, name) for name, x in small.items() if x.dtype.kind in "iufb"}
     sets = [helper.make_opsetid(name, version) for name, version in versions.items()]
     try:
-        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=sets)
+        inferred = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=sets)
     except REFUSALS as error:
         if "ShapeInferenceError" in str(error) and len(small) == len(given):
             return None  # computing the node says it: ONNX's own bodies have a Range of vectors of one number
         said = str(error).strip().splitlines()[0].split("] ", 1)[-1]
         shown = ", ".join(f"{name!r} {value.dtype}{list(value.shape)}" for name, value in given.items())
         raise ModelError(f"{where}: ONNX does not allow this: {said}; its inputs are {shown or 'none'}") from None
-    sizes = [_bytes(kind, f"{where}: its result {name!r}") for name, kind in found.items()]
+    sizes = [_bytes(kind, f"{where}: its result {name!r}") for name, kind in inferred.items()]
     return None if None in sizes or len(sizes) < len(node.output) else sum(size for size in sizes if size is not None)
 
 
 def _without(node: onnx.NodeProto, inputs: Sequence[Value | None], schema: Any, where: str) -> onnx.NodeProto:
     """The node with no name for what is absent: in a function's body that is a parameter which its caller left out.
     Raises ModelError where the operator needs it."""
-    known = onnx.NodeProto()
-    known.CopyFrom(node)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     for k, value in enumerate(inputs):
         if value is not None:
             continue
         if k < len(schema.inputs) and schema.inputs[k].option == onnx.defs.OpSchema.FormalParameterOption.Single:
             raise ModelError(f"{where}: expected an input at position {k} ({schema.inputs[k].name}), found none")
-        known.input[k] = ""
-    return known
+        copy.input[k] = ""
+    return copy
 
 
 def _check_axis(node: onnx.NodeProto, inputs: Sequence[Value | None], where: str) -> None:

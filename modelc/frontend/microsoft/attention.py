@@ -99,8 +99,8 @@ def _causal(f: Formula, like: str, queries: int, keys: int) -> list[str]:
 
 def _refused(n: OnnxNode, inputs: Sequence[int] = (), attrs: Sequence[str] = (), outputs: Sequence[int] = ()) -> None:
     """Raises ModelError where anything is used that is not compiled."""
-    if found := [k for k in inputs if n.input(k)]:
-        raise n.fail(f"modelc does not take its input {found[0]}; leave it out when exporting")
+    if unwanted := [k for k in inputs if n.input(k)]:
+        raise n.fail(f"modelc does not take its input {unwanted[0]}; leave it out when exporting")
     if named := [name for name in attrs if n.attrs.get(name, 0)]:
         raise n.fail(f"expected {named[0]}=0, found {n.attrs[named[0]]}")
     if wanted := [k for k in outputs if n.wants(k)]:
@@ -179,8 +179,8 @@ def _multi_head_attention(b: Builder, n: OnnxNode) -> None:
     parts = list(n.inputs[:3])
     if n.input(3):
         sizes = [b.shape(x)[-1] for x in parts]
-        known = len(b.shape(parts[1])) == 4
-        sizes = [sizes[0], *(d * count for d in sizes[1:])] if known else sizes
+        apart = len(b.shape(parts[1])) == 4
+        sizes = [sizes[0], *(d * count for d in sizes[1:])] if apart else sizes
         biases = _thirds(f, n.inputs[3], sizes)
         parts = [x if len(b.shape(x)) == 4 else f("Add", x, y) for x, y in zip(parts, biases, strict=True)]
     q, k, v = (x if len(b.shape(x)) == 4 else _heads(f, x, count) for x in parts)
@@ -206,11 +206,11 @@ def _rotated(f: Formula, x: str, cos: str, sin: str, interleaved: bool) -> str:
     turned = f.part(x, 3, 0, 2 * half) if 2 * half < size else x
     if interleaved:
         pairs = f.reshaped(turned, *outer, half, 2)
-        one, two = (f.reshaped(f.part(pairs, 4, j, j + 1), *outer, half) for j in (0, 1))
+        real, imaginary = (f.reshaped(f.part(pairs, 4, j, j + 1), *outer, half) for j in (0, 1))
     else:
-        one, two = f.part(turned, 3, 0, half), f.part(turned, 3, half, 2 * half)
-    first = f("Sub", f("Mul", one, cos), f("Mul", two, sin))
-    second = f("Add", f("Mul", one, sin), f("Mul", two, cos))
+        real, imaginary = f.part(turned, 3, 0, half), f.part(turned, 3, half, 2 * half)
+    first = f("Sub", f("Mul", real, cos), f("Mul", imaginary, sin))
+    second = f("Add", f("Mul", real, sin), f("Mul", imaginary, cos))
     if interleaved:
         both = [f.reshaped(y, *outer, half, 1) for y in (first, second)]
         whole = f.reshaped(f("Concat", *both, axis=4), *outer, 2 * half)
@@ -261,9 +261,9 @@ def _group_query_attention(b: Builder, n: OnnxNode) -> None:
         raise n.fail(f"expected num_heads to be a multiple of kv_num_heads, found {count} and {shared}")
     q, k, v = _queries_keys_values(f, count, shared)
     batch, _, new, _ = f.shape(q)
-    known = b.steering(n, 6, "total_sequence_length")
+    total_length = b.steering(n, 6, "total_sequence_length")
     old = b.shape(n.inputs[3])[2] if n.input(3) else 0
-    total = int(np.asarray(known).reshape(-1)[0])
+    total = int(np.asarray(total_length).reshape(-1)[0])
     kept = max(total, old)
     lengths = f.reshaped(f.cast(n.inputs[5], "int64"), batch, 1)
     before = f("Add", lengths, f.constant([[1 - new]], "int64"))  # [B, 1]
@@ -385,9 +385,9 @@ def _embedded(
     counted, summed = outputs
     if n.wants(counted):
         if mask:
-            ones = f.cast(f("Equal", mask, f.constant(1, "int32")), "int32")
+            attended = f.cast(f("Equal", mask, f.constant(1, "int32")), "int32")
             axes = f.constant([1], "int64")
-            f("ReduceSum", ones, axes, keepdims=0, outputs=(n.outputs[counted],))
+            f("ReduceSum", attended, axes, keepdims=0, outputs=(n.outputs[counted],))
         else:
             f.hand(counted, f.constant(np.zeros(batch), "int32"))
     if n.wants(summed):

@@ -64,8 +64,8 @@ def _by_element(f: Formula, x: str, block: int, depth: int) -> str:
 def _stored(b: Builder, n: OnnxNode, k: int, what: str, size: int) -> NDArray[Any]:
     data = b.steering(n, k, what)
     if data is None or data.dtype != np.uint8 or data.size != size:
-        found = "none" if data is None else f"{data.dtype} {list(data.shape)}"
-        raise n.fail(f"expected {size} bytes of {what}, found {found}")
+        stored = "none" if data is None else f"{data.dtype} {list(data.shape)}"
+        raise n.fail(f"expected {size} bytes of {what}, found {stored}")
     return data
 
 

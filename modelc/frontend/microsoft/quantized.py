@@ -72,8 +72,8 @@ def _qlinear_add(b: Builder, n: OnnxNode) -> None:
 
 def _qlinear_mul(b: Builder, n: OnnxNode) -> None:
     f = Formula(b, n)
-    one = f.constant(1)
-    product = f("Mul", _real(f, 0, one, 2), _real(f, 3, one, 5))
+    unit = f.constant(1)
+    product = f("Mul", _real(f, 0, unit, 2), _real(f, 3, unit, 5))
     _moved_and_rounded(f, f("Mul", product, _over(f, 6, 1, 4)), 7, n.outputs)
 
 

@@ -58,7 +58,7 @@ def _dynamic_quantize_lstm(b: Builder, n: OnnxNode) -> None:
         for end, x in zip(ends, state, strict=True):
             end.append(f.reshaped(x, 1, batch, hidden))
     if n.wants(0):
-        every = [f("Concat", *one, axis=0) if len(one) > 1 else one[0] for one in given]
+        every = [f("Concat", *steps, axis=0) if len(steps) > 1 else steps[0] for steps in given]
         f.hand(0, f("Concat", *every, axis=1) if len(every) > 1 else every[0])
     for k, end in enumerate(ends, 1):
         if n.wants(k):

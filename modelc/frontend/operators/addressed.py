@@ -102,8 +102,8 @@ def scatter(b: Builder, n: OnnxNode) -> None:
         again = b.emit(n, "Min", (at, less(b, n, count, 1)))
         parts = [b.emit(n, "Gather", (whole(b, n, x), again), {"axis": 0}) for x in (given, updates)]
         scattered = b.emit(n, op, (into, *parts), n.attrs)
-        some = b.emit(n, "Less", (b.constant(np.int64(0), f"{indices}_none"), count))
-        b.emit(n, "Where", (some, scattered, into), outputs=n.outputs)
+        has_updates = b.emit(n, "Less", (b.constant(np.int64(0), f"{indices}_none"), count))
+        b.emit(n, "Where", (has_updates, scattered, into), outputs=n.outputs)
     b.sizes.give(n.outputs[0], own)
 
 
@@ -117,11 +117,11 @@ def _addressed(b: Builder, n: OnnxNode, data: str, indices: str) -> Sequence[int
 def _count_of_updates(b: Builder, n: OnnxNode, indices: str, updates: str, beside: Mapping[int, str]) -> str | None:
     """How many rows are scattered, where that depends on data; dimensions `beside` the addressed one aside."""
     counts = [{k: c for k, c in b.sizes.of(x).items() if k not in beside} for x in (indices, updates)]
-    named = {c for one in counts for c in one.values()}
+    named = {c for by_axis in counts for c in by_axis.values()}
     if not named:
         return None
     row = n.op != "ScatterND" or len(b.shape(indices)) > 1
-    if beside or len(named) != 1 or any(one.keys() != {0} for one in counts) or not row:
+    if beside or len(named) != 1 or any(by_axis.keys() != {0} for by_axis in counts) or not row:
         value = indices if counts[0] else updates
         raise refuse(n, value, min(b.sizes.of(value), default=0), "it is not the first dimension of what is scattered")
     return next(iter(named))

@@ -55,8 +55,8 @@ def numbers_of(b: Builder, n: OnnxNode, proto: onnx.NodeProto, versions: Mapping
         return _pairwise(b, n, inputs, _equal)
     if n.op not in _MOVES:
         return None
-    found = run_node(proto, versions, inputs, f"node {n.name!r} ({n.op})")
-    return None if found is None else found[0]
+    results = run_node(proto, versions, inputs, f"node {n.name!r} ({n.op})")
+    return None if results is None else results[0]
 
 
 def _pairwise(b: Builder, n: OnnxNode, inputs: Sequence[Array | None], combine: Combine) -> Array | None:
@@ -66,22 +66,26 @@ def _pairwise(b: Builder, n: OnnxNode, inputs: Sequence[Array | None], combine: 
     if first.dtype.kind not in "iu" or second.dtype.kind not in "iu" or prod(shape) > MOST_NUMBERS:
         return None
     pairs = zip(*(np.broadcast_to(x, shape).reshape(-1).tolist() for x in (first, second)), strict=True)
-    found = [combine(b, n, one, two) for one, two in pairs]
-    return None if None in found else np.asarray(found).reshape(shape)
+    combined = [combine(b, n, left, right) for left, right in pairs]
+    return None if None in combined else np.asarray(combined).reshape(shape)
 
 
 def _result(b: Builder, n: OnnxNode, first: int, second: int) -> int | None:
     """Of an operator on two numbers; None where it may be less than nothing."""
-    one, two = b.sizes.marked(first), b.sizes.marked(second)
-    if one is None and two is None:
+    count, other = b.sizes.marked(first), b.sizes.marked(second)
+    if count is None and other is None:
         return _of_constants(n.op, first, second)
-    if one is None and two is not None and n.op in ("Add", "Mul", "Min", "Max"):
-        one, two, second = two, None, first
-    if n.op == "Sub" and one is None and two is not None and first >= b.sizes.bounds[two]:
-        return b.sizes.mark(rest_of(b, n, first, two))
-    if one is None or (two is None and second < 0) or (n.op in ("Sub", "Div") and (two is not None or not second)):
+    if count is None and other is not None and n.op in ("Add", "Mul", "Min", "Max"):
+        count, other, second = other, None, first
+    if n.op == "Sub" and count is None and other is not None and first >= b.sizes.bounds[other]:
+        return b.sizes.mark(rest_of(b, n, first, other))
+    if (
+        count is None
+        or (other is None and second < 0)
+        or (n.op in ("Sub", "Div") and (other is not None or not second))
+    ):
         return None
-    made = less(b, n, one, second) if n.op == "Sub" else count_of(b, n, n.op, one, two or second)
+    made = less(b, n, count, second) if n.op == "Sub" else count_of(b, n, n.op, count, other or second)
     return b.sizes.mark(made)
 
 
@@ -124,8 +128,8 @@ def _size(b: Builder, n: OnnxNode) -> None:
     total, *others = counts.values()
     for other in others:
         total = count_of(b, n, "Mul", total, other)
-    rest = prod(d for k, d in enumerate(b.shape(x)) if k not in counts)
-    total = count_of(b, n, "Mul", total, rest) if rest != 1 else total
+    fixed = prod(d for k, d in enumerate(b.shape(x)) if k not in counts)
+    total = count_of(b, n, "Mul", total, fixed) if fixed != 1 else total
     b.emit(n, "Identity", (total,), outputs=n.outputs)
     b.sizes.elements[n.outputs[0]] = np.asarray(b.sizes.mark(total), np.int64)
 
@@ -148,12 +152,12 @@ def _reshape(b: Builder, n: OnnxNode) -> None:
     steered, marks = _steered(b, n, 1)
     wanted = b.data(steered.input(1)) if steered.input(1) else np.asarray(n.attrs.get("shape", ()), np.int64)
     NORMALISERS["Reshape"](b, steered)
-    found = b.sizes.of(n.outputs[0])
-    for axis, count in found.items():
+    counts = b.sizes.of(n.outputs[0])
+    for axis, count in counts.items():
         free = wanted is not None and int(wanted.reshape(-1)[axis]) in (-1, 0)
         if not free and marks.get(axis) != count:
             raise refuse(n, x, _axis_of_count(b, x), f"the shape asks for {b.shape(n.outputs[0])[axis]} of it")
-    if lost := marks.keys() - found.keys():
+    if lost := marks.keys() - counts.keys():
         raise n.fail(f"expected the size at {min(lost)} of the shape to be that of a dimension of {x!r}")
 
 
@@ -227,8 +231,8 @@ def _end(b: Builder, n: OnnxNode, count: str | None, mark: str | None, end: int,
 
 def _numbers(b: Builder, n: OnnxNode, k: int, attr: str) -> list[int] | None:
     """Constants that are an input, or an attribute in older operator sets."""
-    found = b.steering(n, k, attr) if n.input(k) else n.attrs.get(attr)
-    return None if found is None else [int(x) for x in np.asarray(found).reshape(-1)]
+    numbers = b.steering(n, k, attr) if n.input(k) else n.attrs.get(attr)
+    return None if numbers is None else [int(x) for x in np.asarray(numbers).reshape(-1)]
 
 
 def _pad(b: Builder, n: OnnxNode) -> None:
@@ -245,9 +249,9 @@ def _pad(b: Builder, n: OnnxNode) -> None:
     if str(n.attrs.get("mode", "constant")) != "constant" or n.input(3):
         raise n.fail("expected a constant to pad with, and pads of every dimension, where these depend on data")
     filled, counts = whole(b, n, x), dict(b.sizes.of(x))
-    for at, rest in marks.items():
+    for at, missing in marks.items():
         axis = at - rank
-        total, count = b.sizes.rests.get(rest, (0, ""))
+        total, count = b.sizes.rests.get(missing, (0, ""))
         if axis < 0 or pads[axis] or counts.pop(axis, None) != count:
             raise refuse(n, x, max(axis, 0), "it is not filled up to a known size by pads behind it")
         extent = b.shape(filled)[axis]
@@ -280,8 +284,8 @@ def _pad_by_numbers(b: Builder, n: OnnxNode) -> None:
     if any(side < 0 for a in padded for side in own[a]):
         raise refuse(n, x, padded[0], "it is made shorter by pads")
     NORMALISERS["Pad"](b, replace(n, inputs=(masked(b, n, x, padded, value.reshape(())), *n.inputs[1:])))
-    rest = {a: c for a, c in counts.items() if a not in padded}
-    b.sizes.give(n.outputs[0], {**rest, **{a: count_of(b, n, "Add", counts[a], sum(own[a])) for a in padded}})
+    unpadded = {a: c for a, c in counts.items() if a not in padded}
+    b.sizes.give(n.outputs[0], {**unpadded, **{a: count_of(b, n, "Add", counts[a], sum(own[a])) for a in padded}})
 
 
 def _concat(b: Builder, n: OnnxNode) -> None:
@@ -345,8 +349,8 @@ def _reduction(b: Builder, n: OnnxNode) -> None:
     count = there_[0]
     for other in there_[1:]:
         count = count_of(b, n, "Mul", count, other)
-    rest = prod(b.shape(x)[k] for k in axes if k not in counts)
-    count = count_of(b, n, "Max", count_of(b, n, "Mul", count, rest), 1)
+    fixed = prod(b.shape(x)[k] for k in axes if k not in counts)
+    count = count_of(b, n, "Max", count_of(b, n, "Mul", count, fixed), 1)
     b.emit(n, "Div", (total, b.emit(n, "Cast", (count,), {"to": dtype})), outputs=n.outputs)
 
 
@@ -390,13 +394,13 @@ def _top_k(b: Builder, n: OnnxNode) -> None:
     asked = b.sizes.marked(int(elements.reshape(-1)[0])) if elements is not None and elements.size == 1 else None
     most = shape[axis]
     if asked is None:
-        found = _numbers(b, n, 1, "k")
-        if found is None or axis not in counts:
+        wanted = _numbers(b, n, 1, "k")
+        if wanted is None or axis not in counts:
             plain_top = NORMALISERS["TopK"]
             plain_top(b, n)
             return
-        most = max(min(found[0], most), min(ROOM, most))
-        count = count_of(b, n, "Min", counts[axis], found[0])
+        most = max(min(wanted[0], most), min(ROOM, most))
+        count = count_of(b, n, "Min", counts[axis], wanted[0])
     else:
         most = max(min(b.sizes.bounds[asked], most), min(ROOM, most))
         count = asked if axis not in counts else count_of(b, n, "Min", asked, counts[axis])

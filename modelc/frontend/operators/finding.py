@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from modelc.frontend.building.build import Builder, OnnxNode
 
 
-def _found(
+def _emit_finding(
     b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], axes: tuple[int, ...], attrs: dict[str, int]
 ) -> str:
     """Adds the node; `axes` are those of its outputs that have the count, which it gives last; -1: none has it."""
@@ -35,8 +35,8 @@ def _found(
                 b.sizes.give(x, {axis: count} if axis >= 0 else {})
         b.sizes.made[key] = (name,)
         return name
-    (known,) = b.sizes.made[key]
-    return b.emit(n, "Identity", (known,), outputs=n.outputs[:1])
+    (first_made,) = b.sizes.made[key]
+    return b.emit(n, "Identity", (first_made,), outputs=n.outputs[:1])
 
 
 def _true_places(b: Builder, n: OnnxNode, x: str, output: str) -> str:
@@ -47,7 +47,7 @@ def _true_places(b: Builder, n: OnnxNode, x: str, output: str) -> str:
         b.sizes.made[key] = (masked(b, n, true, range(len(b.shape(x))), False),)
     (true,) = b.sizes.made[key]
     part = type(n)(n.op, "", n.version, n.name, (true,), (output,), {}, n.source)
-    return _found(b, part, "NonZero", (true,), (1,), {})
+    return _emit_finding(b, part, "NonZero", (true,), (1,), {})
 
 
 def non_zero(b: Builder, n: OnnxNode) -> None:
@@ -105,7 +105,7 @@ def non_max_suppression(b: Builder, n: OnnxNode) -> None:
     attrs = {"center_point_box": int(n.attrs.get("center_point_box", 0))}
     rows_of = (b.fresh(f"{n.outputs[0]}_kept"), b.fresh(f"{n.outputs[0]}_counts"))
     b.emit(n, "SuppressBoxes", tuple(inputs), attrs, rows_of)
-    _found(b, n, "ListBoxes", rows_of, (0,), {"classes": b.shape(scores)[1]})
+    _emit_finding(b, n, "ListBoxes", rows_of, (0,), {"classes": b.shape(scores)[1]})
 
 
 def unique(b: Builder, n: OnnxNode) -> None:
@@ -122,6 +122,6 @@ def unique(b: Builder, n: OnnxNode) -> None:
         raise refuse(n, x, others[0], "slices that are compared have it")
     attrs = {"axis": axis, "sorted": int(n.attrs.get("sorted", 1))}
     inputs = (whole(b, n, x), *counts.values())
-    _found(b, n, "Unique", inputs, (axis, 0, -1, 0), attrs)
+    _emit_finding(b, n, "Unique", inputs, (axis, 0, -1, 0), attrs)
     if n.wants(2):
         b.sizes.give(n.outputs[2], {0: counts[axis]} if counts else {})

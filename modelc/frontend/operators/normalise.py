@@ -31,10 +31,10 @@ def plain(b: Builder, n: OnnxNode) -> None:
 
 
 def _int_list(n: OnnxNode, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(n.attrs.get(name) or default)
-    if len(found) != len(default):
-        raise n.fail(f"expected {len(default)} numbers in attribute {name}, found {list(found)}")
-    return found
+    numbers = tuple(n.attrs.get(name) or default)
+    if len(numbers) != len(default):
+        raise n.fail(f"expected {len(default)} numbers in attribute {name}, found {list(numbers)}")
+    return numbers
 
 
 def _without(n: OnnxNode, *names: str) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def _ints(b: Builder, n: OnnxNode, k: int, attr: str) -> tuple[int, ...] | None:
     data = b.steering(n, k, attr)
     if data is not None:
         return tuple(int(i) for i in data.reshape(-1))
-    found = n.attrs.get(attr)
-    return None if found is None else tuple(int(i) for i in np.asarray(found).reshape(-1))
+    numbers = n.attrs.get(attr)
+    return None if numbers is None else tuple(int(i) for i in np.asarray(numbers).reshape(-1))
 
 
 def _axes(n: OnnxNode, axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -84,10 +84,10 @@ def _reshape(b: Builder, n: OnnxNode) -> None:
         if any(d == 0 and k >= len(source) for k, d in enumerate(wanted)):
             raise n.fail(f"expected a 0 only where the input {list(source)} has a dimension, found {list(wanted)}")
         wanted = tuple(source[k] if d == 0 else d for k, d in enumerate(wanted))
-    known = prod(d for d in wanted if d != -1)
-    if wanted.count(-1) > 1 or (-1 in wanted and (known <= 0 or prod(source) % known)):
+    product = prod(d for d in wanted if d != -1)
+    if wanted.count(-1) > 1 or (-1 in wanted and (product <= 0 or prod(source) % product)):
         raise n.fail(f"expected a shape that {list(source)} fits, found {list(wanted)}")
-    target = tuple(prod(source) // known if d == -1 else d for d in wanted)
+    target = tuple(prod(source) // product if d == -1 else d for d in wanted)
     if prod(target) != prod(source) or any(d < 0 for d in target):
         raise n.fail(f"expected a shape of {prod(source)} elements as the input {list(source)}, found {list(wanted)}")
     b.reshape(n, n.inputs[0], target, n.outputs[0])
@@ -220,10 +220,10 @@ def _variadic(b: Builder, n: OnnxNode) -> None:
         b.emit(n, n.op, n.inputs, _without(n, "axis", "broadcast"), n.outputs)
         return
     op = "Sum" if n.op == "Mean" else n.op
-    result, rest = n.inputs[0], n.inputs[1:]
-    for k in range(0, len(rest), MOST_OPERANDS - 1):
-        last = op == n.op and k + MOST_OPERANDS - 1 >= len(rest)
-        result = b.emit(n, op, (result, *rest[k : k + MOST_OPERANDS - 1]), {}, n.outputs if last else None)
+    result, operands = n.inputs[0], n.inputs[1:]
+    for k in range(0, len(operands), MOST_OPERANDS - 1):
+        last = op == n.op and k + MOST_OPERANDS - 1 >= len(operands)
+        result = b.emit(n, op, (result, *operands[k : k + MOST_OPERANDS - 1]), {}, n.outputs if last else None)
     if op != n.op:
         count = b.constant(len(n.inputs), f"{n.outputs[0]}_count", b.value(result).dtype)
         b.emit(n, "Div", (result, count), {}, n.outputs)

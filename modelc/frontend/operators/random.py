@@ -80,12 +80,12 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     result.CopyFrom(model)
     del result.graph.node[:]
     for node in graph.node:
-        if not any(node is one for one in spelled):
+        if not any(node is replaced for replaced in spelled):
             result.graph.node.append(node)
             continue
         nodes = SPELLINGS[node.op_type](node, fresh, version)
-        for k, one in enumerate(nodes):
-            one.name = f"{node.name or node.output[0]}/{one.op_type}_{k}"
+        for k, step in enumerate(nodes):
+            step.name = f"{node.name or node.output[0]}/{step.op_type}_{k}"
         result.graph.node.extend(nodes)
     return result
 
@@ -95,9 +95,9 @@ def _trains(graph: onnx.GraphProto, node: onnx.NodeProto, version: int) -> bool:
     if version < TRAINING_SINCE or len(node.input) < 3 or not node.input[2]:
         return False
     tensors = [t for t in graph.initializer if t.name == node.input[2]]
-    for one in graph.node:
-        if node.input[2] in one.output and one.op_type == "Constant":
-            tensors += [a.t for a in one.attribute if a.name == "value"]
+    for producer in graph.node:
+        if node.input[2] in producer.output and producer.op_type == "Constant":
+            tensors += [a.t for a in producer.attribute if a.name == "value"]
     if not tensors or tensors[0].data_location == TensorProto.EXTERNAL:
         return False
     return bool(numpy_helper.to_array(tensors[0]).any())
@@ -134,14 +134,14 @@ def _multinomial(node: onnx.NodeProto, fresh: Namer, version: int) -> list[onnx.
     """The class of the greatest logarithm of its probability plus Gumbel noise, for each sample."""
     (x,), (y,) = node.input, node.output
     steps = ("rows", "samples", "one", "spread", "logits", "uniform", "log", "negative", "loglog", "noisy", "class")
-    rows, samples, one, spread, logits, u, log, negative, loglog, noisy, chosen = (fresh(f"{y}:{s}") for s in steps)
+    rows, samples, column, spread, logits, u, log, negative, loglog, noisy, chosen = (fresh(f"{y}:{s}") for s in steps)
     count = _attribute(node, "sample_size", 1)
     axes: dict[str, Any] = {} if version >= 13 else {"axes": [1]}  # an input, or an attribute
     return [
         _constant(np.array([1], np.int64), rows),
         _constant(np.array([1, count, 1], np.int64), samples),
-        helper.make_node("Unsqueeze", [x] if axes else [x, rows], [one], **axes),
-        helper.make_node("Expand", [one, samples], [spread]),
+        helper.make_node("Unsqueeze", [x] if axes else [x, rows], [column], **axes),
+        helper.make_node("Expand", [column, samples], [spread]),
         helper.make_node("Cast", [spread], [logits], to=TensorProto.FLOAT),
         _uniform(node, logits, u),
         helper.make_node("Log", [u], [log]),
@@ -162,7 +162,7 @@ def _dropout(node: onnx.NodeProto, fresh: Namer, version: int) -> list[onnx.Node
         )
     x, y = node.input[0], node.output[0]
     steps = ("uniform", "ratio", "one", "rest", "gain", "zero", "factor", "like")
-    u, ratio, one, rest, gain, zero, factor, like = (fresh(f"{y}:{s}") for s in steps)
+    u, ratio, unit, kept_share, gain, zero, factor, like = (fresh(f"{y}:{s}") for s in steps)
     mask = node.output[1] if len(node.output) > 1 and node.output[1] else fresh(f"{y}:mask")
     given = node.input[1]
     return [
@@ -170,11 +170,11 @@ def _dropout(node: onnx.NodeProto, fresh: Namer, version: int) -> list[onnx.Node
         helper.make_node("Cast", [given], [ratio], to=TensorProto.FLOAT)
         if given
         else _constant(np.float32(0.5), ratio),
-        _constant(np.float32(1), one),
+        _constant(np.float32(1), unit),
         _constant(np.float32(0), zero),
         helper.make_node("GreaterOrEqual", [u, ratio], [mask]),
-        helper.make_node("Sub", [one, ratio], [rest]),
-        helper.make_node("Div", [one, rest], [gain]),
+        helper.make_node("Sub", [unit, ratio], [kept_share]),
+        helper.make_node("Div", [unit, kept_share], [gain]),
         helper.make_node("Where", [mask, gain, zero], [factor]),
         helper.make_node("CastLike", [factor, x], [like]),
         helper.make_node("Mul", [x, like], [y]),

@@ -56,8 +56,8 @@ def _number(b: Builder, n: OnnxNode, k: int) -> NDArray[Any] | None:
 
 def _not_known(b: Builder, n: OnnxNode, k: int) -> NotKnown:
     name = n.inputs[k]
-    found = n.fail(f"expected a constant as {NAMES[k]}, found {name!r}, which is computed when the model runs")
-    return NotKnown(f"{found}{b.advice(name)}", name)
+    refusal = n.fail(f"expected a constant as {NAMES[k]}, found {name!r}, which is computed when the model runs")
+    return NotKnown(f"{refusal}{b.advice(name)}", name)
 
 
 def _size(b: Builder, limit: str) -> str | None:

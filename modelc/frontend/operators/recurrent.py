@@ -60,7 +60,7 @@ def recurrent(b: Builder, n: OnnxNode) -> None:
     for k, end in enumerate(ends, 1):
         if n.wants(k):
             _put(b, n, k, end, 0, (1, 0, 2) if batch_first else ())
-    assert all(b.shape(name) == one[1] for name, one in zip(n.outputs, types, strict=False) if name)
+    assert all(b.shape(name) == expected[1] for name, expected in zip(n.outputs, types, strict=False) if name)
 
 
 def recurrent_sized(b: Builder, n: OnnxNode) -> None:

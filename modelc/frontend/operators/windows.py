@@ -36,10 +36,10 @@ def window(b: Builder, n: OnnxNode) -> None:
     neutral = -np.inf if DTYPES[b.value(x).dtype].kind == "f" else np.iinfo(DTYPES[b.value(x).dtype]).min
     given = masked(b, n, x, axes, neutral if n.op == "MaxPool" else 0) if axes else x
     NORMALISERS.get(n.op, plain)(b, replace(n, inputs=(given, *n.inputs[1:])))
-    found = dict(b.sizes.of(n.outputs[0]))
+    by_axis = dict(b.sizes.of(n.outputs[0]))
     for k, along in own.items():
-        found[k] = (_spread if transposed else _gathered)(b, n, counts[k], along)
-    b.sizes.give(n.outputs[0], found)
+        by_axis[k] = (_spread if transposed else _gathered)(b, n, counts[k], along)
+    b.sizes.give(n.outputs[0], by_axis)
 
 
 def _along(b: Builder, n: OnnxNode, k: int, rank: int) -> _Along:
@@ -57,8 +57,8 @@ def _along(b: Builder, n: OnnxNode, k: int, rank: int) -> _Along:
 
 
 def _numbers(n: OnnxNode, name: str, default: Sequence[int]) -> Sequence[int]:
-    found: Sequence[int] = n.attrs.get(name, default)
-    return found
+    numbers: Sequence[int] = n.attrs.get(name, default)
+    return numbers
 
 
 def _check(b: Builder, n: OnnxNode, own: Mapping[int, _Along]) -> None:

@@ -52,15 +52,17 @@ def steered(
     declared = declared_shapes(graph)
     given = _given(graph, constants or {})
     sets = list(shapes) or [_shapes_of(data or {}, declared) if not dims else {}]
-    chosen = [dict(zip(dims or {}, one, strict=True)) for one in product(*(dims or {}).values())]
+    chosen = [dict(zip(dims or {}, sizes, strict=True)) for sizes in product(*(dims or {}).values())]
     if len(sets) * len(chosen) > MOST_VARIANTS:
         raise ModelError(f"the flags make {len(sets) * len(chosen)} variants; expected at most {MOST_VARIANTS}")
     own = {name: shape for name, array in given.items() if (shape := _own_shape(array, declared[name])) is not None}
-    every = [fixed_shapes(declared, {**one, **_agreeing(own, one)}, some) for one in sets for some in chosen]
-    found = {name: _constant(graph, name, array, [one[name] for one in every]) for name, array in given.items()}
-    if (size := sum(array.nbytes for array in found.values())) > MOST_BYTES:
+    every = [
+        fixed_shapes(declared, {**by_name, **_agreeing(own, by_name)}, sizes) for by_name in sets for sizes in chosen
+    ]
+    fixed = {name: _constant(graph, name, array, [variant[name] for variant in every]) for name, array in given.items()}
+    if (size := sum(array.nbytes for array in fixed.values())) > MOST_BYTES:
         raise ModelError(f"the constants have {size} bytes; expected at most {MOST_BYTES}: store them in the model")
-    return Steered(tuple({n: s for n, s in one.items() if n not in found} for one in every), found)
+    return Steered(tuple({n: s for n, s in variant.items() if n not in fixed} for variant in every), fixed)
 
 
 def steerable(path: str | Path) -> tuple[set[str], set[str]]:
@@ -76,17 +78,17 @@ def looked_at(
     dimensions of a constant count as 1."""
     declared, given = declared_shapes(graph), _given(graph, constants)
     own = {name: shape for name, array in given.items() if (shape := _own_shape(array, declared[name])) is not None}
-    known = partly_fixed(declared, {**shapes, **_agreeing(own, shapes)}, dims)
+    fixed = partly_fixed(declared, {**shapes, **_agreeing(own, shapes)}, dims)
     arrays = {
-        name: _constant(graph, name, array, [tuple(d if isinstance(d, int) else 1 for d in known[name] or ())])
+        name: _constant(graph, name, array, [tuple(d if isinstance(d, int) else 1 for d in fixed[name] or ())])
         for name, array in given.items()
     }
-    return arrays, {name: one for name, one in known.items() if name not in given}
+    return arrays, {name: extents for name, extents in fixed.items() if name not in given}
 
 
 def _given(graph: onnx.GraphProto, constants: Mapping[str, Given]) -> dict[str, Array]:
     """What was given for constants, as arrays whose numbers fit the inputs' dtypes."""
-    inputs, arrays = free_inputs(graph), {name: _array(name, one) for name, one in constants.items()}
+    inputs, arrays = free_inputs(graph), {name: _array(name, constant) for name, constant in constants.items()}
     if unknown := sorted(arrays.keys() - inputs.keys()):
         raise ModelError(
             f"--constant names {', '.join(map(repr, unknown))}, which is no input of the model; "
@@ -109,7 +111,7 @@ def _agreeing(own: Shapes, given: Shapes) -> Shapes:
 
 def _shapes_of(data: Mapping[str, Array], declared: Mapping[str, Dims | None]) -> Shapes:
     """The shapes of arrays for inputs whose own are not fixed."""
-    free = (n for n, one in declared.items() if one is None or any(isinstance(d, str) for d in one))
+    free = (n for n, dims in declared.items() if dims is None or any(isinstance(d, str) for d in dims))
     return {name: data[name].shape for name in free if name in data}
 
 
@@ -130,12 +132,12 @@ def _array(name: str, given: Given) -> Array:
 def read_npy(path: Path) -> Array:
     """The array in a .npy file, which is not trusted. Raises InputError."""
     try:
-        found: Array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        array: Array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
         raise InputError(f"{path} is no {SUFFIX} file of numbers, or damaged: numpy.save writes such files") from None
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _own_shape(array: Array, dims: Dims | None) -> tuple[int, ...] | None:

@@ -52,13 +52,13 @@ def fixed_shapes(
     declared: Mapping[str, Dims | None], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
     """The static shape of every input. Raises ModelError as input_values does."""
-    found = partly_fixed(declared, shapes, dims)
-    left = {n: one for n, one in found.items() if one is None or any(isinstance(d, str) for d in one)}
+    every_shape = partly_fixed(declared, shapes, dims)
+    left = {n: shape for n, shape in every_shape.items() if shape is None or any(isinstance(d, str) for d in shape)}
     if left:
         lines = [f"input {name!r}{' without a shape' if d is None else f' {_show(d)}'}" for name, d in left.items()]
         flags = " ".join(free_flags(left))
         raise ModelError(f"the model's inputs have free dimensions; add {flags}:\n  " + "\n  ".join(lines))
-    return {name: tuple(d for d in one or () if isinstance(d, int)) for name, one in found.items()}
+    return {name: tuple(d for d in shape or () if isinstance(d, int)) for name, shape in every_shape.items()}
 
 
 def partly_fixed(
@@ -72,9 +72,9 @@ def partly_fixed(
         )
     names = dimension_names(declared)
     if unknown := sorted(dims.keys() - set(names)):
-        known = f"its free dimensions are {', '.join(map(repr, names))}" if names else "it has none that has a name"
+        expected = f"its free dimensions are {', '.join(map(repr, names))}" if names else "it has none that has a name"
         raise ModelError(
-            f"--dim names {', '.join(map(repr, unknown))}, which is no dimension of the model's inputs; {known}"
+            f"--dim names {', '.join(map(repr, unknown))}, which is no dimension of the model's inputs; {expected}"
         )
     sizes = dict(dims)
     for name, shape in shapes.items():
@@ -87,26 +87,26 @@ def partly_fixed(
             if isinstance(d, str) and d:
                 sizes[d] = n
     return {
-        name: shapes[name] if name in shapes else None if one is None else tuple(_size(d, sizes) for d in one)
-        for name, one in declared.items()
+        name: shapes[name] if name in shapes else None if extents is None else tuple(_size(d, sizes) for d in extents)
+        for name, extents in declared.items()
     }
 
 
 def free_flags(declared: Mapping[str, Dims | None]) -> list[str]:
     """The flags that fix all free dimensions, as a shell takes them, with N and ? for the numbers to fill in."""
     by_shape = {name: d for name, d in declared.items() if d is None or "" in d}
-    covered = {d for one in by_shape.values() for d in one or ()}
+    covered = {d for shape in by_shape.values() for d in shape or ()}
     flags = [f"--dim {quote(f'{name}=N')}" for name in dimension_names(declared) if name not in covered]
-    for name, one in by_shape.items():
-        listed = "..." if one is None else ",".join("?" if isinstance(d, str) else str(d) for d in one)
+    for name, shape in by_shape.items():
+        listed = "..." if shape is None else ",".join("?" if isinstance(d, str) else str(d) for d in shape)
         flags.append(f"--shape {quote(f'{name}=')}{listed}")
     return flags
 
 
 def dimension_names(declared: Mapping[str, Dims | None]) -> list[str]:
     """The names of free dimensions; of one that is a sum of others, such as `past + 1`, the names in it."""
-    found = (part for one in declared.values() for d in one or () if isinstance(d, str) for part in _summands(d))
-    return list(dict.fromkeys(part for part in found if part and not NUMBER.fullmatch(part)))
+    summands = (part for shape in declared.values() for d in shape or () if isinstance(d, str) for part in _summands(d))
+    return list(dict.fromkeys(part for part in summands if part and not NUMBER.fullmatch(part)))
 
 
 def _summands(dim: str) -> list[str]:
@@ -137,10 +137,10 @@ def with_constants(model: onnx.ModelProto, constants: Mapping[str, NDArray[Any]]
 
 def fix_constants(model: onnx.ModelProto, constants: Mapping[str, NDArray[Any]]) -> None:
     """with_constants, in place."""
-    known = free_inputs(model.graph)
-    if unknown := sorted(constants.keys() - known.keys()):
+    inputs = free_inputs(model.graph)
+    if unknown := sorted(constants.keys() - inputs.keys()):
         raise ModelError(
-            f"{', '.join(map(repr, unknown))} is no input of the model; its inputs are {', '.join(map(repr, known))}"
+            f"{', '.join(map(repr, unknown))} is no input of the model; its inputs are {', '.join(map(repr, inputs))}"
         )
     kept = [i for i in model.graph.input if i.name not in constants]
     del model.graph.input[:]
@@ -156,8 +156,8 @@ def check_declared(info: onnx.ValueInfoProto, value: Value) -> None:
         raise ModelError(f"the model declares {info.name!r} as {kind.removesuffix('_type')}; it is a tensor")
     number = info.type.tensor_type.elem_type
     if number and ELEMENT_TYPES.get(number) != value.dtype:
-        found = ELEMENT_TYPES.get(number, f"number {number}")
-        raise ModelError(f"the model declares {info.name!r} with elements of type {found}; they are {value.dtype}")
+        declared = ELEMENT_TYPES.get(number, f"number {number}")
+        raise ModelError(f"the model declares {info.name!r} with elements of type {declared}; they are {value.dtype}")
 
 
 def _dims(info: onnx.ValueInfoProto) -> Dims | None:

@@ -46,28 +46,28 @@ class StateCandidate:
         return f"--state {quote(f'{self.input}={self.output}')}"
 
 
-def _differ(one: int | str, two: int | str) -> bool:
+def _differ(first: int | str, second: int | str) -> bool:
     """Dimensions that cannot be the same; of one without a name nothing is known."""
-    return one != two and "" not in (one, two) and not (isinstance(one, int) ^ isinstance(two, int))
+    return first != second and "" not in (first, second) and not (isinstance(first, int) ^ isinstance(second, int))
 
 
 def state_candidates(graph: onnx.GraphProto) -> tuple[StateCandidate, ...]:
     """In the order of the inputs. What several inputs or outputs could be is none."""
     inputs, outputs = free_inputs(graph), {o.name: o for o in graph.output}
     named = _pairs(inputs, outputs, _without(BEFORE), _without(AFTER))
-    pairs = {one: two for one, two in named.items() if _said(one, two)}
+    pairs = {before: after for before, after in named.items() if _said(before, after)}
     for first, second in ENDS:
-        rest = ([n for n in inputs if n not in pairs], [n for n in outputs if n not in pairs.values()])
-        pairs |= _pairs(*rest, _ending(first), _ending(second))
-    found = []
+        unpaired = ([n for n in inputs if n not in pairs], [n for n in outputs if n not in pairs.values()])
+        pairs |= _pairs(*unpaired, _ending(first), _ending(second))
+    candidates = []
     for name in inputs:
         if name not in pairs:
             continue
-        one, two = inputs[name], outputs[pairs[name]]
-        kinds = [ELEMENT_TYPES.get(info.type.tensor_type.elem_type, "unknown") for info in (one, two)]
+        before, after = inputs[name], outputs[pairs[name]]
+        kinds = [ELEMENT_TYPES.get(info.type.tensor_type.elem_type, "unknown") for info in (before, after)]
         if kinds[0] == kinds[1]:
-            found.append(StateCandidate(name, two.name, kinds[0], _dims(one), _dims(two)))
-    return tuple(found)
+            candidates.append(StateCandidate(name, after.name, kinds[0], _dims(before), _dims(after)))
+    return tuple(candidates)
 
 
 def _pairs(inputs: Iterable[str], outputs: Iterable[str], *keys: object) -> dict[str, str]:
@@ -77,15 +77,15 @@ def _pairs(inputs: Iterable[str], outputs: Iterable[str], *keys: object) -> dict
         assert callable(key)
         of: dict[object, list[str]] = {}
         for name in names:
-            if (found := key(name)) is not None:
-                of.setdefault(found, []).append(name)
+            if (key_of_name := key(name)) is not None:
+                of.setdefault(key_of_name, []).append(name)
         sides.append({k: those[0] for k, those in of.items() if len(those) == 1})
     return {name: sides[1][key] for key, name in sides[0].items() if key in sides[1]}
 
 
-def _said(one: str, two: str) -> bool:
+def _said(before: str, after: str) -> bool:
     """Whether the names say more than input and output."""
-    words = {*_words(one), *_words(two)}
+    words = {*_words(before), *_words(after)}
     return bool(words & STATES or words & (BEFORE | AFTER) - WEAK)
 
 

@@ -142,47 +142,47 @@ class Uses:
         return {i.name: ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "unknown") for i in self.graph.input}
 
     @cached_property
-    def _known(self) -> dict[str, frozenset[str]]:
+    def _reached_inputs(self) -> dict[str, frozenset[str]]:
         return {name: frozenset((name,)) for name in self.inputs}
 
     def reached(self, value: str) -> frozenset[str]:
         """The model's inputs whose data the value depends on."""
-        known, waiting, begun = self._known, [value], set[str]()
+        inputs_of, waiting, begun = self._reached_inputs, [value], set[str]()
         while waiting:
             name = waiting[-1]
             node = self.producers.get(name)
             before = list(reads(node)) if node is not None and node.op_type not in STATIC else []
-            new = [x for x in before if x not in known and x not in begun]
-            if name not in known and new and name not in begun:
+            new = [x for x in before if x not in inputs_of and x not in begun]
+            if name not in inputs_of and new and name not in begun:
                 begun.add(name)
                 waiting += new
                 continue
             waiting.pop()
-            if name not in known:
-                known[name] = frozenset[str]().union(*(known.get(x, frozenset()) for x in before))
-        return known[value]
+            if name not in inputs_of:
+                inputs_of[name] = frozenset[str]().union(*(inputs_of.get(x, frozenset()) for x in before))
+        return inputs_of[value]
 
     @cached_property
     def sizes(self) -> dict[str, tuple[str, str]]:
         """The values that a node takes for sizes, or computes them of by moving, adding and multiplying; and a node of
         which that is so, with its operator."""
-        found: dict[str, tuple[str, str]] = {}
+        takers: dict[str, tuple[str, str]] = {}
         for name, node in self.nodes:
             waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
             while waiting:
                 value = waiting.pop()
-                if value in found or node.domain not in ("", "ai.onnx"):
+                if value in takers or node.domain not in ("", "ai.onnx"):
                     continue
-                found[value] = (name, node.op_type)
+                takers[value] = (name, node.op_type)
                 before = self.producers.get(value)
                 if before is not None and (before.op_type in SAME or before.op_type in ARITHMETIC):
                     which = SAME.get(before.op_type)
                     waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
-        return found
+        return takers
 
     def unbounded(self) -> list[tuple[str, str, str]]:
         """Sizes that depend on data and that nothing seems to bound: the value, and who takes it for one."""
-        found: dict[str, tuple[str, str]] = {}
+        takers: dict[str, tuple[str, str]] = {}
         seen: dict[str, bool] = {}
         for name, node in self.nodes:
             waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
@@ -192,11 +192,11 @@ class Uses:
                 if before is None or self._seems_bounded(value, seen) or not self.reached(value):
                     continue
                 if before.op_type == "Cast" or not (before.op_type in SAME or before.op_type in ARITHMETIC):
-                    found.setdefault(value, (name, node.op_type))
+                    takers.setdefault(value, (name, node.op_type))
                     continue
                 which = SAME.get(before.op_type)
                 waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
-        return [(value, *place) for value, place in found.items()]
+        return [(value, *place) for value, place in takers.items()]
 
     def _seems_bounded(self, value: str, seen: dict[str, bool], depth: int = 0) -> bool:
         if value in seen or depth > DEEPEST:
@@ -238,23 +238,23 @@ class Uses:
 
     def advice(self, value: str) -> str:
         """How a value becomes known when compiling, as the end of a sentence; empty where there is nothing to say."""
-        found = sorted(self.reached(value))
-        if found and all(map(self.is_small, found)):
-            return "; it would be with " + " ".join(f"--constant {name}=VALUE" for name in found)
-        return f"; it depends on the data of {', '.join(map(repr, found))}" if found else ""
+        inputs = sorted(self.reached(value))
+        if inputs and all(map(self.is_small, inputs)):
+            return "; it would be with " + " ".join(f"--constant {name}=VALUE" for name in inputs)
+        return f"; it depends on the data of {', '.join(map(repr, inputs))}" if inputs else ""
 
 
-def advised(uses: Uses, found: Iterable[Unsupported]) -> list[Unsupported]:
+def advised(uses: Uses, unsupported: Iterable[Unsupported]) -> list[Unsupported]:
     """What is unsupported for steering that is not known, with the flags that would make it known."""
     result: list[Unsupported] = []
-    for one in found:
+    for refused in unsupported:
         nodes = uses.by_name
-        node = nodes.get(one.node)
-        if node is not None and node.op_type == one.op and not one.domain:
-            values = [node.input[k] for k in STEERS.get(one.op, {}) if k < len(node.input) and node.input[k]]
+        node = nodes.get(refused.node)
+        if node is not None and node.op_type == refused.op and not refused.domain:
+            values = [node.input[k] for k in STEERS.get(refused.op, {}) if k < len(node.input) and node.input[k]]
             text = next((text for text in map(uses.advice, values) if text), "")
-            one = one if one.reason.endswith(text) else replace(one, reason=one.reason + text)
-        result.append(one)
+            refused = refused if refused.reason.endswith(text) else replace(refused, reason=refused.reason + text)
+        result.append(refused)
     return result
 
 
@@ -266,8 +266,8 @@ def check_named(uses: Uses, states: Mapping[str, str], bounds: Mapping[str, int]
     outputs, values = {o.name for o in uses.graph.output}, {*uses.inputs, *uses.producers}
     flags = [(f"--state {a}={b}", a in uses.inputs and b in outputs, "input and output") for a, b in states.items()]
     flags += [(f"--bound {name}={most}", name in values, "value") for name, most in bounds.items()]
-    for flag, known, what in flags:
-        if not known:
+    for flag, exists, what in flags:
+        if not exists:
             raise ModelError(f"{flag} names no {what} of the model")
 
 
@@ -280,11 +280,11 @@ def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[st
     """Where the numbers of each input that becomes indices have to lie: `claimed` of the model's values, and the tables
     that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
     what computes otherwise."""
-    found: dict[str, tuple[Span, ...]] = {}
+    spans: dict[str, tuple[Span, ...]] = {}
     for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses), *_limits(uses)):
-        for name, one in _handed_back(uses, value, span):
-            found[name] = (*found.get(name, ()), one)
-    return found
+        for name, handed_span in _handed_back(uses, value, span):
+            spans[name] = (*spans.get(name, ()), handed_span)
+    return spans
 
 
 def _tables(uses: Uses) -> Iterator[tuple[str, Span]]:
@@ -318,11 +318,11 @@ def _limits(uses: Uses) -> Iterator[tuple[str, Span]]:
 def _handed_back(uses: Uses, value: str, span: Span) -> Iterator[tuple[str, Span]]:
     waiting, seen = [(value, span)], {value}
     while waiting:
-        name, one = waiting.pop()
+        name, own_span = waiting.pop()
         if name in uses.inputs:
-            yield name, one
+            yield name, own_span
         elif (node := uses.producers.get(name)) is not None:
-            new = [(x, s) for x, s in _before(uses, node, one) if x not in seen]
+            new = [(x, s) for x, s in _before(uses, node, own_span) if x not in seen]
             seen.update(x for x, _ in new)
             waiting += new
 

@@ -44,7 +44,7 @@ class Whole:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 tensor.CopyFrom(numpy_helper.from_array(tensor_array(tensor, path.parent), tensor.name))
         self.held |= {name: numpy_helper.from_array(array, name) for name, array in steering.constants.items()}
-        self.sparse = {one.values.name: one for one in graph.sparse_initializer}
+        self.sparse = {sparse.values.name: sparse for sparse in graph.sparse_initializer}
         self.nodes = tuple(graph.node)
         self.readers: dict[str, set[int]] = {}
         for number, node in enumerate(self.nodes):
@@ -72,9 +72,9 @@ class Whole:
         return [name for name in made if ELEMENT_TYPES.get(self.types.get(name, 0)) in DTYPES]
 
     def excerpt(
-        self, kept: Collection[int], known: Mapping[str, Array]
+        self, kept: Collection[int], arrays: Mapping[str, Array]
     ) -> tuple[onnx.ModelProto, dict[str, Array]] | None:
-        """The model of the nodes `kept`, by number, and its inputs. `known`: the values of the whole, as they were for
+        """The model of the nodes `kept`, by number, and its inputs. `arrays`: the values of the whole, as they were for
         some inputs; those of dtypes that NumPy lacks as their bits. Outputs are what other nodes read of the values, or
         nobody. None where no output is known, or a value that has to be an input is not."""
         numbers = sorted(kept)
@@ -82,13 +82,13 @@ class Whole:
         read = dict.fromkeys(name for n in numbers for name in reads(self.nodes[n]))
         outer = [name for name in read if name not in produced]
         taken = [name for name in outer if name not in self.held and name not in self.sparse]
-        given = [name for name in produced if self._leaves(name, numbers) and name in known]
-        if not given or any(name not in known for name in taken):
+        given = [name for name in produced if self._leaves(name, numbers) and name in arrays]
+        if not given or any(name not in arrays for name in taken):
             return None
 
         def described(name: str) -> onnx.ValueInfoProto:
-            kind = self.types.get(name) or helper.np_dtype_to_tensor_dtype(known[name].dtype)
-            return helper.make_tensor_value_info(name, kind, known[name].shape)
+            kind = self.types.get(name) or helper.np_dtype_to_tensor_dtype(arrays[name].dtype)
+            return helper.make_tensor_value_info(name, kind, arrays[name].shape)
 
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
@@ -100,7 +100,7 @@ class Whole:
         graph.sparse_initializer.extend(self.sparse[name] for name in outer if name in self.sparse)
         graph.input.extend(map(described, taken))
         graph.output.extend(map(described, sorted(given)))
-        return model, {name: np.asarray(known[name], order="C") for name in taken}
+        return model, {name: np.asarray(arrays[name], order="C") for name in taken}
 
     def _leaves(self, name: str, kept: Collection[int]) -> bool:
         """Whether others than the kept nodes read a value, or none does."""

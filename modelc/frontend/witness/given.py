@@ -20,13 +20,13 @@ from modelc.ops.random import DRAWS, state
 
 def numbers(graph: Graph, seed: int, run: int) -> dict[str, NDArray[Any]]:
     """What the draws of an imported model are in the run of that number of a handle opened with this seed."""
-    known: dict[str, Value] = {RANDOM_STATE: state(seed, run)}
+    values: dict[str, Value] = {RANDOM_STATE: state(seed, run)}
     for node in graph.nodes:
         if node.op in ("RandomKey", *DRAWS):
-            (data,) = evaluate_node(node, tuple(known[x] for x in node.inputs))
-            known[node.outputs[0]] = Value(node.outputs[0], data.dtype.name, data.shape, data)
+            (data,) = evaluate_node(node, tuple(values[x] for x in node.inputs))
+            values[node.outputs[0]] = Value(node.outputs[0], data.dtype.name, data.shape, data)
     draws = {node.outputs[0] for node in graph.nodes if node.op in DRAWS}
-    return {name: value.data for name, value in known.items() if name in draws and value.data is not None}
+    return {name: value.data for name, value in values.items() if name in draws and value.data is not None}
 
 
 def with_numbers_given(

@@ -36,12 +36,12 @@ def _without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, .
     output and nothing else reads it, the table is the output."""
     read = {x for node in model.graph.node for x in node.input}
     wanted = {o.name for o in model.graph.output} - read
-    found = [n for n in model.graph.node if (n.op_type, n.domain) == ("ZipMap", ML) and {*n.output} <= wanted]
-    if not found:
+    maps = [n for n in model.graph.node if (n.op_type, n.domain) == ("ZipMap", ML) and {*n.output} <= wanted]
+    if not maps:
         return model, ()
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    names = {n.output[0] for n in found}
+    names = {n.output[0] for n in maps}
     for node in result.graph.node:
         if node.output and node.output[0] in names:
             node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))

@@ -97,9 +97,9 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
     """Writes the model with every one of `names` that its graph computes as an output, and says which these are."""
     model = onnx.load(path)
-    known = _exposed(model, names)
+    exposed = _exposed(model, names)
     save(model, output)
-    return known
+    return exposed
 
 
 def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, also: Iterable[str] = ()) -> Cut:
@@ -111,15 +111,15 @@ def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, also
     producers = {x: node for node in model.graph.node for x in node.output if x}
     spans = {name: Span(_rounding(producers[name], name), _rounds_before(producers, name, given)) for name in values}
     used = (x for s in spans.values() if s.rounding for x in (s.rounding.x, s.rounding.scale, s.rounding.zero) if x)
-    known = {t.name for t in model.graph.initializer}
-    read = {x: f"{x}/read" if x in known else x for x in used if x not in given and (x in known or x in producers)}
+    stored = {t.name for t in model.graph.initializer}
+    read = {x: f"{x}/read" if x in stored else x for x in used if x not in given and (x in stored or x in producers)}
     for node in _nodes(model.graph):
         for k, name in enumerate(node.input):
             node.input[k] = given.get(name, name)
     for name, array in values.items():
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         model.graph.input.append(onnx.helper.make_tensor_value_info(given[name], kind, array.shape))
-    for name in sorted(read.keys() & known):  # a constant is no output
+    for name in sorted(read.keys() & stored):  # a constant is no output
         model.graph.node.append(onnx.helper.make_node("Identity", [name], [read[name]]))
     _exposed(model, [*values, *read.values(), *also])
     save(model, output)
@@ -156,7 +156,7 @@ def _rounding(node: onnx.NodeProto, name: str) -> Rounding | None:
 def _rounds_before(producers: Mapping[str, onnx.NodeProto], name: str, given: Mapping[str, str]) -> int:
     """How many nodes round between `name` and what is given, beside the one that is known to make it."""
     first = producers[name]
-    found = int(rounds(first) and _rounding(first, name) is None and name not in first.output[1:])
+    roundings = int(rounds(first) and _rounding(first, name) is None and name not in first.output[1:])
     pending, seen = [*reads(first)], set[int]()
     while pending:
         value = pending.pop()
@@ -164,9 +164,9 @@ def _rounds_before(producers: Mapping[str, onnx.NodeProto], name: str, given: Ma
         if node is None or value in given or id(node) in seen:
             continue
         seen.add(id(node))
-        found += rounds(node)
+        roundings += rounds(node)
         pending += reads(node)
-    return found
+    return roundings
 
 
 def summary(model: onnx.ModelProto) -> dict[str, Any]:

@@ -88,11 +88,11 @@ def _signed(model: onnx.ModelProto) -> Iterator[tuple[NodeProto, Product]]:
 def _types(graph: GraphProto) -> dict[str, int]:
     """The types of values, as far as they are said or quantizing says them."""
     said = (*graph.input, *graph.value_info, *graph.output)
-    found = {value.name: value.type.tensor_type.elem_type for value in said}
+    types = {value.name: value.type.tensor_type.elem_type for value in said}
     for node in graph.node:
         if node.op_type == "DynamicQuantizeLinear":
-            found |= {node.output[0]: TensorProto.UINT8, node.output[2]: TensorProto.UINT8}
-    return found
+            types |= {node.output[0]: TensorProto.UINT8, node.output[2]: TensorProto.UINT8}
+    return types
 
 
 def _input(node: NodeProto, place: int | None) -> str:

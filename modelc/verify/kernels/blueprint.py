@@ -40,4 +40,4 @@ class Blueprint:
 
     @cached_property
     def phases(self) -> Phases:
-        return {key: one.phases for key, one in self.scheduled.items()}
+        return {key: scheduled.phases for key, scheduled in self.scheduled.items()}

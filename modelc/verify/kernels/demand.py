@@ -45,12 +45,12 @@ FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in 
 
 @dataclass(frozen=True)
 class Definitions:
-    """Where numbers come from: `known` arrays by buffer, in logical shape; what else is computed by `writers`, the
+    """Where numbers come from: known `arrays` by buffer, in logical shape; what else is computed by `writers`, the
     Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `short`:
     functions may be those for results in bfloat16. `roundoff`: the relative error of known numbers of float32, where
     they are rounded before they are multiplied."""
 
-    known: Mapping[str, Array]
+    arrays: Mapping[str, Array]
     writers: Callable[[str], Sequence[tuple[Order, AnyBlock]]]
     buffer: Callable[[str], tuple[str, tuple[int, ...]]]
     opaque: Mapping[str, Callable[..., tuple[Array, ...]]]
@@ -113,9 +113,9 @@ class Evaluator:
     def elements(self, buffer: str, index: Index, before: Order = LAST) -> Rounded:
         """The elements of `buffer` at `index`, arrays of one length, as Blocks before `before` leave them. Raises
         CannotSay."""
-        known = self.definitions.known.get(buffer)
-        if known is not None:
-            return self._read(buffer, known, index)
+        array = self.definitions.arrays.get(buffer)
+        if array is not None:
+            return self._read(buffer, array, index)
         writers = [(order, block) for order, block in self.definitions.writers(buffer) if order < before]
         if not writers:
             raise CannotSay(f"{buffer!r} is computed by nothing that is known")
@@ -144,11 +144,11 @@ class Evaluator:
             made = self._written(buffer, writers, dtype, _unravelled(missing, shape), missing.size)
             memory.put(missing, made.get(np.arange(missing.size), dtype))
 
-    def _read(self, buffer: str, known: Array, index: Index) -> Rounded:
-        found = exact(np.asarray(known[index]), self.definitions.buffer(buffer)[0])
-        if self.definitions.roundoff and found.dtype == "float32":
-            return replace(found, sigma=self.definitions.roundoff * np.abs(found.value))
-        return found
+    def _read(self, buffer: str, array: Array, index: Index) -> Rounded:
+        elements = exact(np.asarray(array[index]), self.definitions.buffer(buffer)[0])
+        if self.definitions.roundoff and elements.dtype == "float32":
+            return replace(elements, sigma=self.definitions.roundoff * np.abs(elements.value))
+        return elements
 
     def _written(
         self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]], dtype: str, index: Index, count: int
@@ -198,7 +198,7 @@ class Evaluator:
         for part in parts:
             for read in dict.fromkeys(loads(block.body[part.number])):
                 _, shape = self.definitions.buffer(read.buffer)
-                if read.buffer in self.definitions.known or not 0 < prod(shape) <= REMEMBERED:
+                if read.buffer in self.definitions.arrays or not 0 < prod(shape) <= REMEMBERED:
                     continue
                 if any(isinstance(x, Load) for i in read.indices for x in loads(i)):
                     continue
@@ -286,9 +286,9 @@ class Evaluator:
             return exact(np.zeros((), DTYPES[dtype]), dtype)
         places = [self._evaluate(i, env, order, shared) for i in e.indices]
         index = tuple(np.minimum(np.maximum(p.value, 0), n - 1) for p, n in zip(places, shape, strict=True))
-        known = self.definitions.known.get(e.buffer)
-        if known is not None:
-            made = self._read(e.buffer, known, index)
+        array = self.definitions.arrays.get(e.buffer)
+        if array is not None:
+            made = self._read(e.buffer, array, index)
         else:
             whole = np.broadcast_shapes(*(i.shape for i in index))
             made = self.elements(e.buffer, tuple(np.broadcast_to(i, whole).reshape(-1) for i in index), order)
@@ -318,10 +318,10 @@ class Evaluator:
         rows = max(1, GRID // max(depth, 1))
         parts = []
         for k in range(0, count, rows):
-            some = {name: values[k : k + rows, None] for name, values in points.items()}
+            part = {name: values[k : k + rows, None] for name, values in points.items()}
             shape = (min(rows, count - k), depth)
             self._spend(prod(shape))
-            terms = [self._terms(order, block, {**some, **reduced}, shape, n) for n in range(len(block.body))]
+            terms = [self._terms(order, block, {**part, **reduced}, shape, n) for n in range(len(block.body))]
             parts.append(self._folded(block, terms, number))
         return _joined(parts, dtype)
 

@@ -262,9 +262,9 @@ class Judge:
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
-            subset, effort = np.union1d(silent, _some(channels[0], ours, rng)), FEW
+            subset, effort = np.union1d(silent, _random_channels(channels[0], ours, rng)), FEW
         elif self._late and channels and task.hash in self._judged:
-            subset = np.unique(_some(channels[0], ours, rng))
+            subset = np.unique(_random_channels(channels[0], ours, rng))
         tiles = _tiles(task, compiled, buffer, ours.ndim)
         index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
         if subset is None and channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
@@ -310,16 +310,16 @@ class Judge:
         mine = in_model(ours, value)
         if mine is None:
             return None
-        known = dict(self._given) if imported is self._graphs[0] else {}
-        known |= {call.use.bound.values[b]: array for b, array in call.read.items()}
+        arrays = dict(self._given) if imported is self._graphs[0] else {}
+        arrays |= {call.use.bound.values[b]: array for b, array in call.read.items()}
         for output in call.wrote:  # another engine makes all of them anew
-            known.pop(call.use.bound.values[output], None)
+            arrays.pop(call.use.bound.values[output], None)
         usable = {}
-        for one, array in known.items():
-            if one in imported.graph.values and imported.graph.values[one].data is None:
-                there = in_model(array, imported.graph.values[one])
+        for model_name, array in arrays.items():
+            if model_name in imported.graph.values and imported.graph.values[model_name].data is None:
+                there = in_model(array, imported.graph.values[model_name])
                 if there is not None:
-                    usable[one] = there
+                    usable[model_name] = there
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
         try:
@@ -331,8 +331,8 @@ class Judge:
 
     def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: bool) -> Reading:
         task = call.use.bound.task
-        known = {**call.read, **self._constants(call)}
-        meaning = self._evaluated(of_task(task, known, narrow), self.effort.points, buffer, index)
+        arrays = {**call.read, **self._constants(call)}
+        meaning = self._evaluated(of_task(task, arrays, narrow), self.effort.points, buffer, index)
         return Reading(ours[index], meaning, np.zeros(()), index, "task")
 
     def _evaluated(self, definitions: Definitions, points: int, buffer: str, index: tuple[Array, ...]) -> Rounded:
@@ -383,14 +383,14 @@ class Judge:
         task = call.use.bound.task
         names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
         derived = compiled.derived
-        known = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
+        arrays = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
         for b, data in self._constants(call).items():
             anew = constant_data(compiled.task, compiled.candidate.stages, names[b], data)
-            known[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
+            arrays[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
         elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
         narrow = any(b.dtype == "bfloat16" for b in task.buffers)
-        return np.asarray(self._evaluated(of_task(derived, known, narrow), 1 << 28, names[buffer], at).bound)
+        return np.asarray(self._evaluated(of_task(derived, arrays, narrow), 1 << 28, names[buffer], at).bound)
 
 
 def _rounds_otherwise(compiled: Scheduled) -> bool:
@@ -407,7 +407,7 @@ def constant_of(program: Program, placed: Placed) -> Array:
     return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
 
 
-def _some(channel: int, array: Array, rng: np.random.Generator) -> Array:
+def _random_channels(channel: int, array: Array, rng: np.random.Generator) -> Array:
     return rng.integers(0, array.shape[channel], SOME_CHANNELS)
 
 

@@ -27,18 +27,18 @@ Array = NDArray[Any]
 ROUNDOFF_BF16 = 2.0**-8
 
 
-def of_task(task: Task, known: Mapping[str, Array], short: bool) -> Definitions:
-    """The meaning of `task` where its inputs are `known`, by its buffers' names."""
+def of_task(task: Task, arrays: Mapping[str, Array], short: bool) -> Definitions:
+    """The meaning of `task` where its inputs are `arrays`, by its buffers' names."""
     writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
     for number, block in enumerate(task.blocks):
         for name in written(block):
             writers.setdefault(name, []).append(((number,), block))
 
     def buffer(name: str) -> tuple[str, tuple[int, ...]]:
-        found = task.buffer(name)
-        return found.dtype, found.shape
+        declared = task.buffer(name)
+        return declared.dtype, declared.shape
 
-    return Definitions(known, lambda name: writers.get(name, ()), buffer, MEANINGS, short)
+    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, short)
 
 
 @dataclass
@@ -61,10 +61,10 @@ class Imported:
         """The values that nodes write, and which node of the Graph it is."""
         return self._producers
 
-    def definitions(self, known: Mapping[str, Array], rounded: bool) -> Definitions:
-        """The model's meaning where the values `known` are given; `rounded`: kernels multiply bfloat16."""
+    def definitions(self, arrays: Mapping[str, Array], rounded: bool) -> Definitions:
+        """The model's meaning where the values in `arrays` are given; `rounded`: kernels multiply bfloat16."""
         return Definitions(
-            _Known(known, self),
+            _GivenOrConstant(arrays, self),
             self._writers,
             self._buffer,
             MEANINGS,
@@ -111,7 +111,7 @@ class Imported:
         return blocks
 
 
-class _Known(Mapping[str, Array]):
+class _GivenOrConstant(Mapping[str, Array]):
     """The values that are given, and the constants of the model."""
 
     def __init__(self, given: Mapping[str, Array], imported: Imported) -> None:

@@ -132,7 +132,7 @@ class _Sums:
         self.value[members], self.largest[members] = total[place], most[place]
         if is_float(a.dtype):
             self.squares[members] = (x.square @ y.square.T)[place]
-        self._add(x, y, members, lambda one, two: (one @ two.T)[place])
+        self._add(x, y, members, lambda left, right: (left @ right.T)[place])
 
     def pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
         """Samples `members` one by one."""
@@ -142,16 +142,16 @@ class _Sums:
         partial = np.cumsum(parts, axis=0)
         self.value[members], self.largest[members] = partial[-1], np.abs(partial).max(axis=0)
         self.squares[members] = np.einsum("sk,sk->s", terms, terms)
-        self._add(x, y, members, lambda one, two: np.einsum("sk,sk->s", one, two))
+        self._add(x, y, members, lambda left, right: np.einsum("sk,sk->s", left, right))
 
     def _add(self, x: _Side, y: _Side, members: Array, product: Callable[[Array, Array], Array]) -> None:
         """What the factors' errors come to."""
-        for one, two in ((x.variance, y.square), (x.square, y.variance), (x.variance, y.variance)):
-            if one is not None and two is not None:
-                self.variance[members] += product(one, two)
-        for one, two in ((x.bias, y.size), (x.size, y.bias), (x.bias, y.bias)):
-            if one is not None and two is not None:
-                self.bias[members] += product(one, two)
+        for left, right in ((x.variance, y.square), (x.square, y.variance), (x.variance, y.variance)):
+            if left is not None and right is not None:
+                self.variance[members] += product(left, right)
+        for left, right in ((x.bias, y.size), (x.size, y.bias), (x.bias, y.bias)):
+            if left is not None and right is not None:
+                self.bias[members] += product(left, right)
 
 
 def _parts_of(depth: int, several: bool) -> list[slice]:

@@ -126,10 +126,12 @@ def rounded_once(value: Array, dtype: str, variance: Array | float, bias: Array 
     size = np.abs(value) + far  # of what it may be, which is rounded too
     sigma = np.sqrt(variance + _square(2.0 ** -PLACES[dtype] * size))
     floor = far + TINY[dtype]
-    return within_range(Rounded(value, dtype, _known(sigma, value), _known(floor + np.zeros_like(value), value)))
+    return within_range(
+        Rounded(value, dtype, _without_nan(sigma, value), _without_nan(floor + np.zeros_like(value), value))
+    )
 
 
-def _known(error: Array, value: Array) -> Array:
+def _without_nan(error: Array, value: Array) -> Array:
     """An error that is no number where the value is one says that nothing can be told; of an infinity or NaN that exact
     operands give, there is no error."""
     return np.where(np.isfinite(value), np.where(np.isnan(error), np.inf, error), 0.0)
@@ -262,8 +264,8 @@ def _lipschitz(value: Array, dtype: str, args: Sequence[Rounded]) -> Rounded:
         if mine is None and theirs is None:
             parts.append(None)
             continue
-        one, two = (np.broadcast_to(_or_zero(x), value.shape) for x in (mine, theirs))
-        parts.append(np.where(near, np.maximum(one, two), np.where(first, one, two)))
+        my_error, their_error = (np.broadcast_to(_or_zero(x), value.shape) for x in (mine, theirs))
+        parts.append(np.where(near, np.maximum(my_error, their_error), np.where(first, my_error, their_error)))
     return Rounded(value, dtype, *parts)
 
 

@@ -144,11 +144,11 @@ def _positions(shape: Sequence[int], tiles: Sequence[Sequence[int]], effort: Eff
         corners[:, d] = np.where((np.arange(len(corners)) >> d) & 1, extent - 1, 0)
     rows = [corners]
     for d, places in enumerate(along):
-        some = (
+        picked = (
             places if len(places) <= 4 * effort.positions else rng.choice(places, 4 * effort.positions, replace=False)
         )
-        at = anywhere(len(some))
-        at[:, d] = some
+        at = anywhere(len(picked))
+        at[:, d] = picked
         rows.append(at)
     rows.append(anywhere(effort.positions))
     _, first = np.unique(np.concatenate(rows), axis=0, return_index=True)
