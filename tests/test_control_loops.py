@@ -159,7 +159,7 @@ def test_what_is_too_long_to_be_unrolled_is_left_to_a_run(tmp_path, monkeypatch,
     }
     wanted = ort.InferenceSession(str(path)).run(None, case)
     assert not any(n.bodies for n in import_model(path).nodes)
-    monkeypatch.setattr("modelc.frontend.unroll.MOST_UNROLLED", 50)
+    monkeypatch.setattr("modelc.frontend.control.unroll.MOST_UNROLLED", 50)
     graph = import_model(path)
     assert [len(n.bodies) for n in graph.nodes if n.bodies] == [1]
     agree(evaluate_graph(run_passes(graph), case), wanted)

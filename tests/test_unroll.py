@@ -147,7 +147,7 @@ def test_what_a_loop_of_no_iterations_hands_out_needs_a_type(tmp_path) -> None:
 
 def test_loops_without_end_and_of_too_many_nodes_are_refused(tmp_path, monkeypatch) -> None:
     for name in ("MOST_UNROLLED", "MOST_FORESEEN"):
-        monkeypatch.setattr(f"modelc.frontend.unroll.{name}", 60)
+        monkeypatch.setattr(f"modelc.frontend.control.unroll.{name}", 60)
     path = looped(tmp_path / "m.onnx")
     assert [n.op for n in import_model(path).nodes].count("Loop") == 1  # of a trip count that is known: left to a run
     model = onnx.load(path)

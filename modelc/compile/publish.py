@@ -48,7 +48,7 @@ class Comparison:
         """How far the package in `folder` is off."""
         v = self.limits
         given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
-        return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check)
+        return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check, brief=True)
 
 
 def handed_over(
