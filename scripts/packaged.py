@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from fuzzing import Case, Wrong, run_case  # noqa: E402
 
-from modelc.compile.pipeline import compile  # noqa: E402
+from modelc.compile.command import compile  # noqa: E402
 from modelc.frontend.onnx import import_model  # noqa: E402
 from modelc.frontend.witness.surgery import quantizes  # noqa: E402
 from modelc.ir.expr import DTYPES  # noqa: E402

@@ -44,7 +44,7 @@ def test_compile_prints_a_summary(cli, tmp_path, monkeypatch) -> None:
     assert code == 0 and (tmp_path / "net.modelc" / "manifest.json").is_file()
     for word in ("kernels", "arena", "parameters", "library", "compile time", "agrees with onnxruntime"):
         assert word in out
-    assert [line.split()[0] for line in err.splitlines()] == list(modelc.compile.pipeline.STAGES)
+    assert [line.split()[0] for line in err.splitlines()] == list(modelc.compile.stages.STAGES)
 
 
 def test_compile_json(cli, tmp_path) -> None:
@@ -327,7 +327,7 @@ def _broken(*_: object, **options: object) -> None:
         ("modelc.codegen.kernels", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
         ("modelc.compile.publish", "write_package", ("stage package",)),
         ("modelc.compile.publish", "verify_outputs", ("stage verify",)),
-        ("modelc.compile.pipeline", "digest_of", ()),
+        ("modelc.compile.command", "digest_of", ()),
     ],
 )
 def test_what_escapes_is_a_sentence_with_its_place(cli, tmp_path, monkeypatch, where, name, places) -> None:

@@ -20,7 +20,10 @@ from modelc.codegen import kernels
 from modelc.codegen.kernels import Kernel, KernelStep
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
+from modelc.compile.command import compile_request
 from modelc.compile.config import load_config, parse_config
+from modelc.compile.request import CompileRequest
+from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
 from modelc.ir.expr import Const, op
 from modelc.package import read_package
@@ -155,12 +158,12 @@ def test_choices_read_back_equal() -> None:
     assert chosen.to_json() == json.loads((small.package() / "choices.json").read_text())
 
 
-@pytest.mark.parametrize("stage", pipeline.STAGES[:5])
+@pytest.mark.parametrize("stage", STAGES[:5])
 def test_stop_after_a_stage_dumps_what_is_there_and_writes_no_package(tmp_path, stage) -> None:
     result = modelc.compile(
         small.model(), shapes=small.SHAPES[:1], output=tmp_path / "p", stop_after=stage, dump_dir=tmp_path / "dumps"
     )
-    reached = pipeline.STAGES[: pipeline.STAGES.index(stage) + 1]
+    reached = STAGES[: STAGES.index(stage) + 1]
     names = sorted(path.name for path in (tmp_path / "dumps").iterdir())
     assert names == [f"{k + 1:02}-{name}.txt" for k, name in enumerate(reached)]
     assert all((tmp_path / "dumps" / name).stat().st_size for name in names)
@@ -290,12 +293,12 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
         raise ToolchainError("no emulator for aarch64-linux-gnu")
 
     monkeypatch.setattr("modelc.compile.pipeline.emulator", none)
-    arguments = (small.model(), "raspberry-pi-5", tmp_path / "p", small.SHAPES[:1])
+    request = CompileRequest(small.model(), "raspberry-pi-5", tmp_path / "p", shapes=small.SHAPES[:1])
     stages: list[str] = []
     with pytest.raises(ToolchainError, match=r"no emulator.*--no-verify"):
-        modelc.compile(*arguments, progress=lambda s, _: stages.append(s))
+        compile_request(replace(request, progress=lambda s, _: stages.append(s)))
     assert stages == [] and os.listdir(tmp_path) == []
-    assert modelc.compile(*arguments, verify=False).report is None
+    assert compile_request(replace(request, verify=False)).report is None
 
 
 def test_kernels_in_c_become_objects() -> None:

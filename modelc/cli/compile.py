@@ -79,29 +79,31 @@ def compile_(
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
-    import_quickly("modelc.compile.pipeline")
-    from modelc.compile.pipeline import compile
+    import_quickly("modelc.compile.command")
+    from modelc.compile.command import compile_request
+    from modelc.compile.request import CompileRequest
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
     with progress("starting") as then:
-        result = compile(
+        request = CompileRequest(
             model,
-            target=target,
-            output=output,
+            target,
+            output,
             **given,
             config=config,
+            precision=precision,
             threads=threads,
             verify=not no_verify,
             keep_unverified=keep_unverified,
             stop_after=stop_after,
             dump_dir=dump_dir,
             choices=choices,
-            precision=precision,
-            progress=following(then),
             database=records,
             run_threads=run_threads,
+            progress=following(then),
         )
+        result = compile_request(request)
     summary = result.to_json()
     if as_json:
         print_json(summary)

@@ -113,7 +113,7 @@ def tune(
     from modelc.cli.terminal import err
     from modelc.cli.tuning_curve import write_curve
     from modelc.cli.tuning_view import viewing
-    from modelc.tune.command import tune as tuned
+    from modelc.tune.command import TuneRequest, tune_request
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing
 
@@ -129,23 +129,24 @@ def tune(
             if as_json:
                 print_event("round", standing.to_json())
 
-        tunings = tuned(
+        request = TuneRequest(
             models,
-            target=target,
-            budget=budget,
-            explorer=explorer,
+            target,
+            budget,
             output=output,
-            seed=seed,
             **given,
             config=config,
             precision=precision,
+            explorer=explorer,
+            seed=seed,
             threads=threads,
             database=records,
-            progress=following(show),
-            watch=watch if as_json or err.is_terminal else None,
             runner=runner,
             aim=Aim(objective, _goals(goals, models), patience),
+            progress=following(show),
+            watch=watch if as_json or err.is_terminal else None,
         )
+        tunings = tune_request(request)
     for tuning in tunings:
         drawn = write_curve(tuning.search.log, tuning.path)
         if as_json:

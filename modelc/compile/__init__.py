@@ -1,4 +1,4 @@
-"""A model and a target go in, a verified package comes out; `modelc.compile(...)` calls pipeline.compile.
+"""A model and a target go in, a verified package comes out; `modelc.compile(...)` calls command.compile.
 
 config.py        the configuration: defaults, and what a user's file changes
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
@@ -10,6 +10,8 @@ programs.py      a model as Programs, in chosen layouts and precision
 publish.py       a package takes its place when it has been found right
 result.py        what `compile` gives back
 pipeline.py      the stages in order
+request.py       what is asked for, in one place for the command line, the library and tuning
+command.py       the command: a Request becomes a Run of the pipeline
 verification.py  a package that is there, verified again
 minimise.py      delta debugging
 reduction.py     a model made small that is refused or computed wrongly
@@ -19,4 +21,4 @@ describe.py      `inspect`: what a model or a package is
 
 from modelc.callable_room import make_callable
 
-make_callable(__name__, "modelc.compile.pipeline", "compile")
+make_callable(__name__, "modelc.compile.command", "compile")

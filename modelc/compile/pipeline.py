@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -21,24 +21,19 @@ from modelc.compile.choices import (
     Choices,
     Shapes,
     blaming_choices,
-    check_choices,
-    digest_of,
     occurrences,
-    read_choices_file,
 )
-from modelc.compile.config import Config, Inputs, check_precision, load_config
-from modelc.compile.inputs import Flags, as_chosen, check_elements, check_states, fitting, made_for
+from modelc.compile.config import Config
+from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs
 from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
 from modelc.compile.result import CompileResult
-from modelc.compile.stages import STAGES, Progress, Stages, Stopped
-from modelc.database import database_for
+from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
-from modelc.frontend.steering.flags import Given
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -65,7 +60,7 @@ from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
-from modelc.target import Target, load_target
+from modelc.target import Target
 from modelc.verify import Report
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -78,97 +73,6 @@ MOST_THREADS = 4
 NAMED = 4  # nodes of a task that an error names
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
 TOOLS = ("apache-tvm", "numpy", "onnx")
-
-
-def compile(
-    model: str | Path,
-    target: str | Path | Target | None = None,
-    output: str | Path | None = None,
-    shapes: Sequence[Shapes] = (),
-    config: str | Path | Config | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    keep_unverified: bool = False,
-    stop_after: str | None = None,
-    dump_dir: str | Path | None = None,
-    choices: str | Path | None = None,
-    precision: str | None = None,
-    progress: Progress | None = None,
-    database: str | Path | bool = True,
-    run_threads: int = 1,
-    dims: Mapping[str, int | Sequence[int]] | None = None,
-    constants: Mapping[str, Given] | None = None,
-    inputs: Mapping[str, NDArray[Any]] | None = None,
-    states: Mapping[str, str] | None = None,
-    pad_dims: Sequence[str] = (),
-    pad_values: Mapping[str, float] | None = None,
-    bounds: Mapping[str, int] | None = None,
-) -> CompileResult:
-    """Compiles an ONNX model to a package at `output` (MODEL.modelc in the working folder).
-
-    `target` is a name, a .yaml file or a Target (native); each of `shapes` makes a variant; `threads` compile kernels;
-    `precision` (f32, bf16, auto) is said in place of the configuration's. `dims` fixes free dimensions by name, each
-    of several numbers making a variant; `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold
-    where neither `shapes` nor `dims` are given; `states` names inputs that the package keeps from run to run, and for
-    each the output that it is after a run; `pad_dims` names dimensions along which inputs may be shorter than a
-    variant's, and are filled up with zeros, or with what `pad_values` say by input; `bounds` says the most that values
-    of the model can be which sizes are made of, where these depend on data and nothing else bounds them.
-    `choices` is the choices.json of an earlier package: target, shapes, constants and config are taken from it where
-    they are not given, and the package is the same byte for byte. What the choices do not name is constructed; of
-    another model's choices, and for other shapes, the Tasks that occur are taken.
-    `database` is one of modelc.tune: True, the user's own if it is there; False, none. Without `choices`, of each
-    Task the Candidate is taken that was measured to be the fastest for just this target and version of modelc, on
-    `run_threads` threads. Raises ModelcError; VerificationError where the package is wrong, and then there is none
-    unless `keep_unverified`.
-    """
-    if stop_after is not None and stop_after not in STAGES:
-        raise ConfigError(f"there is no stage {stop_after!r}; the stages are {', '.join(STAGES)}")
-    path = Path(model)
-    given = None if target is None else target if isinstance(target, Target) else load_target(target)
-    settings = None if config is None else config if isinstance(config, Config) else load_config(config)
-    locked: Choices | None = None
-    tasks: Mapping[str, Candidate] = {}
-    digest = digest_of(path)
-    if choices is not None and not isinstance(database, bool):
-        raise ConfigError(f"{choices} says what is taken: give either choices or a database")
-    if choices is not None:
-        found = read_choices_file(choices)
-        check_choices(found, __version__, None, given, str(choices))
-        given, tasks = found.target, found.tasks
-        locked = found if found.model_sha256 == digest else None
-        settings = settings or (found.config if locked else replace(found.config, inputs=Inputs()))
-    settings = settings if settings is not None else load_config()
-    if precision is not None:
-        settings = settings.allowing(precision=check_precision(precision, "precision"))
-    flags = Flags(
-        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
-    )
-    settings = flags.kept(settings)
-    with blaming(f"model {path}"):
-        flags = as_chosen(locked, flags, settings.inputs)
-        steering = flags.applied(path, inputs)
-    run = Run(
-        model=path,
-        digest=digest,
-        target=given if given is not None else load_target("native"),
-        config=settings,
-        shapes=steering.shapes,
-        constants=steering.constants,
-        inputs=inputs,
-        threads=threads or default_threads(),
-        locked=locked if locked is not None and made_for(locked, steering) else None,
-        tasks=tasks,
-        stages=Stages(
-            last=stop_after or STAGES[-1],
-            dump_dir=None if dump_dir is None else Path(dump_dir),
-            progress=progress or (lambda stage, text: None),
-        ),
-    )
-    known, note = database_for(database if choices is None else False, write=False)
-    with known or nullcontext(), blaming(f"model {path}"):
-        run.notes = (note,) if note else ()
-        run.recorded = Recorded(known, run.target, run_threads) if known else None
-        return run.compile(Path(output) if output is not None else Path(f"{path.stem}.modelc"), verify, keep_unverified)
 
 
 def place_of(task: Task) -> str:

@@ -3,23 +3,20 @@ what was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from modelc.compile.choices import Shapes, digest_of
-from modelc.compile.config import Config, check_precision, load_config
-from modelc.compile.inputs import Flags, data_of, divided
+from modelc.compile.choices import digest_of
+from modelc.compile.inputs import data_of, divided
 from modelc.compile.pipeline import Run
+from modelc.compile.request import Request, called_by_fields, named_target
 from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
-from modelc.frontend.steering.flags import Given
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
@@ -94,53 +91,44 @@ class TuneResult:
         }
 
 
-def tune(
-    models: str | Path | Sequence[str | Path],
-    target: str | Path | Target | None = None,
-    budget: str | Budget = "5m",
-    explorer: str = "evolve",
-    output: str | Path | None = None,
-    seed: int = 0,
-    shapes: Sequence[Shapes] = (),
-    threads: int = 1,
-    database: str | Path | bool = True,
-    progress: Progress | None = None,
-    dims: Mapping[str, int | Sequence[int]] | None = None,
-    constants: Mapping[str, Given] | None = None,
-    config: str | Path | Config | None = None,
-    watch: Callable[[Standing], None] | None = None,
-    runner: str = "local",
-    inputs: Mapping[str, NDArray[Any]] | None = None,
-    states: Mapping[str, str] | None = None,
-    pad_dims: Sequence[str] = (),
-    pad_values: Mapping[str, float] | None = None,
-    aim: Aim = Aim(),  # noqa: B008 (frozen)
-    bounds: Mapping[str, int] | None = None,
-    precision: str | None = None,
-) -> tuple[TuneResult, ...]:
-    """Compiles a model to a package at `output` (MODEL.modelc in the working folder) with Candidates that were measured
-    to be fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that
-    they have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there
-    is none, and of `shapes`, `dims` and what else is said of inputs each model takes what names its own.
+@dataclass(frozen=True)
+class TuneRequest(Request):
+    """Packages of `models` at `output` (MODEL.modelc in the working folder) with Candidates that were measured to be
+    fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that they
+    have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there is
+    none, and of what is said of inputs each model takes what names its own. Beside what every Request has:
 
-    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). Ctrl-C ends measuring, and
-    the package is made of the best so far. `dims`, `constants`, `inputs`, `states`, `pad_dims`,
-    `pad_values`, `bounds`, `config` and `precision` are those of compile; what auto keeps in float32 is decided before
-    anything is measured. If the whole is not
-    faster than the untuned package, that is written. `watch` is told how tuning stands after each round.
-    Every measurement is added to `database` at once (True: the user's own, False: none), and what it knows of just this
-    target and version of modelc on so many threads is not measured again: the same call again goes on.
-    `runner` is `local`; or a command that runs programs of the target, to which the path of one is appended; or a
-    board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`: kernels are measured there, and
-    packages are not timed as wholes unless this machine is the target. `aim` says what is to become small. Gives a
-    result for each model. Raises ModelcError."""
-    paths = [Path(models)] if isinstance(models, str | Path) else [Path(model) for model in models]
-    flags = Flags(
-        tuple(shapes), dims or {}, constants or {}, states or {}, tuple(pad_dims), pad_values or {}, bounds or {}
-    )
-    asked = _Asked(budget, explorer, seed, threads, database, runner, aim, watch, precision)
-    with _places(paths, None if output is None else Path(output)) as places:
-        return _tune(paths, places, target, config, flags, inputs, progress, asked)
+    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). `explorer` proposes
+    Candidates, which `seed` determines. `runner` is `local`; or a command that runs programs of the target, to which
+    the path of one is appended; or a board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`:
+    kernels are measured there, and packages are not timed end to end unless this machine is the target. `aim` says what
+    is to become small. `watch` is told how tuning stands after each round. Every measurement is added to the database
+    at once, and what that knows of just this target and version of modelc on so many threads is not measured again:
+    the same call again goes on. What precision auto keeps in float32 is decided before anything is measured."""
+
+    models: str | Path | Sequence[str | Path]
+    target: str | Path | Target | None = None
+    budget: str | Budget = "5m"
+    output: str | Path | None = field(default=None, kw_only=True)
+    explorer: str = field(default="evolve", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    threads: int = field(default=1, kw_only=True)
+    watch: Callable[[Standing], None] | None = field(default=None, kw_only=True)
+    runner: str = field(default="local", kw_only=True)
+    aim: Aim = field(default=Aim(), kw_only=True)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The models."""
+        several = (self.models,) if isinstance(self.models, str | Path) else self.models
+        return tuple(Path(model) for model in several)
+
+
+def tune_request(request: TuneRequest) -> tuple[TuneResult, ...]:
+    """Tunes models as a TuneRequest says, and gives a result for each. Ctrl-C ends measuring, and packages are made of
+    the best so far; a package that tuning does not make faster is the untuned one. Raises ModelcError."""
+    with _places(request.paths, None if request.output is None else Path(request.output)) as places:
+        return _tune(request, places)
 
 
 @contextmanager
@@ -177,67 +165,41 @@ def _made_folder(folder: Path) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What tune() was asked for, whatever the models are."""
-
-    budget: str | Budget
-    explorer: str
-    seed: int
-    threads: int
-    database: str | Path | bool
-    runner: str
-    aim: Aim
-    watch: Callable[[Standing], None] | None
-    precision: str | None
-
-
-def _tune(
-    models: Sequence[Path],
-    places: Sequence[Path],
-    target: str | Path | Target | None,
-    config: str | Path | Config | None,
-    flags: Flags,
-    data: Mapping[str, NDArray[Any]] | None,
-    progress: Progress | None,
-    asked: _Asked,
-) -> tuple[TuneResult, ...]:
-    spend = asked.budget if isinstance(asked.budget, Budget) else Budget.parse(asked.budget)
-    explorer_class(asked.explorer)
+def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...]:
+    models = request.paths
+    budget = request.budget if isinstance(request.budget, Budget) else Budget.parse(request.budget)
+    explorer_class(request.explorer)
     digests = [digest_of(path) for path in models]
-    objective = asked.aim.of([path.stem for path in models])
-    where = Where.parse(asked.runner)
-    if target is None and where.board is not None:
+    objective = request.aim.of([path.stem for path in models])
+    where = Where.parse(request.runner)
+    if request.target is None and where.board is not None:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
-    loaded_target = target if isinstance(target, Target) else load_target(target if target is not None else "native")
+    target = named_target(request.target) or load_target("native")
     if where.here:
-        _check_machine(loaded_target)
-    _check_features(loaded_target, where)
-    settings = config if isinstance(config, Config) else load_config(config if config is not None else "default")
-    if asked.precision is not None:
-        settings = settings.allowing(precision=check_precision(asked.precision, "precision"))
+        _check_machine(target)
+    _check_features(target, where)
+    settings = request.settings()
     if settings.policy.precision == "bf16":
-        require_bfloat16(loaded_target)
-    say = progress or (lambda stage, text: None)
+        require_bfloat16(target)
     runs = []
-    each = zip(models, digests, divided(flags, models), data_of(data, models), strict=True)
-    for path, digest, own, feed in each:
+    each = zip(models, digests, divided(request.flags, models), data_of(request.inputs, models), strict=True)
+    for path, digest, flags, feed in each:
         with blaming(f"model {path}"):
-            steering = own.over(settings.inputs).applied(path, feed)
-        stages = Stages(progress=_naming(say, path.stem) if len(models) > 1 else say)
-        asked_for = (path, digest, loaded_target, own.kept(settings), steering.shapes)
+            steering = flags.over(settings.inputs).applied(path, feed)
+        stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
+        asked_for = (path, digest, target, flags.kept(settings), steering.shapes)
         runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
     for place in places:
         check_place(place)
-    find_toolchain(loaded_target.triple)
-    emulator(loaded_target.triple, loaded_target.features)  # for verification
-    database, note = database_for(asked.database, write=True)
+    find_toolchain(target.triple)
+    emulator(target.triple, target.features)  # for verification
+    database, note = database_for(request.database, write=True)
     with database or nullcontext():
         networks = []
         for path, run, place in zip(models, runs, places, strict=True):
             with blaming(f"model {path}"):
                 networks.append(Network.of(path.stem, run, place))
-        results = _tuned(networks, spend, objective, where, database, say, asked)
+        results = _tuned(networks, budget, objective, where, database, request)
     noteworthy = tuple(filter(None, (note, database.note if database else "")))
     return tuple(replace(result, notes=(*noteworthy, *result.notes)) for result in results)
 
@@ -278,12 +240,11 @@ def _tuned(
     objective: Callable[[Weights, Floats], Objective],
     where: Where,
     database: Database | None,
-    say: Progress,
-    asked: _Asked,
+    request: TuneRequest,
 ) -> list[TuneResult]:
-    threads, run, memory = asked.threads, networks[0].run, None
+    threads, run, memory = request.threads, networks[0].run, None
     timed = _is_target(run.target, where)
-    beside_ort = [_beside_ort(network, threads) for network in networks] if timed and asked.watch else []
+    beside_ort = [_beside_ort(network, threads) for network in networks] if timed and request.watch else []
     if database is not None:
         version, policy = code_version(run.target), run.config.policy
 
@@ -292,12 +253,21 @@ def _tuned(
 
         memory = Memory(database, conditions)
     session = Session(
-        networks, asked.explorer, asked.seed, threads, budget, objective, memory, say, asked.watch, beside_ort
+        networks,
+        request.explorer,
+        request.seed,
+        threads,
+        budget,
+        objective,
+        memory,
+        request.say,
+        request.watch,
+        beside_ort,
     )
     session.prepare()
-    with _measurer(run, where, partial(say, "board"), asked) as measurer, beside(measurer.measuring):
+    with _measurer(run, where, request) as measurer, beside(measurer.measuring):
         search, leading = session.run(Measuring(measurer))
-    notes = [session.learned.says] if explorer_class(asked.explorer).learns else []
+    notes = [session.learned.says] if explorer_class(request.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
     known_to_compile = None if where.command or search.trouble else database
@@ -338,8 +308,8 @@ def _result(
     )
 
 
-def _measurer(run: Run, where: Where, say: Callable[[str], None], asked: _Asked) -> Measurer | Cluster:
-    setting = Setting(asked.threads, run.config.flush_denormals, asked.seed)
+def _measurer(run: Run, where: Where, request: TuneRequest) -> Measurer | Cluster:
+    setting, say = Setting(request.threads, run.config.flush_denormals, request.seed), partial(request.say, "board")
     if where.cluster:
         return Cluster(run.target, where.cluster, code_version, setting, say=say)
     return Measurer(run.target, setting, where=where, say=say)
@@ -360,3 +330,6 @@ class Measuring:
     def result(self) -> tuple[int, Measurement]:
         measured: tuple[int, Measurement] = next(self.measurer.results())
         return measured
+
+
+tune = called_by_fields(TuneRequest, tune_request)
