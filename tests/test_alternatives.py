@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from partition_models import Model
-from test_cli_tune import contents
-from test_layout_choice import conv
+from partition_models import Model, conv
+from tuning_runs import contents
 
 import modelc
 from modelc.compile.choices import digest_of, read_choices_file

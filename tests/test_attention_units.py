@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attention_tasks import CASES, FUSED, MAPS, attention, fused_task
 from partition_models import Model
-from test_attention import CASES, FUSED, MAPS, attention, fused_task
-from test_tensorized import SERVER
+from tensor_tasks import SERVER
 from three_ways import Example, check, emulated_target, random_inputs, run_task
 
 from modelc.codegen.lower.nest import lower_nest

@@ -17,8 +17,8 @@ import make_networks
 import numpy as np
 import onnx
 import pytest
+from repository import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SMALL_FLOPS = 0.3e9
 CASES = {case.name: case for case in ansor_ops.cases()}
 needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed: modelc[bench]")

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
-from test_sizes import Case, Feeds, N, agree, ints, saved
+from sized_models import Case, Feeds, N, agree, ints, saved
 
 import modelc
 from modelc.cli import main

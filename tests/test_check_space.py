@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from repository import ROOT
+
 NETWORKS = ("GMM-1-b1", "C2D-4-b1", "DEP-4-b1", "NRM-1-b1", "TBS-3-b1", "bytes-64")
 POINTS = 24
 

@@ -6,19 +6,17 @@ import json
 import os
 import re
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 import yaml
 from onnx import helper
+from repository import ROOT
 
 import modelc
 from modelc.cli import VERBS, main
 from modelc.cli.fixing import constant_values, dim_sizes, shape_sets
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_compile_with_tolerances_of_zero_is_decided_by_float64(cli, tmp_path) ->
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> None:
-    from test_pipeline import broken
+    from broken_kernels import broken
 
     broken(monkeypatch)
     options = ["--shape", "x=1,3,20,24", "-o", tmp_path / "p", *["--keep-unverified"] * keep]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_database import CONDITIONS, HOSTILE, ROWS, TASK, WHOLE, filled, made, run
+from database_files import CONDITIONS, HOSTILE, ROWS, TASK, WHOLE, filled, made, run
 
 from modelc.cli import main
 from modelc.database import Database, code_version

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from onnx import helper
+from repository import ROOT
 
 import modelc
 from modelc.cli import VERBS, main
@@ -24,7 +25,6 @@ from modelc.compile.arrays import read_npz
 from modelc.errors import InputError
 from modelc.verify.engine import Engine, EngineError
 
-ROOT = Path(__file__).resolve().parent.parent
 SHAPE = (1, 3, 20, 24)
 
 

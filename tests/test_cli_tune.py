@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
-from onnx import helper
-from test_database import run
-from test_signals import modelc as modelc_in
+from database_files import run
+from modelc_process import modelc as modelc_in
+from tuning_runs import contents, network, stored
 
 import modelc
 from modelc.cli import main
@@ -38,15 +37,6 @@ from modelc.policy import Policy
 from modelc.target import load_target
 from modelc.tune import command
 from modelc.tune.search.population import Space
-
-
-def network(folder: Path, widths: tuple[int, ...] = (48, 32)) -> Path:
-    """A product for each width but the first."""
-    rng, last = np.random.default_rng(0), len(widths) - 1
-    weights = {f"w{k}": rng.standard_normal(widths[k : k + 2]).astype(np.float32) for k in range(last)}
-    names = ["x", *(f"v{k}" for k in range(1, last)), "y"]
-    nodes = [helper.make_node("MatMul", [names[k], f"w{k}"], [names[k + 1]]) for k in range(last)]
-    return small.save(folder / "m.onnx", nodes, {"x": [20, widths[0]]}, {"y": [20, widths[-1]]}, weights)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +74,6 @@ def test_features_that_this_machine_lacks_are_refused_first(tmp_path, monkeypatc
     with pytest.raises(TargetError, match=rf"machine lacks \(quantum-avx\): tuning {why}, so"):
         command.tune(network(tmp_path), target, output=tmp_path / "t.modelc", database=False, runner=runner)
     assert os.listdir(tmp_path) == ["m.onnx"]
-
-
-def contents(package: Path) -> dict[str, bytes]:
-    """Every file of a package."""
-    found = {path.name: path.read_bytes() for path in package.iterdir()}
-    assert {"choices.json", "libmodel.so", "params.bin", "manifest.json"} <= found.keys()
-    return found
 
 
 def test_the_package_is_made_of_what_was_found(tmp_path, monkeypatch, capsys, first_finalist_wins) -> None:
@@ -157,13 +140,6 @@ def wait_for(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -
             assert condition(), [process.communicate()[1][-300:] for process in processes]
             return
         time.sleep(0.05)
-
-
-def stored(folder: Path) -> list[Record]:
-    if not (folder / "d").exists():
-        return []
-    with Database(folder / "d", write=False) as database:
-        return list(database.records())
 
 
 def builders(tuner: int) -> list[int]:

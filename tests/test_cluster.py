@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import test_cli_tune
-from test_measure import CONV, QUICK, TASKS, several
+import tuning_runs
+from measured_tasks import CONV, QUICK, TASKS, several
+from repository import HELPERS, ROOT
 from three_ways import host_target, started
 
 from modelc.cli import main
@@ -27,8 +28,6 @@ from modelc.target import Target, load_target
 from modelc.tune import command
 
 pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def ending() -> None:
@@ -52,7 +51,7 @@ class Processes:
 
     def start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TMPDIR": str(self.folder)}
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{HELPERS}", "TMPDIR": str(self.folder)}
         env |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}  # after which what a dead worker had is made again
         with (self.folder / f"{len(self.all)}.log").open("wb") as log:
             found = subprocess.Popen(
@@ -107,14 +106,14 @@ def test_a_killed_worker_loses_nothing(processes: Processes, tmp_path: Path, mon
         return add(self, *what)
 
     monkeypatch.setattr(Database, "add", adding)
-    path = test_cli_tune.network(tmp_path)
+    path = tuning_runs.network(tmp_path)
     said = ["--explorer", "random", "--database", str(tmp_path / "d"), "--runner", processes.runner]
     with pytest.raises(SystemExit) as stop:
         main(["tune", str(path), "--budget", "12", *said, "--json", "-o", str(tmp_path / "t.modelc")])
     said_last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert not stop.value.code, said_last
     assert measuring.wait(60) == -9 and said_last["verification"]["passed"] and said_last["measurements"] == 12
-    records = test_cli_tune.stored(tmp_path)
+    records = tuning_runs.stored(tmp_path)
     assert [one.measurement.outcome for one in records] == ["ok"] * 12 and len({one.key for one in records}) == 12
     assert {one.conditions.target for one in records} == {target.key}
     assert len({one.measurement.reference for one in records}) == 1, "all were measured by turns with the same one"

@@ -4,13 +4,13 @@ import platform
 
 import numpy as np
 import pytest
-from test_codegen_math import (
+from scalar_kernels import (
     BINARY_INTEGER,
     NATIVE,
-    ROUNDED,
     UNARY_FLOAT,
     WITHOUT_FMA,
     call,
+    edges,
     function,
     library,
     multiple,
@@ -18,7 +18,7 @@ from test_codegen_math import (
 )
 from tvm import tirx as tx
 
-from modelc.codegen.math.operations import lower_cast, lower_op
+from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.ir.arithmetic import converted
 from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, OPERATIONS
 
@@ -112,14 +112,6 @@ def test_powers_by_a_constant_at_the_ends(tmp_path, exponent):
 
 
 # --- integers -----------------------------------------------------------------------------------------------------
-
-
-def edges(dtype: str) -> np.ndarray:
-    limits, rng = np.iinfo(dtype), np.random.default_rng(1)
-    bits = limits.bits
-    near = [limits.min, limits.min + 1, -2, -1, 0, 1, 2, 3, 7, bits - 1, bits, bits + 1, limits.max - 1, limits.max]
-    drawn = rng.integers(limits.min, limits.max, 18, dtype, endpoint=True)
-    return np.concatenate([np.array([n for n in near if limits.min <= n <= limits.max], dtype), drawn])
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -3,23 +3,32 @@
 import ctypes
 import platform
 import re
-import subprocess
 import time
 
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
+from scalar_kernels import (
+    ARITHMETIC,
+    BINARY_INTEGER,
+    COMPARISONS,
+    NATIVE,
+    UNARY_FLOAT,
+    WITHOUT_FMA,
+    call,
+    compiled,
+    function,
+    library,
+    multiple,
+    operation,
+)
 from scipy import special
 from tvm import tirx as tx
-from tvm.target import codegen as llvm
 
-from modelc.codegen.math.llvm_text import importing
 from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.errors import InvalidIR
 from modelc.ir.expr import DTYPES, NARROW, OPERATIONS
 
-NATIVE = {"kind": "llvm", "mcpu": llvm.llvm_get_system_cpu()}
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 V4 = {**X86, "mcpu": "x86-64-v4", "mattr": ["-prefer-256-bit"]}
 V3 = {**X86, "mcpu": "x86-64-v3"}
@@ -39,113 +48,17 @@ RISCV64 = {
     "mabi": "lp64d",
 }
 POLYNOMIALS = ("exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos")
-UNARY_FLOAT = [
-    name
-    for name, operation in OPERATIONS.items()
-    if operation.arity == 1 and name not in ("not", "bitnot", "cast", "bits")
-]
-COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
-ARITHMETIC = ["add", "sub", "mul", "fmod", "floordiv", "mod", "max", "min", *COMPARISONS]
 BINARY_FLOAT = [*ARITHMETIC, "div", "pow"]
-BINARY_INTEGER = [*ARITHMETIC, "truncdiv", "bitand", "bitor", "bitxor"]
 SPECIALS = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2.5, -2.5, 3e38, -3e38, 1e-38, -1e-38])
 
 
 # --- compiling an expression --------------------------------------------------------------------------------------
 
 
-def stored(dtype):
-    return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
-
-
-def function(name, build, inputs, output, lanes, target):
-    """void NAME(const T* in..., T* out, int32_t vectors), applying `build` to a vector of each input."""
-
-    def number(value):
-        return tx.IntImm("int32", value)
-
-    def pointer(label, dtype):
-        return tx.Var(label, tvm.ir.PointerType(tvm.ir.PrimType(stored(dtype))))
-
-    def wide(value, dtype):
-        scalar = tx.IntImm(dtype, value)
-        return scalar if lanes == 1 else tx.Broadcast(scalar, lanes)
-
-    pointers = [pointer(f"p{k}", d) for k, d in enumerate([*inputs, output])]
-    buffers = [tx.decl_buffer((1 << 24,), stored(d), f"B{k}") for k, d in enumerate([*inputs, output])]
-    count, i = tx.Var("count", "int32"), tx.Var("i", "int32")
-    at = i if lanes == 1 else tx.Ramp(i * number(lanes), number(1), lanes)
-    loads = [tx.BufferLoad(b, [at]) for b in buffers[:-1]]
-    loads = [tx.NE(v, wide(0, "uint8")) if d == "bool" else v for v, d in zip(loads, inputs, strict=True)]
-    with tvm.target.Target(target), importing() as functions:
-        value = build(*loads)
-    if output == "bool":
-        value = tx.Select(value, wide(1, "uint8"), wide(0, "uint8"))
-    body = []
-    while isinstance(value, tx.Let):  # each into a slot of its own
-        kind = str(value.var.ty.dtype if not hasattr(value.var, "dtype") else value.var.dtype).partition("x")[0]
-        slot = tx.decl_buffer((lanes,), kind, "slot", scope="local")
-        all_of_it = [tx.Ramp(number(0), number(1), lanes) if lanes > 1 else number(0)]
-        body += [tx.AllocBuffer(slot), tx.BufferStore(slot, value.value, all_of_it)]
-        body += [tx.Bind(value.var, tx.BufferLoad(slot, all_of_it))]
-        value = value.body
-    body += [tx.BufferStore(buffers[-1], value, [at])]
-    loop = tx.For(i, number(0), count, tx.ForKind.SERIAL, tx.SeqStmt(body) if len(body) > 1 else body[0])
-    views = [tx.DeclBuffer(b, data=p) for b, p in zip(buffers, pointers, strict=True)]
-    made = tx.PrimFunc([*pointers, count], functions.around(tx.SeqStmt([*views, loop])), ret_type=None)
-    return made.with_attr("global_symbol", name).with_attr("tirx.noalias", True)
-
-
-def compiled(functions, target):
-    machine = tvm.target.Target(target)
-    passes = [
-        tx.transform.FlattenBuffer(),
-        tx.transform.StmtSimplify(),
-        tx.transform.RemoveNoOp(),
-        tx.transform.LowerIntrin(),
-    ]
-    module = tvm.IRModule({name: f.with_attr("target", machine) for name, f in functions.items()})
-    with machine:
-        module = tvm.ir.transform.Sequential(passes)(module)
-    return tvm.get_global_func("target.build.llvm")(module, machine)
-
-
-def operation(name, dtype, lanes, target=NATIVE, **how):
-    """The function `NAME_DTYPE` of one operation, its inputs' dtypes and its output's."""
-    inputs = [dtype] * OPERATIONS[name].arity
-    output = "bool" if OPERATIONS[name].result == "bool" else dtype
-
-    def build(*args):
-        return lower_op(name, list(args), dtype, lanes, **how)
-
-    made = function(f"{name}_{dtype}", build, inputs, output, lanes, target)
-    return made, inputs, output
-
-
-def library(functions, folder, target=NATIVE):
-    name = f"k{len(list(folder.iterdir()))}"  # a library of the same name would not be loaded again
-    compiled(functions, target).write_to_file(str(folder / f"{name}.o"), "o")
-    subprocess.run(["cc", "-shared", "-o", f"{name}.so", f"{name}.o", "-lm"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / f"{name}.so"))
-
-
-def call(lib, name, arrays, output, lanes):
-    arrays = [np.ascontiguousarray(a) for a in arrays]
-    assert arrays[0].size % lanes == 0
-    out = np.zeros(arrays[0].shape, DTYPES[output])
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*arrays, out)]
-    lib[name](*pointers, ctypes.c_int32(arrays[0].size // lanes))
-    return out
-
-
 def run(folder, name, arrays, lanes=16, target=NATIVE, **how):
     dtype = arrays[0].dtype.name
     made, _, output = operation(name, dtype, lanes, target, **how)
     return call(library({f"{name}_{dtype}": made}, folder, target), f"{name}_{dtype}", arrays, output, lanes)
-
-
-def multiple(x, lanes=240):
-    return np.resize(x, -(-x.size // lanes) * lanes)
 
 
 def assembly(name, lanes, target, **how):
@@ -159,9 +72,6 @@ def calls(text):
 
 
 # --- accuracy -----------------------------------------------------------------------------------------------------
-
-
-WITHOUT_FMA = {"kind": "llvm", "mcpu": "x86-64-v2"}
 
 
 @pytest.mark.parametrize("target", [NATIVE, WITHOUT_FMA], ids=["native", "without-fma"])

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from node_models import model_of
 from onnx import helper
-from test_codegen_opaque import run
+from opaque_functions import run
 
 import modelc
 from modelc.errors import ModelError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analytic_tasks import TARGET, TASKS, model
 from greedy import greedy, tiled_of
-from test_analytic import TARGET, TASKS, model
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task

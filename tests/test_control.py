@@ -7,13 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from control_models import INFO, B, F, agree, body, branching, node, saved
 
 import modelc
 from modelc.errors import InputError, ModelError, PackageError
@@ -31,65 +29,6 @@ from modelc.verify import Report
 from modelc.verify.profile import profile
 from modelc.verify.ways import deciding, least_samples, not_run
 
-F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-INFO = helper.make_tensor_value_info
-node = helper.make_node
-
-
-def body(nodes: list, outputs: list[str], inputs: tuple = (), weights: dict[str, Any] | None = None) -> onnx.GraphProto:
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()]
-    kinds = [INFO(n, B if n in ("on", "again") else F, None) for n in outputs]
-    return helper.make_graph(nodes, "body", list(inputs), kinds, tensors)
-
-
-def saved(path: Path, nodes: list, inputs: list, outputs: list[str], weights: dict[str, Any]) -> Path:
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [INFO(n, F, None) for n in outputs], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-def branching(path: Path) -> Path:
-    """if flag: (x w + y, row of a table, x) else: nested by the sign of the sum of y. Weights lie outside and inside,
-    a column of x is captured, and x is handed through."""
-    rng = np.random.default_rng(0)
-    inner = body([node("Relu", ["h"], ["r"])], ["r"]), body([node("Mul", ["t", "column"], ["m"])], ["m"])
-    then = body(
-        [
-            node("MatMul", ["t", "w"], ["tw"]),
-            node("Add", ["tw", "y"], ["a"]),
-            node("Gather", ["table", "i"], ["row"], axis=0),
-            node("Identity", ["t"], ["same"]),
-        ],
-        ["a", "row", "same"],
-    )
-    other = body(
-        [
-            node("MatMul", ["y", "inside"], ["h"]),
-            node("ReduceSum", ["y"], ["total"], keepdims=0),
-            node("Greater", ["total", "zero"], ["positive"]),
-            node("If", ["positive"], ["e"], "nested", then_branch=inner[0], else_branch=inner[1]),
-        ],
-        ["e", "given", "h"],
-        weights={"inside": rng.standard_normal((4, 4)).astype(np.float32), "given": np.arange(4, dtype=np.float32)},
-    )
-    nodes = [
-        node("Tanh", ["x"], ["t"]),
-        node("Slice", ["t", "one", "two", "one"], ["column"]),
-        node("If", ["flag"], ["z", "picked", "last"], "choose", then_branch=then, else_branch=other),
-        node("Add", ["z", "picked"], ["sum"]),
-        node("Sub", ["sum", "column"], ["out"]),
-    ]
-    weights = {
-        "w": rng.standard_normal((4, 4)).astype(np.float32),
-        "table": rng.standard_normal((6, 4)).astype(np.float32),
-        "zero": np.float32(0),
-        "one": np.array([1]),
-        "two": np.array([2]),
-    }
-    inputs = [INFO("flag", B, []), INFO("x", F, [3, 4]), INFO("y", F, [3, 4]), INFO("i", I, [])]
-    return saved(path, nodes, inputs, ["out", "last"], weights)
-
 
 def three_ways(seed: int, index: int = 2) -> list[dict[str, np.ndarray]]:
     """Inputs that take the first branch, and both ways through the second."""
@@ -97,13 +36,6 @@ def three_ways(seed: int, index: int = 2) -> list[dict[str, np.ndarray]]:
     x, y = (rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2))
     ways = ((True, y), (False, np.abs(y)), (False, -np.abs(y)))
     return [{"flag": np.asarray(flag), "x": x, "y": y, "i": np.asarray(index)} for flag, y in ways]
-
-
-def agree(found: dict[str, np.ndarray], wanted: list[np.ndarray]) -> None:
-    assert found
-    for name, array in zip(found, wanted, strict=True):
-        assert found[name].shape == array.shape, name
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from control_models import INFO, B, F, I, agree, body, node, saved
 from onnx import helper
-from test_control import INFO, B, F, I, agree, body, node, saved
 
 import modelc
 from modelc.errors import ModelError

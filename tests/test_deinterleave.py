@@ -4,9 +4,9 @@ from math import prod
 
 import pytest
 from contractions import contractions
+from derivations import derived, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_space import derived, refused
 from three_ways import check, host_target, task_of
 
 from modelc.ir.block import Task

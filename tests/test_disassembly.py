@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
+from attention_tasks import FUSED, attention, fused_task
 from disassembly import disassembled, innermost, scalar_multiplies
 from onnx import TensorProto, helper
 from partition_models import Model
 from tensor_tasks import Case, contraction, kinds_of, ways_of
-from test_attention import FUSED, attention, fused_task
 
 import modelc
 from modelc.codegen.kernels import compile_nest

@@ -26,12 +26,12 @@ import draw_peers
 import pytest
 import yaml
 from docs_models import write_models
+from repository import ROOT
 
 import modelc
 from modelc.cli import group, main
 from modelc.compile.config import load_config
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

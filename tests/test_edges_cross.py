@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_codegen_edges import edges
-from test_kernels_cross import NOT_BY_QEMU_7, emulated, emulator_of, qemu_version
+from emulated_kernels import NOT_BY_QEMU_7, emulated, emulator_of, qemu_version
+from scalar_kernels import edges
 from three_ways import Example, example_of
 
 from modelc.space.choose import chosen

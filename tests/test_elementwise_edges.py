@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import helper
+from onnxruntime_session import session_of
 from three_ways import host_target
 
 import modelc
@@ -164,12 +164,6 @@ def known_to_ort(case: Case, dtype: str) -> bool:
     except Exception:  # whatever it says of what it lacks
         return False
     return True
-
-
-def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def interpreted(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli_tune import network
-from test_measure import CONV, QUICK, several
+from measured_tasks import CONV, QUICK, several
 from three_ways import host_target, started
+from tuning_runs import network
 
 import modelc
 from modelc.compile.choices import read_choices_file

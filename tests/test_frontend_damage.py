@@ -9,8 +9,8 @@ from math import prod
 
 import numpy as np
 import pytest
+from imported_models import F, I, check, imported, model, node, ops, save
 from onnx import TensorProto, helper, numpy_helper
-from test_frontend import F, I, check, imported, model, node, ops, save
 
 import modelc
 from modelc.compile.choices import digest_of

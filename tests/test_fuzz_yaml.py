@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 import yaml
 from onnx import helper
 

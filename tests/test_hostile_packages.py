@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_package_model import NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
+from tiny_package import NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
 
 from modelc.compile.arrays import write_npz
 from modelc.errors import InputError, PackageError

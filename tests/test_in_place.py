@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from hypothesis import given
 from hypothesis import strategies as st
+from lifetimes import LIVES
 from onnx import helper
-from test_package_model import NATIVE_TRIPLE, skip_without_tools
-from test_plan import LIVES
+from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.codegen.lower.in_place import in_place

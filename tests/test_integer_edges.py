@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import helper
-from test_elementwise_edges import session_of
+from onnxruntime_session import session_of
 from three_ways import host_target
 
 import modelc

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
 from quantized_models import TARGETS, Written, changed, run_here
-from test_integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
-from test_package_model import skip_without_tools
-from test_tensorized import NO_TILES, SERVER
+from tensor_tasks import NO_TILES, SERVER
 from three_ways import Example, check, close, emulated_target, random_inputs, run_task, run_tree
+from tiny_package import skip_without_tools
 
 import modelc
 from modelc.compile.verification import blueprints_of

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 import tvm
 import yaml
 from onnx import helper
+from repository import ROOT
 from tvm import tirx as tx
 
 from modelc.cli import main
@@ -40,7 +41,7 @@ from modelc.target.host import read_host
 from modelc.target.intrinsic_code import CodeError, VectorType, parse_code
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
-FOLDER = Path(__file__).parents[1] / "targets/intrinsics"
+FOLDER = ROOT / "targets/intrinsics"
 TARGETS = [name for name in list_targets() if name != "native"]
 
 # Not an instruction of its own: a dot product over pairs, by products of 16-bit numbers.
@@ -258,7 +259,7 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both files in a folder that is not the current one; the command line checks, shows and compiles for it."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "board").mkdir()
     (tmp_path / "board/pairs.yaml").write_text(INVENTED)
@@ -283,7 +284,7 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
 def test_the_command_line_checks_both_kinds_of_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as done:

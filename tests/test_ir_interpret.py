@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import layouts
+from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
 
 from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
@@ -15,26 +16,6 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
 from modelc.ir.text import parse_block, parse_nest, parse_task
 from modelc.measure.data import from_storage
-
-CONV = """\
-block conv [n:2 o:5 h:7 w:6 | c:3 r:3 s:3] add
-  where h * 2 + r - 1 >= 0 and h * 2 + r - 1 < 13 and w + s - 1 >= 0 and w + s - 1 < 6
-  Y[n, o, h, w] += X[n, c, h * 2 + r - 1, w + s - 1] * W[o, c, r, s]"""
-SOFTMAX = """\
-task softmax(x) -> (y) anchor exp
-  in x: float32[6, 37]
-  local peak: float32[6]
-  local e: float32[6, 37]
-  local total: float32[6]
-  out y: float32[6, 37]
-  block max [i:6 | j:37] max
-    peak[i] max= x[i, j]
-  block exp [i:6 j:37] assign
-    e[i, j] = exp(x[i, j] - peak[i])
-  block sum [i:6 | j:37] add
-    total[i] += e[i, j]
-  block div [i:6 j:37] assign
-    y[i, j] = e[i, j] / total[i]"""
 
 
 def random(*shape, seed=0, dtype=np.float32):
@@ -189,73 +170,11 @@ def test_a_view_needs_enough_storage():
 
 # --- Nests --------------------------------------------------------------------------------------------------------
 
-MATMUL = """\
-nest mm(A: float32[22, 7]; B: float32[7, 32]; Y: float32[22, 32]) -> (Y)
-  phase
-    parallel m0:4
-      if m0 < 3
-        for n0:2
-          register acc: float32[6, 16]
-          unroll m1:6
-            vector n1:16
-              init mm[m=m0 * 6 + m1, n=n0 * 16 + n1] add
-                acc[m1, n1] = float32(0.0)
-          for k0:7
-            unroll m1:6
-              vector n1:16
-                update mm[m=m0 * 6 + m1, n=n0 * 16 + n1, k=k0] add
-                  acc[m1, n1] += A[m0 * 6 + m1, k0] * B[k0, n0 * 16 + n1]
-          unroll m1:6
-            vector n1:16
-              assign store[m=m0 * 6 + m1, n=n0 * 16 + n1] assign
-                Y[m0 * 6 + m1, n0 * 16 + n1] = max(acc[m1, n1], float32(0.0))
-      else
-        for n0:2
-          register acc: float32[4, 16]
-          unroll m1:4
-            vector n1:16
-              init mm[m=18 + m1, n=n0 * 16 + n1] add
-                acc[m1, n1] = float32(0.0)
-          for k0:7
-            unroll m1:4
-              vector n1:16
-                update mm[m=18 + m1, n=n0 * 16 + n1, k=k0] add
-                  acc[m1, n1] += A[18 + m1, k0] * B[k0, n0 * 16 + n1]
-          unroll m1:4
-            vector n1:16
-              assign store[m=18 + m1, n=n0 * 16 + n1] assign
-                Y[18 + m1, n0 * 16 + n1] = max(acc[m1, n1], float32(0.0))"""
-
 
 def test_tiled_matmul_with_a_boundary(any_grid):
     a, b, y = random(22, 7), random(7, 32, seed=1), np.full((22, 32), np.nan, np.float32)
     run_nest(parse_nest(MATMUL), {"A": a, "B": b, "Y": y})
     np.testing.assert_allclose(y, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-6)
-
-
-ROWS = """\
-nest softmax(x: float32[6, 37]; y: float32[6, 37]) -> (y)
-  phase
-    parallel i0:6
-      local peak: float32[1]
-      local e: float32[37]
-      local total: float32[1]
-      init max[i=i0] max
-        peak[0] = float32(-inf)
-      for j0:37
-        update max[i=i0, j=j0] max
-          peak[0] max= x[i0, j0]
-      for j0:37
-        assign exp[i=i0, j=j0] assign
-          e[j0] = exp(x[i0, j0] - peak[0])
-      init sum[i=i0] add
-        total[0] = float32(0.0)
-      for j0:37
-        update sum[i=i0, j=j0] add
-          total[0] += e[j0]
-      for j0:37
-        assign div[i=i0, j=j0] assign
-          y[i0, j0] = e[j0] / total[0]"""
 
 
 def test_softmax_by_rows(any_grid):
@@ -264,20 +183,6 @@ def test_softmax_by_rows(any_grid):
     y = np.full((6, 37), np.nan, np.float32)
     run_nest(parse_nest(ROWS), {"x": buffers["x"], "y": y})
     np.testing.assert_allclose(y, buffers["y"], rtol=1e-5)
-
-
-CONCAT = """\
-nest cat(a: float32[4, 3]; b: float32[4, 5]; c: float32[4, 3] strides(8, 1); d: float32[4, 5] strides(8, 1)) -> (c, d)
-  phase
-    parallel i0:4
-      for j0:3
-        assign a[i=i0, j=j0] assign
-          c[i0, j0] = a[i0, j0] + float32(1.0)
-  phase
-    for i0:4
-      vector j0:5
-        assign b[i=i0, j=j0] assign
-          d[i0, j0] = b[i0, j0] * float32(2.0)"""
 
 
 def test_concat_into_regions_of_one_root():

@@ -1,7 +1,7 @@
 """The verifiers accept what is right and say what is wrong with what is broken."""
 
 import pytest
-from test_ir_interpret import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
+from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Buffer, Iter

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from meaning_in_float64 import every_element, outputs_with_bounds
@@ -333,7 +333,7 @@ ATTACKS = (one_weight, all_of_a_layer, a_bias_under_softmax, a_channel, two_chan
 
 @pytest.mark.parametrize("target", ["native", "cortex-a76"])
 def test_wrong_weights_are_found_whatever_the_outputs_say(tmp_path: Path, target: str) -> None:
-    from test_package_model import skip_without_tools
+    from tiny_package import skip_without_tools
 
     skip_without_tools(load_target(target).triple)
     right = classifier(tmp_path / "right.onnx")
@@ -497,7 +497,7 @@ def test_every_place_of_a_package_is_looked_at_once() -> None:
 @pytest.mark.parametrize("target", ["native", "cortex-a76"])
 def test_numbers_without_dimensions_stay_so(tmp_path: Path, target: str) -> None:
     """Products of two scalar scales, as quantizers write them, against ONNX Runtime's pieces; a scalar input."""
-    from test_package_model import skip_without_tools
+    from tiny_package import skip_without_tools
 
     skip_without_tools(load_target(target).triple)
     weights = {"s": np.array(0.5, np.float32), "w": np.ones((4, 4), np.float32)}

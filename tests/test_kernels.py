@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from test_ops import CASES as OPERATOR_CASES
-from test_ops import Case, f, i, positive, reference, whole
-from three_ways import Example, check, example_of
+from operator_cases import CASES as OPERATOR_CASES
+from operator_cases import Case, example, f, i, positive, whole
+from three_ways import check
 
 from modelc.ir.block import OpaqueBlock
 
@@ -21,14 +21,6 @@ class Row:
     case: Case
     consts: tuple[int, ...] = ()
     orders: tuple[str, ...] = ("row-major", "channels-last")
-
-
-def example(case: Case, consts: tuple[int, ...] = (), order: str = "row-major") -> Example:
-    made = example_of(
-        case.op, case.inputs, case.node.attrs, consts, order == "channels-last", case.steering, case.outputs
-    )
-    wanted = {f"y{k}": y for k, y in enumerate(reference(case))}
-    return replace(made, wanted=wanted, rtol=case.rtol, atol=case.atol)
 
 
 def conv(*x: int, w: tuple[int, ...], bias: bool = True, **attrs: Any) -> Row:

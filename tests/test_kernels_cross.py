@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Mapping, Sequence
-
 import pytest
-from three_ways import Example, build, close, random_inputs, run_kernel, run_task, task_of
+from emulated_kernels import NOT_BY_QEMU_7, emulated, emulator_of, qemu_version
+from three_ways import Example, random_inputs, task_of
 
-from modelc.codegen.kernels import Kernel
-from modelc.errors import ToolchainError
-from modelc.ir.candidate import Candidate
-from modelc.measure.job import Way
-from modelc.package import emulator, find_toolchain
 from modelc.space.choose import chosen
-from modelc.target import Target, load_target
+from modelc.target import load_target
 
 TASKS = {
     "conv": task_of("Conv", {"pads": [1] * 4}, [(1, 17, 9, 7), (33, 17, 3, 3), (33,)], (1, 2), True),
@@ -43,9 +35,6 @@ TASKS = {
     "transpose": task_of("Transpose", {"perm": [2, 0, 1]}, [(5, 33, 17)]),
 }
 
-# qemu 7 ends on the vector instruction that converts numbers towards zero.
-NOT_BY_QEMU_7 = {"riscv64-v": ("cast",)}
-
 
 @pytest.mark.parametrize("machine", ["cortex-a72", "armv7-neon", "riscv64-v"])
 def test_emulated(machine: str) -> None:
@@ -53,34 +42,3 @@ def test_emulated(machine: str) -> None:
     left_out = NOT_BY_QEMU_7.get(machine, ()) if qemu_version(emulator_of(target)) < 8 else ()
     tasks = {name: task for name, task in TASKS.items() if name not in left_out}
     emulated({n: (Example(t, random_inputs(t)), chosen(t, target).candidate) for n, t in tasks.items()}, target)
-
-
-def emulator_of(target: Target) -> tuple[str, ...]:
-    """Skips where nothing compiles for the machine or runs its programs."""
-    try:
-        find_toolchain(target.triple)
-        return emulator(target.triple)
-    except ToolchainError as error:
-        pytest.skip(str(error))
-
-
-def emulated(cases: Mapping[str, tuple[Example, Candidate]], target: Target) -> dict[str, Kernel]:
-    """Runs scheduled Tasks as kernels of another machine, and compares them with their Blocks."""
-    emulator_of(target)
-    kernels = {}
-    for name, (example, candidate) in cases.items():
-        built = build(example.task, candidate, target)
-        wanted = run_task(example.task, example.inputs)
-        (found,) = run_kernel(built, example.inputs, [Way("high", 0xFF, 2)])
-        for output in example.task.outputs:
-            close(found[output], wanted[output], example, f"{name} on {target.name}")
-        kernels[name] = built.kernel
-    return kernels
-
-
-def qemu_version(run: Sequence[str]) -> int:
-    """The first number of an emulator's version; 99 if nothing is emulated."""
-    if not run:
-        return 99
-    said = subprocess.run([run[0], "--version"], capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"version (\d+)", said)[1])

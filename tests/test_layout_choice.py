@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from grown_graphs import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_models import Model
-from test_partition_random import Random
+from layout_problems import Known, arbitrary, problems, tasks
+from partition_models import Model, conv
 from three_ways import check, host_target, task_of
 
 from modelc.frontend.onnx import import_model
@@ -40,18 +39,6 @@ BLOCKED = Layout().then("split", 1, 16).then("reorder", 0, 1, 3, 4, 2)
 # --- elimination --------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[list[int], list[Factor]]:
-    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
-    factors = []
-    for _ in range(draw(st.integers(0, 7))):
-        scope = tuple(sorted(draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1, max_size=3))))
-        shape = [sizes[v] for v in scope]
-        costs = draw(st.lists(st.integers(0, 20), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))))
-        factors.append(Factor(scope, np.array(costs, float).reshape(shape)))
-    return sizes, factors
-
-
 @given(problems())
 def test_elimination_finds_what_trying_everything_finds(problem) -> None:
     sizes, factors = problem
@@ -76,10 +63,6 @@ def test_a_core_that_is_too_dense_is_improved_step_by_step(problem) -> None:
 
 
 # --- tables that are optimistic until asked ------------------------------------------------------------------------
-
-
-def tasks(count: int) -> list[Task]:
-    return [task_of("Relu", {}, [(1, n)]) for n in range(1, count + 1)]
 
 
 @dataclass(frozen=True)
@@ -133,26 +116,9 @@ def m() -> Model:
     return Model()
 
 
-def conv(m: Model, x: str, o: int, c: int, k: int = 3, **attrs: object) -> str:
-    return m.node("Conv", x, m.weight(o, c, k, k), m.weight(o), pads=[k // 2] * 4, **attrs)
-
-
 def graph_of(m: Model, folder: Path, output: str) -> Graph:
     m.program(folder, output)
     return import_model(folder / "m.onnx")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A cost that is told at once."""
-
-    told: Callable[[Task], float]
-
-    def seconds(self, task: Task) -> float:
-        return self.told(task)
-
-    def optimistic(self, task: Task) -> float:
-        return self.told(task)
 
 
 def stored(program: Program) -> list[tuple[str, str]]:
@@ -243,11 +209,6 @@ def test_classes_stop_at_complex_operators(m, tmp_path) -> None:
 
 
 # --- whatever is chosen -------------------------------------------------------------------------------------------
-
-
-def arbitrary(seed: int):
-    """A cost that has nothing to do with the Task, but is the same for equal ones."""
-    return Known(lambda task: 1 + hashlib.sha256(f"{seed}{task.hash}".encode()).digest()[0])
 
 
 @pytest.mark.parametrize("seed", range(40))

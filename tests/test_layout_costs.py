@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grown_graphs import Random
 from partition_models import Model
-from test_partition_random import Random
 from three_ways import host_target, tensor_target
 
 import modelc

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grown_graphs import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_problems import Known, arbitrary, problems, tasks
 from partition_models import Model
-from test_layout_choice import Known, arbitrary, problems, tasks
-from test_partition_random import Random
 
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_search import TARGET, measured, seconds_of, space_of
+from made_up_machines import TARGET, measured, seconds_of, space_of
 from three_ways import task_of
 
 from modelc.database import Conditions, Database

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from attention_tasks import FUSED, attention, fused_task
+from contraction_tasks import conv
 from partition_models import Model
 from tensor_tasks import contraction
-from test_attention import FUSED, attention, fused_task
-from test_winograd import conv
 
 from modelc.codegen.kernels import compile_nest, spills_accumulators
 from modelc.codegen.lower import expressions

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import test_pipeline_model as small
+import small_model as small
 
 from modelc.cli import main
 from modelc.codegen import llvm_check

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from microsoft_models import ms
 from node_models import model_of
 from onnx import TensorProto, helper

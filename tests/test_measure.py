@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measured_tasks import CONV, QUICK, TASKS, several
+from repository import HELPERS
 from three_ways import build, host_target, started, task_of, tensor_target
 
 from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
@@ -32,28 +34,13 @@ from modelc.measure.job import Job, Part, Timing
 from modelc.measure.pool import Builder
 from modelc.measure.runner import Runner
 from modelc.package import compile_kernel, emulator, find_toolchain, link_kernel
-from modelc.policy import Policy
 from modelc.scratch import remove_temporary
 from modelc.space.choose import candidates, chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 from modelc.target import Target, load_target
 
-QUICK = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
 RELU = task_of("Relu", {}, [(33, 70)])
-CONV = task_of("Conv", {"pads": [1] * 4}, [(1, 17, 9, 7), (33, 17, 3, 3), (33,)], (1, 2), True)
-TASKS = {
-    "conv": CONV,
-    "bf16": task_of("MatMul", {}, [(33, 64), (64, 48)], (1,), dtypes=["bfloat16"] * 2),
-    "int8": task_of("MatMulInteger", {}, [(33, 64), (64, 48)], (1,), dtypes=["int8"] * 2),
-    "float16": task_of("Sigmoid", {}, [(5, 33)], dtypes=["float16"]),
-    "bool": task_of("Not", {}, [(5, 33)], dtypes=["bool"]),
-    "int64 indices": task_of("Gather", {}, [(7, 40), (5, 3)], dtypes=["float32", "int64"]),
-    "int32 indices": task_of("GatherElements", {"axis": 1}, [(7, 40), (7, 3)], dtypes=["float32", "int32"]),
-    "opaque": task_of("TopK", {"axis": -1}, [(6, 50), (1,)], steering={1: np.array([5])}, outputs=2),
-    "indices of opaque": task_of("ScatterND", {}, [(9, 8), (4, 1), (4, 8)], dtypes=["float32", "int64", "float32"]),
-    "softmax": task_of("Softmax", {"axis": -1}, [(7, 70)]),
-}
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +192,6 @@ def test_what_is_stored_once_is_drawn_once(measurer: Measurer) -> None:
 # --- processes that die ---------------------------------------------------------------------------------------------
 
 
-def several(count: int) -> list[Candidate]:
-    return [started(CONV, host_target(), Policy(winograd=False))] * count
-
-
 def test_a_builder_that_dies_costs_one_candidate(measurer: Measurer) -> None:
     subject = measurer.subject(CONV)
     assert measurer.measure(subject, several(1))[0].ok
@@ -244,8 +227,8 @@ def test_what_building_may_take(
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {tests!r})
-from test_measure import CONV, QUICK, several
+sys.path.insert(0, {helpers!r})
+from measured_tasks import CONV, QUICK, several
 from three_ways import host_target
 from modelc.measure import Measurer
 
@@ -274,7 +257,7 @@ def processes_of(folder: str) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Of one that is killed, what is left is the runner's folder, which the next command removes."""
-    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    program = PROGRAM.format(helpers=str(HELPERS))
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},

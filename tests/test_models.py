@@ -3,13 +3,11 @@
 import hashlib
 import importlib.util
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from repository import ROOT
 
 
 def script(name):

@@ -10,15 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_package_model import NATIVE_TRIPLE, spec_of
+from repository import ROOT
+from tiny_package import NATIVE_TRIPLE, spec_of
 
 from modelc.measure import runner
 from modelc.package import emulate, objects, write_package
 from modelc.package.objects import Sources, objects_of
 from modelc.package.toolchain import Toolchain, find_toolchain
 from modelc.scratch import user_cache
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)

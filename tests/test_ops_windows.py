@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_ops import Case, check, defined
+from operator_cases import Case, check, defined
 
 from modelc.errors import ModelError
 

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from repository import ROOT
 
 import modelc
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import LARGE, read_outline
 from modelc.frontend.load.read import read_model, tensor_array
 
-ROOT = Path(__file__).resolve().parent.parent
 NEEDLESS = ("tvm", "onnxruntime", "openvino", "scipy", "xgboost", "jsonschema", "yaml", "torch")
 SIDE = 600  # a square of so many float32 is larger than LARGE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from test_package_model import NATIVE_TRIPLE, check_outputs, inputs_of, object_for, plan_of, skip_without_tools, spec_of
+from tiny_package import NATIVE_TRIPLE, check_outputs, inputs_of, object_for, plan_of, skip_without_tools, spec_of
 
 from modelc.errors import InputError, ModelcError, PackageError, ToolchainError
 from modelc.package import (

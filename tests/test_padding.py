@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from control_models import INFO, node, saved
 from onnx import TensorProto
-from test_control import INFO, node, saved
-from test_package_model import NATIVE_TRIPLE
+from tiny_package import NATIVE_TRIPLE
 
 import modelc
 from modelc.errors import InputError, ModelError, PackageError, VerificationError

@@ -1,17 +1,16 @@
 """Whole networks, imported and simplified: what is left of them, and that they compute the same."""
 
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
+from repository import ROOT
 
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.passes import run_passes
 
-ROOT = Path(__file__).resolve().parent.parent
 _spec = importlib.util.spec_from_file_location("make_networks", ROOT / "scripts/make_networks.py")
 make_networks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(make_networks)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_kernels import example
-from test_ops import Case, f
+from operator_cases import Case, example, f
 from three_ways import build, check, random_inputs, run_task
 
 from modelc.ir.block import Block, Task

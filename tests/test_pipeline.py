@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 import yaml
+from broken_kernels import broken
 from onnx import helper
-from test_package_model import skip_without_tools
+from repository import ROOT
+from tiny_package import skip_without_tools
 
 import modelc
 from modelc.codegen import kernels
@@ -25,7 +27,6 @@ from modelc.compile.config import load_config, parse_config
 from modelc.compile.request import CompileRequest
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
-from modelc.ir.expr import Const, op
 from modelc.package import read_package
 from modelc.passes import SIMPLIFY
 from modelc.target import load_target
@@ -39,7 +40,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def tree() -> dict:
-    return yaml.safe_load((Path(__file__).parent.parent / "configs/default.yaml").read_text())
+    return yaml.safe_load((ROOT / "configs/default.yaml").read_text())
 
 
 def test_a_package_has_variants_that_share_kernels_and_parameters_and_is_verified() -> None:
@@ -209,28 +210,6 @@ def test_what_has_no_elements_is_refused_with_the_flags_that_made_it_so(tmp_path
     sizes = (0, 1) if "n" in shape else (0, 3)
     with pytest.raises(ModelError, match=rf"what would be compiled has no elements.*with {flags}, each"):
         modelc.compile(path, output=tmp_path / "p", shapes=[{"x": sizes}])
-
-
-def broken(monkeypatch) -> None:
-    """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
-    choose, accept = pipeline.Schedules.chosen, pipeline.accepted
-
-    def spoil(statement):
-        if hasattr(statement, "part") and statement.part == "assign":
-            return replace(statement, body=tuple(op("add", e, Const(1.0, "float32")) for e in statement.body))
-        if hasattr(statement, "otherwise"):
-            changes = {key: tuple(map(spoil, getattr(statement, key))) for key in ("then", "otherwise")}
-            return replace(statement, **changes)
-        return replace(statement, body=tuple(map(spoil, statement.body))) if hasattr(statement, "extent") else statement
-
-    def spoiled(nest):
-        return replace(nest, phases=tuple(tuple(map(spoil, phase)) for phase in nest.phases))
-
-    def wrong(found):
-        return replace(found, nest=spoiled(found.nest))
-
-    monkeypatch.setattr(pipeline.Schedules, "chosen", lambda *arguments: wrong(choose(*arguments)))
-    monkeypatch.setattr(pipeline, "accepted", lambda *arguments: wrong(accept(*arguments)))
 
 
 def test_a_wrong_package_is_not_left_behind_unless_asked_for(tmp_path, monkeypatch) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, kinds_of, ways_of
-from test_tensorized import SERVER, SHIPPED
+from tensor_tasks import EVEN, RAGGED, SERVER, SHIPPED, contraction, from_end_to_end, kinds_of, ways_of
 from three_ways import check, emulated_target
 
 from modelc.codegen.lower.pipelining import pipelined

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from lifetimes import LIVES
 
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
 from modelc.plan.program import Lifetime, Parameters, aligned, plan_memory
-
-LIVES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 20), st.integers(0, 6)), max_size=24).map(
-    lambda rows: [Lifetime(f"v{k}", size, first, first + length) for k, (size, first, length) in enumerate(rows)]
-)
 
 
 def overlap_in_time(a: Lifetime, b: Lifetime) -> bool:

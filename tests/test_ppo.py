@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_search import best_of, space_of
+from made_up_machines import best_of, space_of
 from three_ways import task_of
 
 from modelc.tune.search import ppo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import replace
@@ -12,7 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
+from bfloat16_products import DEFAULT, digests, native, products_add_most, strict
 from partition_models import Model
 from three_ways import Example, check, host_target, random_inputs, stored_in_bfloat16, task_of
 
@@ -20,10 +20,7 @@ import modelc
 from modelc.codegen.lower.nest import lower_nest
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
-from modelc.compile.config import load_config
 from modelc.compile.precision import constant_bytes
-from modelc.compile.programs import Programs
-from modelc.compile.publish import Comparison
 from modelc.errors import ConfigError, TargetError, VerificationError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task
@@ -34,7 +31,6 @@ from modelc.package import read_package
 from modelc.partition.precision import (
     contracting_tasks,
     in_bfloat16,
-    multiplies_bfloat16,
     products,
     require_bfloat16,
     rounded_values,
@@ -48,9 +44,7 @@ from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Tolerance, rounded_distance
 from modelc.verify.precision import kept_in_turn
-from modelc.verify.report import Report
 
-DEFAULT = load_config()
 BF16 = ml_dtypes.bfloat16
 
 
@@ -320,18 +314,6 @@ def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:
 
 # --- packages -----------------------------------------------------------------------------------------------------
 
-native = pytest.mark.skipif(
-    not multiplies_bfloat16(load_target("native")), reason="this machine cannot multiply bfloat16"
-)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-
-
-def strict(rms: float, largest: float = 1e-1) -> Any:
-    return replace(DEFAULT, verify=replace(DEFAULT.verify, bf16=Tolerance(rms, largest)))
-
 
 @native
 def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path) -> None:
@@ -361,21 +343,6 @@ def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
     with pytest.raises(VerificationError, match=r"allowed through bfloat16: 1e-06 and 0\.1 of the largest"):
         modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], strict(1e-6), precision="bf16")
     assert not list(tmp_path.iterdir())
-
-
-def products_add_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first package is said to be wrong, and matrix products to add most to the error."""
-    check, reports = Comparison.report, list[Report]()
-
-    def checked(comparison: Comparison, folder: Path) -> Report:
-        reports.append(check(comparison, folder))
-        return reports[-1] if len(reports) > 1 else replace(reports[-1], failure="was said to be wrong")
-
-    def added(run: pipeline.Run, programs: Programs) -> list[dict[str, float]]:
-        return [{name: 0.5 * name.startswith("matmul") for name in contracting_tasks(p)} for p in programs.wide]
-
-    monkeypatch.setattr(Comparison, "report", checked)
-    monkeypatch.setattr(pipeline.Run, "added", added)
 
 
 @native

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_recurrent import model
+from recurrent_models import model
 
 import modelc
 from modelc.errors import PackageError

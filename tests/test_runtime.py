@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_package_model import KERNELS, NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
+from tiny_package import KERNELS, NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
 
 from modelc.ir.expr import DTYPES
 from modelc.package import SCHEMA_VERSION, Argument, Plan, Step, TensorInfo, find_toolchain, read_package, write_package

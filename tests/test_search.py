@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
+from made_up_machines import TARGET, best_of, measured, seconds_of, space_of
 from three_ways import task_of
 
-from modelc.ir.block import Task
 from modelc.measure.measurement import Measurement
 from modelc.space.choose import accepted, chosen
 from modelc.space.sketch import Points
-from modelc.target import load_target
-from modelc.tune.search.evolve import Evolve, Explorer, crossed, moved, redrawn, stepped
+from modelc.tune.search.evolve import Evolve, crossed, moved, redrawn, stepped
 from modelc.tune.search.explorers import EXPLORERS
-from modelc.tune.search.population import Individual, Space
 
-TARGET = load_target("x86-64-v4")  # nothing runs: what a search finds must not depend on the machine
 CONV = task_of("Conv", {"pads": [1] * 4}, [(1, 16, 14, 14), (32, 16, 3, 3), (32,)], (1, 2), True).canonical()
 OPAQUE = task_of("TopK", {"axis": -1}, [(6, 50), (1,)], steering={1: np.array([5])}, outputs=2).canonical()
-
-
-@cache
-def space_of(task: Task) -> Space:
-    return Space(task, TARGET)
-
-
-def seconds_of(space: Space, one: Individual) -> float:
-    """A machine on which the closed forms are off by up to 3: small values of the knobs take longer than they say."""
-    far = 1 - one.point / np.maximum(np.array(one.sketch.sizes) - 1, 1) if len(one.point) else np.ones(1)
-    return float(space.estimate(space.row(one)[None, :])[0] * (1 + 2 * np.mean(far**2)))
-
-
-def measured(space: Space, found: list[Individual]) -> list[tuple[Individual, Measurement]]:
-    return [(one, Measurement("ok", seconds=seconds_of(space, one), reference_seconds=1e-4)) for one in found]
-
-
-def best_of(explorer: Explorer, rounds: int, count: int) -> float:
-    best = np.inf
-    for _ in range(rounds):
-        found = explorer.propose(count)
-        explorer.learn(measured(explorer.space, found))
-        best = min(best, *(seconds_of(explorer.space, one) for one in found))
-    return best
 
 
 @pytest.mark.parametrize("name", EXPLORERS)

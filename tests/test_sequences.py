@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from control_models import INFO, F, agree, node, saved
 from onnx import TensorProto, helper
-from test_control import INFO, F, agree, node, saved
 
 import modelc
 from modelc.errors import ModelError

@@ -11,48 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
-from test_package_model import NATIVE_TRIPLE
+import small_model as small
+from modelc_process import ROOT, as_from_a_terminal, modelc
+from tiny_package import NATIVE_TRIPLE
 
 from modelc import scratch
 from modelc.package import find_toolchain
 from modelc.scratch import TemporaryFolder, beside, put_back, remove_temporary
 from modelc.signals import ENDING
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def as_from_a_terminal() -> None:
-    """In a child: no signal is ignored, whatever whoever started the tests (nohup, &) ignores."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def modelc(
-    folder: Path, *arguments: object, until: str = "", before: object = as_from_a_terminal, path: str = str(ROOT)
-) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process, in `folder`, with a $TMPDIR of its own there; what it says up to `until` is read."""
-    (folder / "tmp").mkdir(exist_ok=True)
-    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
-    command = [sys.executable, "-m", "modelc", *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder, preexec_fn=before
-    ) as process:
-        assert process.stderr is not None
-        while until and not process.stderr.readline().startswith(until):
-            assert process.poll() is None
-        try:
-            yield process
-        finally:
-            process.kill()
-
 
 COMPILER = """#!/bin/sh
 while [ "$1" != --version ] && [ -e {hold} ] && kill -0 $PPID; do

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
-from test_sizes import ROWS, SELECT, SOME, Case, Feeds, N, agree, ints, saved, scene
+from sized_models import ROWS, SELECT, SOME, Case, Feeds, N, agree, ints, saved, scene
 
 import modelc
 from modelc.errors import ModelError

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from operator_cases import Case, example, f
 from sketch_points import accepted_points, checked
-from test_kernels import example
-from test_ops import Case, f
 from three_ways import host_target, task_of
 
 from modelc.ir.block import Task

@@ -15,39 +15,21 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from test_kernels import example
-from test_ops import Case, f, reference
-from three_ways import Array, build, check, host_target, random_inputs, run_task, started, task_of
+from derivations import derived, refused
+from operator_cases import Case, example, f, reference
+from repository import HELPERS
+from small_kernels import SMALL, digests
+from three_ways import Array, build, check, host_target, run_task, started, task_of
 
-from modelc.codegen.kernels import compile_nest
 from modelc.ir import candidate as candidate_module
 from modelc.ir.block import Block, Task
-from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.text import parse_task
+from modelc.ir.candidate import Candidate
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.rules.rule import DoesNotApply
 from modelc.target import load_target
 
 # --- derivation rules -----------------------------------------------------------------------------------------------
-
-
-def derived(text: str, rule: str, **args: str | int) -> str:
-    """The text of a Task after one rule, which has to leave its meaning as it was."""
-    before = parse_task(text)
-    after = derive(before, (Stage(rule, args),))
-    inputs = random_inputs(before)
-    for name, value in run_task(before, inputs).items():
-        found = run_task(after, {k: inputs[k].reshape(after.buffer(k).shape) for k in after.inputs})[name]
-        np.testing.assert_allclose(found.reshape(value.shape), value, 1e-5, 1e-6)
-    return str(after)
-
-
-def refused(text: str, rule: str, **args: str | int) -> str:
-    with pytest.raises(DoesNotApply) as error:
-        derive(parse_task(text), (Stage(rule, args),))
-    return str(error.value)
 
 
 PADDED = """\
@@ -419,15 +401,6 @@ def trips(block: Block, tiles: Any, loop: str) -> int:
     return -(-min(sizes[level], block.ranges[name]) // sizes[level + 1])
 
 
-SMALL = {
-    "conv": task_of("Conv", {"pads": [1] * 4}, [(1, 5, 9, 7), (17, 5, 3, 3), (17,)], (1, 2), True),
-    "matmul": task_of("MatMul", {}, [(17, 33), (33, 40)], (1,)),
-    "softmax": task_of("Softmax", {"axis": -1}, [(7, 70)]),
-    "add": task_of("Add", {}, [(3, 17, 5), (17, 1)]),
-    "transposed": task_of("ConvTranspose", {"strides": [2, 2]}, [(1, 3, 5, 4), (3, 10, 4, 4)], (1,)),
-}
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_candidates_are_json(name: str) -> None:
     task = SMALL[name]
@@ -449,28 +422,17 @@ def test_what_is_no_candidate() -> None:
 # --- determinism ----------------------------------------------------------------------------------------------------
 
 _DIGESTS = """
-import hashlib, sys
+import sys
 sys.path.insert(0, sys.argv[1])
-from test_space import digests
+from small_kernels import digests
 print(digests())
 """
-
-
-def digests() -> str:
-    """The bytes of small kernels, hashed."""
-    import hashlib
-
-    target, code = load_target("x86-64-v3"), hashlib.sha256()
-    for task in SMALL.values():
-        kernel = compile_nest(build_nest(task, started(task, target)), "k", target)
-        code.update(kernel.object or b"")
-    return code.hexdigest()
 
 
 def test_kernels_are_the_same_bytes_every_time() -> None:
     first = digests()
     assert digests() == first
-    script = [sys.executable, "-c", _DIGESTS, str(Path(__file__).parent)]
+    script = [sys.executable, "-c", _DIGESTS, str(HELPERS)]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for name in ("MODELC_EXAMPLES",):
         environment.pop(name, None)

@@ -5,10 +5,9 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from contraction_tasks import conv, pointwise, product
 from hypothesis import given
 from hypothesis import strategies as st
-from test_strassen import pointwise, product
-from test_winograd import conv
 from three_ways import Example, check, random_inputs
 
 from modelc.ir.block import Buffer

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_cli_tune
-from test_measure import CONV, QUICK, TASKS, several
+import tuning_runs
+from measured_tasks import CONV, QUICK, TASKS, several
 from three_ways import host_target, started, task_of
 
 from modelc.cli import main
@@ -279,7 +279,7 @@ def test_how_boards_are_named(text: str, fine: Board | None) -> None:
 def test_tune_on_a_board_goes_on_where_it_vanished(here: Path, tmp_path: Path, monkeypatch, capsys, in_brief) -> None:
     monkeypatch.setattr(ssh, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(ssh, "WAITED", 0.1)
-    path, database = test_cli_tune.network(tmp_path, (200, 336)), tmp_path / "d"
+    path, database = tuning_runs.network(tmp_path, (200, 336)), tmp_path / "d"
     said = ["--target", "native", "--runner", "ssh://board", "--explorer", "random", "--database", str(database)]
 
     def tuned(budget: str) -> int:
@@ -304,13 +304,13 @@ def test_tune_on_a_board_goes_on_where_it_vanished(here: Path, tmp_path: Path, m
         "ssh://board has vanished and was not there again" in json.loads(error.out.splitlines()[-1])["error"]["message"]
     )
     assert "board ssh://board has vanished" in error.err and not (tmp_path / "t.modelc").exists()
-    known = test_cli_tune.stored(tmp_path)
+    known = tuning_runs.stored(tmp_path)
     assert len(known) == len(added) >= 3
     (here / "gone").unlink()
     assert tuned("4") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["known_records"] == len(known) and found["verification"]["passed"]
-    records = test_cli_tune.stored(tmp_path)
+    records = tuning_runs.stored(tmp_path)
     assert records[: len(known)] == known and len(records) in (len(known), len(known) + 4), (
         "none where a roofline is near"
     )

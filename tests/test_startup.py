@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import test_pipeline_model as small
+import small_model as small
+from repository import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("tvm", "scipy", "onnx", "onnxruntime", "jsonschema", "rich", "numpy", "yaml")
 
 

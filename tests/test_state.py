@@ -9,8 +9,10 @@ from types import ModuleType
 import numpy as np
 import onnxruntime as ort
 import pytest
+from control_models import INFO, B, F, I, agree, node, saved
 from onnx import helper
-from test_control import INFO, B, F, I, agree, node, saved
+from repository import ROOT
+from state_models import STATES, cell
 
 import modelc
 from modelc.compile.inputs import Flags, data_of, divided
@@ -20,27 +22,6 @@ from modelc.ir.graph import actual
 from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
 from modelc.runtime import ModelError as LoadedError
-
-ROOT = Path(__file__).resolve().parent.parent
-STATES = {"h": "h_next", "last": "x_seen"}
-
-
-def cell(path: Path) -> Path:
-    """h' = tanh(h w + row i of a table + the x before), y = 2 h'."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        node("MatMul", ["h", "w"], ["hw"]),
-        node("Gather", ["table", "i"], ["row"], axis=0),
-        node("Add", ["hw", "row"], ["a"]),
-        node("Add", ["a", "last"], ["b"]),
-        node("Tanh", ["b"], ["h_next"]),
-        node("Mul", ["h_next", "two"], ["y"]),
-        node("Abs", ["x"], ["x_seen"]),
-    ]
-    weights = {"two": np.float32(2)}
-    weights |= {name: rng.standard_normal((4, 4)).astype(np.float32) for name in ("w", "table")}
-    inputs = [INFO(name, F, ["n", 4]) for name in ("x", "h", "last")] + [INFO("i", I, [])]
-    return saved(path, nodes, inputs, ["y", "h_next", "x_seen"], weights)
 
 
 @pytest.fixture(scope="module")

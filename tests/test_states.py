@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from control_models import saved
 from onnx import TensorProto, helper
-from test_control import saved
-from test_state import STATES, cell
+from state_models import STATES, cell
 
 import modelc
 from modelc.frontend.steering.states import state_candidates

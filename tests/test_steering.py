@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import test_pipeline_model as small
+import small_model as small
 import yaml
+from control_models import INFO, B, F, I
 from onnx import TensorProto, helper, numpy_helper
-from test_unroll import INFO, B, F, I
 
 import modelc
 from modelc.compile.config import load_config

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
+from contraction_tasks import pointwise, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from three_ways import Example, build, check, random_inputs, run_kernel, run_task, task_of
@@ -22,16 +23,6 @@ from modelc.space.sketches.strassen import strassen_sketches
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
-
-
-def product(m, k, n, before=(1,), bias=True):
-    shapes = [(*before, m, k), (k, n)]
-    return task_of("Gemm", {}, [(m, k), (k, n), (n,)], consts=(1, 2)) if bias else task_of("MatMul", {}, shapes, (1,))
-
-
-def pointwise(n, c, size, o, stride=1):
-    attrs = {"pads": (0,) * 4, "strides": (stride,) * 2, "group": 1}
-    return task_of("Conv", attrs, [(n, c, *size), (o, c, 1, 1), (o,)], consts=(1, 2), channels_last=True)
 
 
 def conv(n, c, size, o, kernel=3, pad=1, stride=1, dilation=1):

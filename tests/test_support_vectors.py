@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from classical_models import VERSIONS, X, ml, verified
 from node_models import model_of
-from test_classical import VERSIONS, X, ml, verified
 
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_ops import Case, check, defined
+from operator_cases import Case, check, defined
 from three_ways import Example, host_target, random_inputs, started, task_of
 from three_ways import check as check_kernel
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from repository import ROOT
 
 from modelc.errors import TargetError
 from modelc.target import (
@@ -305,7 +306,7 @@ def test_features_are_what_is_listed_and_what_a_level_implies() -> None:
 
 
 def test_the_runtime_can_look_for_every_feature() -> None:
-    source = (Path(__file__).parents[1] / "modelc/runtime/modelc_cpu.c").read_text()
+    source = (ROOT / "modelc/runtime/modelc_cpu.c").read_text()
     for arch in ARCHITECTURES:
         for feature in arch.features:
             assert f'{{"{feature.llvm.replace(".", "").replace("-", "")}",' in source
@@ -521,7 +522,7 @@ def test_targets_travel_to_worker_processes() -> None:
 
 
 def test_an_installed_package_carries_the_targets(tmp_path: Path) -> None:
-    source = Path(__file__).parents[1]
+    source = ROOT
     (tmp_path / "modelc").mkdir()
     for part in ("__init__.py", "errors.py", "scratch.py"):
         shutil.copy(source / "modelc" / part, tmp_path / "modelc" / part)

@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_tasks import EVEN, PLAIN, RAGGED, Case, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
+from tensor_tasks import (
+    EVEN,
+    NO_TILES,
+    PLAIN,
+    RAGGED,
+    SERVER,
+    SHIPPED,
+    Case,
+    contraction,
+    from_end_to_end,
+    intrinsics_in,
+    kinds_of,
+    ways_of,
+)
 from three_ways import check, emulated_target
 
 from modelc.codegen.lower.nest import lower_nest
@@ -26,18 +39,11 @@ from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import best_kernel, default_knobs, kernels, parallel_loop
-from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
+from modelc.target import Intrinsic, Target
 from modelc.target.isa import architecture
 
-SHIPPED = {one.name: one for one in shipped_intrinsics()}
 HOST = architecture(platform.machine())
 MINE = [one.name for one in SHIPPED.values() if HOST is not None and one.architecture == HOST.name]
-# Every intrinsic of x86-64, on whatever machine the tests run.
-SERVER = replace(
-    load_target("x86-64-v4"),
-    features=(*load_target("x86-64-v4").features, "avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16"),
-    intrinsics=None,
-)
 
 
 def here(name: str) -> Intrinsic:
@@ -117,9 +123,6 @@ def test_without_tiles_dot_products_are_next() -> None:
     less = replace(SERVER, features=tuple(f for f in SERVER.features if not f.startswith("amx")))
     task = contraction(EVEN["matmul"], ("uint8", "int8"))
     assert intrinsics_in(chosen(task, less).candidate) == {"avx512-vnni"}
-
-
-NO_TILES = tuple(f for f in SERVER.features if not f.startswith("amx"))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 16, 64])

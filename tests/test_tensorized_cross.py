@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from emulated_kernels import emulated
 from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
-from test_kernels_cross import emulated
 
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs

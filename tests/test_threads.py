@@ -18,11 +18,11 @@ import pytest
 import quantized_models
 import quantizers
 import random_graphs
+from control_models import branching
 from microsoft_models import ms
 from node_models import model_of
 from onnx import helper
-from test_control import branching
-from test_random import speech
+from random_number_models import speech
 from three_ways import host_target, tensor_target
 
 import modelc

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analytic_tasks import conv
+from contraction_tasks import pointwise, product
 from greedy import tiled_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_analytic import conv
-from test_strassen import pointwise, product, strassen_sketches
 from three_ways import task_of
 
 from modelc.ir.affine import bounds
@@ -22,6 +22,7 @@ from modelc.space.choose import chosen
 from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import model_of
 from modelc.space.cost.population import every_candidate
+from modelc.space.sketches.strassen import strassen_sketches
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.target import Target, load_target
 

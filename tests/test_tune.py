@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
+from made_up_machines import MATMULS, Machine, subjects_of
 from three_ways import host_target, task_of
 
 from modelc.errors import ConfigError
-from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
-from modelc.space.choose import chosen
 from modelc.tune.command import Measuring
-from modelc.tune.search.evolve import Random
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Weights, total
-from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.population import Individual
 from modelc.tune.search.scheduler import Scheduler, Work
 from modelc.tune.search.tune import Budget, Subject, Tuned, tune_tasks
-
-MATMULS = [task_of("MatMul", {}, [(m, 64), (64, 96)], (1,)).canonical() for m in (24, 31)]
 
 
 class Kept(list[tuple[Subject, Candidate]]):
@@ -30,44 +24,6 @@ class Kept(list[tuple[Subject, Candidate]]):
 
     def refresh(self, subject: Subject) -> None:
         """Nobody else adds anything."""
-
-
-class Machine:
-    """Takes what `noise` and the Candidate's text say: the untuned one 1 ms, others from 0.5 to 1.5 ms; every fifth
-    crashes. Interrupted after so many measurements."""
-
-    def __init__(
-        self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30, ahead: int = 0
-    ) -> None:
-        self.untuned, self.noise, self.until, self.calls = {c.key for c in untuned}, noise, until, 0
-        self.ahead, self.submitted, self.batch = ahead, 0, list[tuple[int, int, Candidate]]()
-
-    def seconds(self, candidate: Candidate) -> float:
-        name = candidate.key
-        return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
-
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
-        assert verify is False, "points of a Space are verified when they are the fastest"
-        self.submitted += 1
-        self.batch.append((self.submitted, len(self.batch), candidate))
-        return self.submitted
-
-    def result(self) -> tuple[int, Measurement]:
-        """The last one first."""
-        self.calls += 1
-        if self.calls > self.until:
-            raise KeyboardInterrupt
-        number, index, candidate = self.batch.pop()
-        good = Measurement("ok", seconds=self.seconds(candidate), noise=self.noise, reference_seconds=1e-3)
-        return number, Measurement("crashed", "it died") if index % 5 == 4 else good
-
-
-def subjects_of(tasks: Sequence[Task]) -> list[Subject]:
-    found = []
-    for task in tasks:
-        space = Space(task, host_target())
-        found.append(Subject(task.hash, task, chosen(task, host_target()).candidate, Random(space)))
-    return found
 
 
 def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) -> tuple[Tuned, Machine, Kept]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from onnx import helper
 
 from modelc.cli import main

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import test_pipeline_model as small
-from test_precision import digests, native, products_add_most, strict
+import small_model as small
+from bfloat16_products import digests, native, products_add_most, strict
 
 import modelc
 from modelc.cli import main

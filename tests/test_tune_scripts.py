@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import ablation_search
+import ansor_ops
 import compare_metaschedule
 import numpy as np
 import tune_networks
 import tvm
 from kept_rows import Kept
 from space_tasks import tasks_of
-from test_bench_scripts import CASES
 from three_ways import host_target
 
 from modelc.codegen.kernels import llvm_machine
@@ -62,7 +62,7 @@ def test_an_operator_is_tuned_from_end_to_end(tmp_path: Path, in_brief: None, in
 
 def task_named(case: str, tmp_path: Path) -> Task:
     model = tmp_path / f"{case}.onnx"
-    proto, _ = CASES[case].build()
+    proto, _ = next(one for one in ansor_ops.cases() if one.name == case).build()
     model.write_bytes(proto.SerializeToString())
     (found,) = tasks_of(model, "f32", host_target())
     return found.task

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_machines import MATMULS, Machine, subjects_of
 from rich.console import Console
-from test_tune import MATMULS, Machine, subjects_of
 
 from modelc.cli.tuning_view import SHOWN, clock, head, viewing
 from modelc.tune.search.objectives import Weights, total

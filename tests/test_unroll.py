@@ -10,21 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from control_models import INFO, B, F, I, saved
+from onnx import helper, numpy_helper
 
 import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model, unsupported
-
-F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-INFO = helper.make_tensor_value_info
-
-
-def saved(path: Path, nodes: list, inputs: list, outputs: list, weights: dict[str, np.ndarray]) -> Path:
-    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [INFO(n, F, None) for n in outputs], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
 
 
 def agrees(path: Path, feeds: dict[str, Any], constants: dict[str, Any] | None = None) -> dict[str, np.ndarray]:

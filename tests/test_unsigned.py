@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from onnx import TensorProto, helper, numpy_helper
 from quantized_models import TARGETS, run_here
 

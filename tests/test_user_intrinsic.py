@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from disassembly import disassembled, innermost, scalar_multiplies
 from onnx import TensorProto, helper
 from tensor_tasks import RAGGED, contraction, from_end_to_end, intrinsics_in, ways_of

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from meaning_in_float64 import in_float64
 from onnx import TensorProto, helper, numpy_helper
-from test_package_model import NATIVE_TRIPLE, skip_without_tools
+from repository import ROOT
+from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.errors import InputError, ModelcError, PackageError
@@ -377,7 +378,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, doing: str, engine: str) 
         modelc.compile(path, output=tmp_path / "p.modelc", verify=False)
         path = tmp_path / "p.modelc"
     command = [sys.executable, "-c", PARENT, doing, engine, str(path)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True)
     try:
         assert parent.stdout is not None

@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from contraction_tasks import conv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_points import accepted_points
@@ -28,13 +29,6 @@ from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
 ONE_CORE = replace(TARGET, cores=1)
-
-
-def conv(n, c, size, o, pads=1, strides=1, kernel=3, dims=2, group=1, bias=True, dilation=1, channels_last=True):
-    attrs = {"pads": (pads,) * (2 * dims), "strides": (strides,) * dims, "group": group}
-    attrs["dilations"] = (dilation,) * dims
-    shapes = [(n, c, *size), (o, c // group, *(kernel,) * dims), *[(o,)] * bias]
-    return task_of("Conv", attrs, shapes, consts=range(1, len(shapes)), channels_last=channels_last)
 
 
 def transposed(n, c, size, o, kernel=4, strides=2, pads=1, more=0, bias=True, channels_last=True):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from onnx import TensorProto, helper
+from repository import ROOT
 
 from modelc.cli import VERBS
 from modelc.codegen import llvm_check
@@ -27,7 +28,6 @@ from modelc.target import list_targets, load_target, parse_target
 from modelc.target.native import build_probe
 from modelc.verify.engine import NAMES, Engine
 
-ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("json.py", "numpy.py", "modelc.py", "onnx.py", "tvm.py", "runpy.py", "pickle.py", "ziglang.py")
 VERBS_RUN = {"compile", "tune", "verify", "bench", "profile", "run", "inspect", "reduce", "targets", "database"}
 SHAPE = ("--shape", "x=1,3,20,24")

@@ -1,4 +1,4 @@
-"""ONNX's own node tests through the operator library alone: python tests/onnx_node_tests.py [-v] [PATTERN]
+"""ONNX's own node tests through the operator library alone: python tests/helpers/onnx_node_tests.py [-v] [PATTERN]
 
 Prints how many pass, how many use an operator that the library does not have, and which fail.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import tiled_space
-from modelc.target import Intrinsic, Target
+from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 
 Case = tuple[str, Mapping[str, Any], tuple[int, ...], tuple[int, ...]]
 EVEN: dict[str, Case] = {  # rows, columns and depths that every intrinsic divides
@@ -93,3 +94,13 @@ def intrinsics_in(candidate: Candidate) -> set[str]:
 
 def anchor_of(task: Task) -> Block:
     return next(b for b in task.blocks if isinstance(b, Block) and b.reduction)
+
+
+SHIPPED = {one.name: one for one in shipped_intrinsics()}
+# Every intrinsic of x86-64, on whatever machine the tests run.
+SERVER = replace(
+    load_target("x86-64-v4"),
+    features=(*load_target("x86-64-v4").features, "avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16"),
+    intrinsics=None,
+)
+NO_TILES = tuple(f for f in SERVER.features if not f.startswith("amx"))

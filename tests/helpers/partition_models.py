@@ -66,3 +66,7 @@ class Model:
 def tasks(program: Program) -> list[str]:
     """The Blocks of every Task."""
     return [" ".join(b.name for b in bound.task.blocks) for bound in program.tasks]
+
+
+def conv(m: Model, x: str, o: int, c: int, k: int = 3, **attrs: object) -> str:
+    return m.node("Conv", x, m.weight(o, c, k, k), m.weight(o), pads=[k // 2] * 4, **attrs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import test_pipeline_model as small
+import small_model as small
 from onnx import NodeProto, helper, numpy_helper
 
 from modelc.target import Target, load_target
