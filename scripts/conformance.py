@@ -33,18 +33,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import paths  # noqa: F401
+from forked import Case, Limits, Wrong, run_cases
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
+from packaged import native, run_packaged
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from fuzzing import Case, Limits, Wrong, run_cases  # noqa: E402
-from packaged import native, run_packaged  # noqa: E402
-
-from modelc.errors import ModelError  # noqa: E402
-from modelc.frontend.steering.specialise import with_constants  # noqa: E402
+from modelc.errors import ModelError
+from modelc.frontend.steering.specialise import with_constants
 
 SECONDS = 60.0  # for one test
 KINDS = ("passed", "differs", "failed", "refused", "crashed")

@@ -13,7 +13,7 @@ from pathlib import Path
 import ansor_ops
 import bench_networks
 import bench_ops
-import make_networks
+import networks
 import numpy as np
 import onnx
 import pytest
@@ -49,7 +49,7 @@ def test_a_case_is_a_valid_model(name: str) -> None:
     (output,) = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
     assert CASES[name].batch == output.type.tensor_type.shape.dim[0].dim_value
     if flops < SMALL_FLOPS:
-        (array,) = make_networks.run(model, make_networks.random_inputs(model)).values()
+        (array,) = networks.run(model, networks.random_inputs(model)).values()
         assert list(array.shape) == [dim.dim_value for dim in output.type.tensor_type.shape.dim]
         assert np.isfinite(array).all() and array.any()
 
@@ -71,8 +71,8 @@ def test_a_capsule_convolution_multiplies_capsules() -> None:
     """The model of one Conv against the sum that the paper's authors write, at one place of the output."""
     model, _ = CASES["CAP-4-b1"].build()
     (weight,) = (onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "weight")
-    feeds = make_networks.random_inputs(model)
-    y = make_networks.run(model, feeds)["output"]
+    feeds = networks.random_inputs(model)
+    y = networks.run(model, feeds)["output"]
     window = feeds["x"][0, :, :, :, 2:5, 3:6]  # of output row 3, column 4
     expected = np.einsum("ikcrs,jokcrs->ijo", window, weight.reshape(4, 16, 4, 16, 3, 3))
     np.testing.assert_allclose(y[0, :, :, :, 3, 4], expected, rtol=1e-3, atol=1e-4)
@@ -97,7 +97,7 @@ def test_an_operator_from_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_network_with_one_and_two_threads(tmp_path: Path) -> None:
-    make_networks.write(make_networks.bert(1, 32, 2, tokens=16, vocabulary=100), tmp_path / "bert-tiny.onnx")
+    networks.write(networks.bert(1, 32, 2, tokens=16, vocabulary=100), tmp_path / "bert-tiny.onnx")
     options = ["--against", "ort", "--threads", 1, 2, "--seconds", 0.1, "--json", tmp_path / "f.json"]
     found = script("bench_networks", "--only", "bert-tiny|minilm", "--dir", tmp_path, *options)
     assert found.returncode == 0, found.stderr
@@ -111,7 +111,7 @@ def test_a_network_with_one_and_two_threads(tmp_path: Path) -> None:
 
 def test_the_networks_are_known() -> None:
     assert len(set(bench_networks.NAMES)) == 15
-    assert set(bench_networks.NAMES) <= {*make_networks.NETWORKS, *bench_networks.catalogue()}
+    assert set(bench_networks.NAMES) <= {*networks.NETWORKS, *bench_networks.catalogue()}
 
 
 @pytest.mark.parametrize(

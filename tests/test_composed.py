@@ -3,11 +3,11 @@ them) and the interpreter; their C functions against their meanings in NumPy."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import packaged
 import pytest
 from node_models import model_of
 from onnx import helper
@@ -17,10 +17,6 @@ import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ops.opaque import MEANINGS
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import packaged
 
 RNG = np.random.default_rng(0)
 

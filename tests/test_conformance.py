@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import conformance
 import fuzz_operators
+import pytest
 
 EXPECTED = Path(__file__).with_name("conformance.txt")
 EVERY = 40  # of the expected tests one in so many, and as many of the others

@@ -12,6 +12,7 @@ yaml is what a copy of configs/default.yaml says otherwise.
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ LANGUAGES = ("sh", "python", "c", "yaml")
 MARK = re.compile(r"<!-- run(?:: no, (?P<reason>[^>]+))? -->")
 FLAG = re.compile(r"(?<![\w/$'.-])--?[a-z][a-z-]*")
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+FUZZERS = ROOT / "tests/fuzz"
 PATH = re.compile(r"(?:modelc|scripts|tests|targets|configs|docs|examples|\.ci)/[\w./-]*\w/?")
 
 
@@ -187,7 +189,11 @@ def options(verb: str) -> frozenset[str]:
 
 @cache
 def script_options() -> frozenset[str]:
-    return frozenset(flag for path in SCRIPTS for flag in re.findall(r'"(--?[a-z][a-z-]*)"', path.read_text()))
+    return frozenset(
+        flag
+        for path in (*SCRIPTS, *FUZZERS.glob("*.py"))
+        for flag in re.findall(r'"(--?[a-z][a-z-]*)"', path.read_text())
+    )
 
 
 def wrong_flags(command: str) -> set[str]:
@@ -258,6 +264,11 @@ def test_the_readme_is_short() -> None:
 def test_scripts_are_listed() -> None:
     listed = set(re.findall(r"^\| `scripts/(\w+)\.py`", PAGES["docs/scripts.md"], re.MULTILINE))
     assert listed == {path.stem for path in SCRIPTS if "__main__" in path.read_text()}
+
+
+def test_fuzzers_are_listed() -> None:
+    listed = re.findall(r"^\| `python tests/fuzz (\w+)`", PAGES["docs/scripts.md"], re.MULTILINE)
+    assert sorted(listed) == sorted(runpy.run_path(str(FUZZERS / "__main__.py"))["KINDS"])
 
 
 def test_the_picture_of_peers_is_of_the_table() -> None:

@@ -1,4 +1,4 @@
-"""scripts/fuzz_graphs.py: a slice of the random graphs, and that it notices what is wrong."""
+"""python tests/fuzz graphs: a slice of the random graphs, and that it notices what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from fuzzing import Report, Wrong, run_case, run_cases
+from forked import Wrong, run_case, run_cases
+from fuzzing import Report
 from packaged import native
 from random_graphs import draw
 

@@ -1,16 +1,10 @@
-"""A slice of scripts/fuzz_models.py: damaged models are compiled or refused with a sentence."""
+"""A slice of python tests/fuzz models: damaged models are compiled or refused with a sentence."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import model_mutations as mutations
 import onnx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import model_mutations as mutations
 from fuzz_models import BUILT, attempt, fuzz
 
 CASES = 100

@@ -1,16 +1,10 @@
-"""A slice of scripts/fuzz_packages.py, and its findings: damaged packages are refused with a sentence."""
+"""A slice of python tests/fuzz packages, and its findings: damaged packages are refused with a sentence."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
+from forked import run_case
 from fuzz_packages import CHECKING, LIMITS, READERS, Seed, case, fuzz, made
-from fuzzing import run_case
 from package_damage import DAMAGES, TEXTS, THINGS, VALUES
 
 QUICK = tuple(name for name in READERS if name != "verify")

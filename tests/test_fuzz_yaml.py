@@ -1,17 +1,17 @@
-"""A slice of scripts/fuzz_yaml.py, and what was found: damaged targets, configurations, choices are refused by name."""
+"""A slice of python tests/fuzz yaml, and its findings: damaged targets, configurations, choices are refused by name."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
+import fuzz_yaml
 import numpy as np
 import pytest
 import small_model as small
 import yaml
+from forked import Limits
 from onnx import helper
 
 import modelc
@@ -19,11 +19,6 @@ from modelc.compile.choices import MAX_FILE, read_choices_file
 from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError
 from modelc.target import load_target, read_intrinsics
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import fuzz_yaml
-from fuzzing import Limits
 
 CASES = 40
 

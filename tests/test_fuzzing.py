@@ -12,13 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked import KINDS, Case, Limits, Outcome, Wrong, run_case, run_cases
+from fuzzing import Report
 
 from modelc.compile.minimise import minimised
 from modelc.errors import ModelError
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from fuzzing import KINDS, Case, Limits, Outcome, Report, Wrong, run_case, run_cases
 
 LIMITS = Limits(seconds=60.0, bytes=256 << 20)
 

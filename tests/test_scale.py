@@ -10,9 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import bench_scale
 import numpy as np
 import onnx
 import pytest
+import scale_models
 
 import modelc
 from modelc.compile.config import load_config
@@ -26,11 +28,6 @@ from modelc.package import TensorInfo
 from modelc.partition.draft import drafting, prepared
 from modelc.partition.fuse import OPERATIONS
 from modelc.passes import run_passes
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import bench_scale
-import scale_models
 
 
 def calls_of(work: Callable[[], object]) -> int:

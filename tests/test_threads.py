@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import fetch_models
-import make_networks
 import ml_dtypes
+import networks
 import numpy as np
 import onnx
 import pytest
 import quantized_models
 import quantizers
 import random_graphs
+import trained_models
 from control_models import branching
 from microsoft_models import ms
 from node_models import model_of
 from onnx import helper
 from random_number_models import speech
+from repository import ROOT
 from three_ways import host_target, tensor_target
 
 import modelc
@@ -265,14 +266,14 @@ QUANTIZED: dict[str, Writer] = {
     "four bits": lambda path: quantizers.of_few_bits(quantizers.mlp(path.with_suffix(".f.onnx")), path, 4, False),
 }
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "resnet": lambda: make_networks.resnet(18, 8, 64, 10),
-    "resnet50": lambda: make_networks.resnet(50, 8, 32, 10),
-    "resnet3d": lambda: make_networks.resnet3d(4, 4, 24, 10),
-    "mobilenet": lambda: make_networks.mobilenet(0.25, 64, 10),
-    "dcgan": lambda: make_networks.dcgan(8, 20),
-    "bert": lambda: make_networks.bert(2, 64, 4, 32, 100),
-    "gpt2": lambda: make_networks.gpt2(2, 64, 4, 32, 100, 64),
-    "vit": lambda: make_networks.vit(2, 64, 4, 32, 8, 10),
+    "resnet": lambda: networks.resnet(18, 8, 64, 10),
+    "resnet50": lambda: networks.resnet(50, 8, 32, 10),
+    "resnet3d": lambda: networks.resnet3d(4, 4, 24, 10),
+    "mobilenet": lambda: networks.mobilenet(0.25, 64, 10),
+    "dcgan": lambda: networks.dcgan(8, 20),
+    "bert": lambda: networks.bert(2, 64, 4, 32, 100),
+    "gpt2": lambda: networks.gpt2(2, 64, 4, 32, 100, 64),
+    "vit": lambda: networks.vit(2, 64, 4, 32, 8, 10),
 }
 DTYPES = ("float32", "float64", "float16", ml_dtypes.bfloat16)
 DTYPES += tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -404,11 +405,11 @@ def test_more_random_graphs(same_bits, every_step_shared: None, seed: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", fetch_models.catalogue())
+@pytest.mark.parametrize("name", trained_models.catalogue())
 def test_trained_models(same_bits, name: str) -> None:
     """Only those that scripts/fetch_models.py has put into models/."""
-    path, entry = fetch_models.ROOT / f"models/{name}.onnx", fetch_models.catalogue()[name]
+    path, entry = ROOT / f"models/{name}.onnx", trained_models.catalogue()[name]
     if not path.exists():
         pytest.skip(f"python scripts/fetch_models.py {name}")
-    options = {"shapes": fetch_models.shapes_of(name), "constants": entry.get("constant", {})}
+    options = {"shapes": trained_models.shapes_of(name), "constants": entry.get("constant", {})}
     same_bits(lambda copy: copy.write_bytes(path.read_bytes()), load_target("native"), **options)

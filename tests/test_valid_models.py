@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import packaged
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import packaged
 
 import modelc
 from modelc.errors import ModelError

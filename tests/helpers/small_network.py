@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from make_networks import Network, batch_norm, classifier, conv, write
+from networks import Network, batch_norm, classifier, conv, write
 
 
 def write_small_network(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Operators at their extremes: python scripts/fuzz_operators.py [--cases 300] [--seed 0] [--only FAMILY] [--json FILE]
+"""Operators at their extremes: python tests/fuzz operators [--cases 300] [--seed 0] [--only FAMILY] [--json FILE]
 
 Each case is a model of one node: dimensions of zero and of one, rank zero and rank eight, huge strides, pads and
 dilations, k of zero, empty and negative axes, indices at their edges, infinities and NaNs. It is compiled, loaded and
@@ -10,7 +10,6 @@ each is shown once, with the case that reproduces it. The exit code is 1 if ther
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzzing import Case, Limits, Report, run_cases
+from forked import Case, Limits, run_cases
+from fuzzing import Report
 from onnx import helper, numpy_helper
 from packaged import check, native
 
@@ -515,7 +515,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{outcome.kind}: {case.name}\n    {outcome.said.strip().splitlines()[-1][:300]}", flush=True)
     print(", ".join(f"{n} {word}" for word, n in words.most_common()))
     return report.finish(given.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import onnx
-from make_networks import IR_VERSION, OPSET, Network, conv
+from networks import IR_VERSION, OPSET, Network, conv
 from onnx import TensorProto, helper
 
 WIDTHS = (8, 12, 16, 20, 24, 32)

@@ -1,4 +1,4 @@
-"""A mutation test of `verify`: python scripts/mutate_packages.py [MODEL[:bf16]...] [--mutants N] [--false-alarms N]
+"""A mutation test of `verify`: python tests/fuzz mutants [MODEL[:bf16]...] [--mutants N] [--false-alarms N]
 
 Of each model, a right package is made, and N wrong ones (mutants.py), each drawn from the seed and its number: a
 constant that is scaled or swapped, a kernel without its rectifier, its bias, a tap at one border, the last iteration of
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -33,21 +32,18 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+from mutant_subjects import SMALL, Subject
+from mutant_truth import Moved, Truth
+from mutants import mutant
+from repository import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mutant_subjects import SMALL, Subject  # noqa: E402
-from mutant_truth import Moved, Truth  # noqa: E402
-from mutants import mutant  # noqa: E402
-
-from modelc.errors import ModelcError  # noqa: E402
-from modelc.package import write_package  # noqa: E402
-from modelc.target import Target, load_target  # noqa: E402
-from modelc.verify import Report  # noqa: E402
-from modelc.verify.kernels.samples import EFFORTS  # noqa: E402
-from modelc.verify.report import finite  # noqa: E402
-from modelc.verify.verdict import SAMPLES, verify_outputs  # noqa: E402
+from modelc.errors import ModelcError
+from modelc.package import write_package
+from modelc.target import Target, load_target
+from modelc.verify import Report
+from modelc.verify.kernels.samples import EFFORTS
+from modelc.verify.report import finite
+from modelc.verify.verdict import SAMPLES, verify_outputs
 
 OUTCOMES = ("kernels", "whole", "run", "missed", "small", "open", "same")
 MISSED = 32.0  # times the bound of rounding
@@ -218,7 +214,3 @@ def main() -> int:
         data = {"results": [asdict(x) for x in results], "alarms": [asdict(x) for x in alarms], "refused": refused}
         given.json.write_text(json.dumps(finite(data), indent=1) + "\n")
     return 1 if alarms or refused or any(result.outcome == "missed" for result in results) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,11 @@
 """Mutated targets, intrinsics, configurations and choices, each read and used as `modelc compile` does.
 
-    python scripts/fuzz_yaml.py --cases 500                          # the shipped YAML files
-    python scripts/fuzz_yaml.py --cases 500 --kinds choices          # the choices.json of a small network
-    python scripts/fuzz_yaml.py --seed 7 --json found.json
+    python tests/fuzz yaml --cases 500                          # the shipped YAML files
+    python tests/fuzz yaml --cases 500 --kinds choices          # the choices.json of a small network
+    python tests/fuzz yaml --seed 7 --json found.json
 
 What is accepted is used: a network of a few operators is compiled for the target, by the configuration or from the
-choices, up to its kernels. Every case runs in a forked child with limits (scripts/fuzzing.py); one that fails is made
+choices, up to its kernels. Every case runs in a forked child with limits (forked.py); one that fails is made
 smaller by leaving out edits. Exit code 1 where a case ends by a signal, a hang, an exception or for lack of memory.
 """
 
@@ -15,7 +15,6 @@ import argparse
 import copy
 import json
 import random
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import numpy as np
 import onnx
 import yaml
-from fuzzing import ROOT, Case, Limits, Report, run_case, run_cases
+from forked import Case, Limits, run_case, run_cases
+from fuzzing import Report
 from onnx import TensorProto, helper, numpy_helper
+from repository import ROOT
 
 from modelc.compile import command  # before any child, for all of them
 from modelc.compile.config import load_config
@@ -390,7 +389,3 @@ def main() -> int:
         parser.error(f"unknown kinds {', '.join(sorted(unknown))}; known are {', '.join(KINDS)}")
     report = fuzz(kinds, arguments.seed, arguments.cases, Limits(seconds=arguments.seconds), arguments.jobs)
     return report.finish(arguments.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

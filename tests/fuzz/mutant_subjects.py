@@ -13,10 +13,10 @@ from pathlib import Path
 import model_seeds
 import numpy as np
 import onnx
-from fetch_models import catalogue, shapes_of
-from make_networks import Network, batch_norm, classifier, conv
+from networks import Network, batch_norm, classifier, conv
 from onnx import helper
 from random_graphs import draw
+from trained_models import catalogue, shapes_of
 
 from modelc.compile.choices import digest_of
 from modelc.compile.config import load_config

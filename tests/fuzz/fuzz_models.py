@@ -1,4 +1,4 @@
-"""Compiles damaged models, and says what became of them: python scripts/fuzz_models.py --cases 5000
+"""Compiles damaged models, and says what became of them: python tests/fuzz models --cases 5000
 
 Each mutant is a small model (ONNX's node tests and a few graphs) with one to three Edits. It is inspected and
 compiled as far as --stop-after says, one in `FULL` to the end and compared with ONNX Runtime. Failures are made small
@@ -19,11 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import model_mutations as mutations
 import model_seeds as seeds
-from fuzzing import Case, Limits, Report, Wrong, options, run_case, run_cases
+from forked import Case, Limits, Wrong, run_case, run_cases
+from fuzzing import Report, options
 
 import modelc
 from modelc.compile.minimise import minimised
@@ -167,7 +166,3 @@ def main() -> int:
         asked.reproducers, kinds,
     )  # fmt: skip
     return report.finish(asked.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Opens damaged packages in every way there is: python scripts/fuzz_packages.py --cases 1000 [--json FILE]
+"""Opens damaged packages in every way there is: python tests/fuzz packages --cases 1000 [--json FILE]
 
 A small model is compiled; each case is a copy with one to three Edits (package_damage.py), which is read by the Python
 loader (as it is, and with every checksum), by the loader and the example.c that lie in a package, by `inspect` and
@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import numpy as np
 import onnx
-from fuzzing import Case, Limits, Report, Wrong, options, run_case, run_cases
+from forked import Case, Limits, Wrong, run_case, run_cases
+from fuzzing import Report, options
 from onnx import TensorProto, helper, numpy_helper
 from package_damage import Edit, apply, drawn_edit
 
@@ -211,7 +210,3 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="modelc-fuzz-")))
         return fuzz(made(folder), given.cases, given.seed, given.jobs, given.readers).finish(given.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

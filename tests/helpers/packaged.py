@@ -5,7 +5,6 @@ ONNX Runtime runs in a process of its own, as there are valid models that end it
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -13,21 +12,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from forked import Case, Wrong, run_case
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from fuzzing import Case, Wrong, run_case  # noqa: E402
-
-from modelc.compile.command import compile  # noqa: E402
-from modelc.frontend.onnx import import_model  # noqa: E402
-from modelc.frontend.witness.surgery import quantizes  # noqa: E402
-from modelc.ir.expr import DTYPES  # noqa: E402
-from modelc.ir.graph import actual  # noqa: E402
-from modelc.ops import evaluate_graph  # noqa: E402
-from modelc.package import find_toolchain, runtime_objects  # noqa: E402
-from modelc.runtime import load  # noqa: E402
-from modelc.target import Target, load_target  # noqa: E402
+from modelc.compile.command import compile
+from modelc.frontend.onnx import import_model
+from modelc.frontend.witness.surgery import quantizes
+from modelc.ir.expr import DTYPES
+from modelc.ir.graph import actual
+from modelc.ops import evaluate_graph
+from modelc.package import find_toolchain, runtime_objects
+from modelc.runtime import load
+from modelc.target import Target, load_target
 
 Arrays = Mapping[str, np.ndarray]
 RTOL, ATOL = 1e-3, 1e-5
@@ -51,7 +46,7 @@ def shapes_of(feeds: Arrays) -> list[dict[str, tuple[int, ...]]]:
 def run_packaged(path: Path, feeds: Arrays, folder: Path) -> dict[str, np.ndarray]:
     """What the package in `folder`, compiled from the model, makes of `feeds`. Raises ModelcError if it is refused."""
     package = folder / "model.modelc"
-    compile(path, native(), package, shapes_of(feeds), threads=1, verify=False, database=False)
+    compile(path, native(), package, shapes=shapes_of(feeds), threads=1, verify=False, database=False)
     with load(package) as model:
         found = model.run(feeds)
         return {t.name: as_declared(found[t.name], t.dtype) for t in model.outputs}

@@ -1,4 +1,4 @@
-"""Random graphs: python scripts/fuzz_graphs.py [--cases 2000] [--seed 0] [--jobs 2] [--json FILE] [--reproducers DIR]
+"""Random graphs: python tests/fuzz graphs [--cases 2000] [--seed 0] [--jobs 2] [--json FILE] [--reproducers DIR]
 
 Each case is a valid random model (random_graphs.py), which is compiled, loaded and run as a package in a forked child
 and compared with ONNX Runtime and with the interpreter. Good outcomes are equal results; refusals are shown, for an
@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from fuzzing import Case, Limits, Outcome, Report, options, run_case, run_cases
+from forked import Case, Limits, Outcome, run_case, run_cases
+from fuzzing import Report, options
 from packaged import check, native
 from random_graphs import Array, described, draw
 
@@ -97,7 +98,3 @@ def main() -> None:
             if report.add(case, outcome):
                 report.replace(outcome, smaller(every[case.about], outcome, asked.reproducers))
     sys.exit(report.finish(asked.json))
-
-
-if __name__ == "__main__":
-    main()
