@@ -8,9 +8,11 @@ from functools import cache
 import numpy as np
 from three_ways import host_target, task_of
 
+from modelc.database import Conditions
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Measurement
+from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.target import load_target
 from modelc.tune.search.evolve import Explorer, Random
@@ -83,3 +85,11 @@ def best_of(explorer: Explorer, rounds: int, count: int) -> float:
         explorer.learn(measured(explorer.space, found))
         best = min(best, *(seconds_of(explorer.space, one) for one in found))
     return best
+
+
+def conditions(task: Task, cold: int = 0) -> Conditions:
+    return Conditions.of(task, TARGET, "v1", 1, 0, Policy())
+
+
+def explored(space: Space, count: int) -> list[Individual]:
+    return [space.individual(row) for row in space.random(count, np.random.default_rng(1))]

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import draw_peers
 import pytest
 import yaml
 from docs_models import write_models
@@ -269,7 +268,3 @@ def test_scripts_are_listed() -> None:
 def test_fuzzers_are_listed() -> None:
     listed = re.findall(r"^\| `python tests/fuzz (\w+)`", PAGES["docs/scripts.md"], re.MULTILINE)
     assert sorted(listed) == sorted(runpy.run_path(str(FUZZERS / "__main__.py"))["KINDS"])
-
-
-def test_the_picture_of_peers_is_of_the_table() -> None:
-    assert draw_peers.FILE.read_text() == draw_peers.drawn(draw_peers.rows()), "run python scripts/draw_peers.py"

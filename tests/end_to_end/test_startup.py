@@ -60,3 +60,18 @@ def test_who_lowers_nothing_imports_no_tvm(tmp_path: Path) -> None:
         heavy_modules("compile", model, "--shape", "x=1,3,20,24", "--stop-after", "schedule", "--no-database")
     )
     assert "tvm" not in heavy_modules("verify", str(small.package()), "--against", model)
+
+
+def test_importing_the_runtime_loads_nothing_else() -> None:
+    program = (
+        "import sys, modelc.runtime\n"
+        "known = {*sys.stdlib_module_names, 'numpy', 'modelc'}\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('tvm', 'onnx', 'yaml', 'click', 'scipy')))\n"
+        "print(sorted(m for m in sys.modules if m.startswith('modelc')))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.stdout.splitlines() == [
+        "[]",
+        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader']",
+    ], done.stderr

@@ -1,12 +1,13 @@
-"""The house keeps its order: a room imports only from rooms above it, and some libraries belong to one room."""
+"""The house keeps its order: a room imports only from rooms above it, some libraries belong to one room, and tests
+share what lies in tests/helpers."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -142,16 +143,41 @@ def test_the_architecture_lists_the_rooms_in_their_order() -> None:
     assert named == list(ROOMS)
 
 
-def test_importing_the_runtime_loads_nothing_else() -> None:
-    program = (
-        "import sys, modelc.runtime\n"
-        "known = {*sys.stdlib_module_names, 'numpy', 'modelc'}\n"
-        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('tvm', 'onnx', 'yaml', 'click', 'scipy')))\n"
-        "print(sorted(m for m in sys.modules if m.startswith('modelc')))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
-    assert done.stdout.splitlines() == [
-        "[]",
-        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader']",
-    ], done.stderr
+TESTS = ROOT / "tests"
+OF_TESTS = sorted(TESTS.rglob("*.py"))
+OF_SCRIPTS = TESTS / "end_to_end/scripts"  # the tests whose subject is a script
+
+
+def stems(files: Iterable[Path]) -> set[str]:
+    return {path.stem for path in files}
+
+
+def wrong_imports(files: Iterable[Path], modules: set[str]) -> dict[str, list[str]]:
+    """By file, those of `modules` that it imports, in a program that it has as text too."""
+    line = re.compile(rf"^\s*(?:from|import) ({'|'.join(sorted(modules))})\b", re.MULTILINE)
+    found = {str(path.relative_to(TESTS)): line.findall(path.read_text()) for path in files}
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def test_no_file_imports_a_file_of_tests() -> None:
+    tests = stems(TESTS.rglob("test_*.py"))
+    assert len(tests) > 150
+    assert wrong_imports(OF_TESTS, tests | {"conftest"}) == {}
+
+
+def test_scripts_are_imported_by_their_own_tests_alone() -> None:
+    scripts = stems((ROOT / "scripts").glob("*.py"))
+    assert len(scripts) > 20
+    assert wrong_imports((path for path in OF_TESTS if OF_SCRIPTS not in path.parents), scripts) == {}
+
+
+def test_helpers_import_no_fuzzer() -> None:
+    fuzzers = stems((TESTS / "fuzz").glob("*.py"))
+    assert len(fuzzers) > 10
+    assert wrong_imports((TESTS / "helpers").glob("*.py"), fuzzers) == {}
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """As each is imported by its name alone."""
+    names = [path.stem for path in (*OF_TESTS, *(ROOT / "scripts").glob("*.py")) if path.stem != "__main__"]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
