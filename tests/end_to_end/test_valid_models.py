@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import packaged
 import pytest
+from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
+from imported_models import imported, model, node, save, typed
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
@@ -180,3 +182,30 @@ def test_a_product_of_what_is_repeated_over_the_batch(tmp_path, columns) -> None
     assert not packaged.check(model, feeds, tmp_path)
     for task in tasks_of(model, tmp_path):
         assert chosen(task, packaged.native()).rejected == ()
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+@pytest.mark.parametrize(("inputs", "attrs"), [
+    ("X,,scales", {"mode": "nearest"}),
+    ("X,,scales", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+    ("X,,,sizes", {"mode": "linear"}),
+    ("X,,none,sizes", {"mode": "cubic"}),
+])  # fmt: skip
+def test_a_resize_may_leave_out_its_region_as_from_operator_set_13_on(tmp_path, opset, inputs, attrs):
+    """ONNX Runtime refuses it before: it is compared with that of empty tensors."""
+    data = {"scales": np.float32([1, 1, 2, 1.5]), "sizes": np.array([1, 2, 7, 3]), "none": np.zeros(0, np.float32)}
+    constants = {k: v for k, v in data.items() if k in inputs.split(",")}
+    old, new = (
+        model(
+            [node("Resize", inputs, "Y", **attrs)],
+            [("X", TensorProto.FLOAT, [1, 2, 4, 5])],
+            constants=constants,
+            opset=k,
+        )
+        for k in (opset, 13)
+    )
+    graph, later = imported(old, tmp_path), imported(new, tmp_path)
+    feeds = random_feeds(graph)
+    assert_same(run_onnx(typed(new, later), feeds), run_onnx(to_onnx(graph), feeds))
+    result = modelc.compile(save(old, tmp_path), output=tmp_path / "p", database=False)
+    assert result.report.passed and "leave out roi or scales" in result.notes[0]

@@ -49,13 +49,13 @@ def check(made, folder, **shapes):
     feeds = random_feeds(graph, high=2)
     for o in made.graph.output:
         o.CopyFrom(onnx.ValueInfoProto(name=o.name))
-    expected = run_onnx(_typed(made, graph), feeds)
+    expected = run_onnx(typed(made, graph), feeds)
     assert_same(expected, run_onnx(to_onnx(graph), feeds))
     assert_same(expected, run_onnx(to_onnx(run_passes(graph)), feeds))
     return graph
 
 
-def _typed(made, graph):
+def typed(made, graph):
     """ONNX Runtime wants outputs to be declared."""
     del made.graph.output[:]
     for name in graph.outputs:

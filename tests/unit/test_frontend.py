@@ -3,11 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
-from imported_models import F, I, _typed, check, imported, model, node, ops, save
+from imported_models import F, I, check, imported, model, node, ops, save
 from onnx import TensorProto, helper, numpy_helper
 
-import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.ir.verify_graph import verify_graph
@@ -409,28 +407,6 @@ def test_a_range_of_infinite_steps_is_empty_as_in_onnx_runtime(tmp_path, delta):
     constants = {"a": np.float32(0), "b": np.float32(5), "c": np.float32(delta)}
     graph = check(model([node("Range", "a,b,c", "Y")], [], constants=constants), tmp_path)
     assert graph.value("Y").shape == (0,)
-
-
-@pytest.mark.parametrize("opset", [11, 12])
-@pytest.mark.parametrize(("inputs", "attrs"), [
-    ("X,,scales", {"mode": "nearest"}),
-    ("X,,scales", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
-    ("X,,,sizes", {"mode": "linear"}),
-    ("X,,none,sizes", {"mode": "cubic"}),
-])  # fmt: skip
-def test_a_resize_may_leave_out_its_region_as_from_operator_set_13_on(tmp_path, opset, inputs, attrs):
-    """ONNX Runtime refuses it before: it is compared with that of empty tensors."""
-    data = {"scales": np.float32([1, 1, 2, 1.5]), "sizes": np.array([1, 2, 7, 3]), "none": np.zeros(0, np.float32)}
-    constants = {k: v for k, v in data.items() if k in inputs.split(",")}
-    old, new = (
-        model([node("Resize", inputs, "Y", **attrs)], [("X", F, [1, 2, 4, 5])], constants=constants, opset=k)
-        for k in (opset, 13)
-    )
-    graph, later = imported(old, tmp_path), imported(new, tmp_path)
-    feeds = random_feeds(graph)
-    assert_same(run_onnx(_typed(new, later), feeds), run_onnx(to_onnx(graph), feeds))
-    result = modelc.compile(save(old, tmp_path), output=tmp_path / "p", database=False)
-    assert result.report.passed and "leave out roi or scales" in result.notes[0]
 
 
 def test_a_resize_that_crops_needs_its_region(tmp_path):
