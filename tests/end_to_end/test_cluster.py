@@ -51,7 +51,8 @@ class Processes:
 
     def start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{HELPERS}", "TMPDIR": str(self.folder)}
+        ours = os.pathsep.join(map(str, (ROOT, HELPERS, Path(__file__).parent)))  # of what is sent to it
+        env = {**os.environ, "PYTHONPATH": ours, "TMPDIR": str(self.folder)}
         env |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}  # after which what a dead worker had is made again
         with (self.folder / f"{len(self.all)}.log").open("wb") as log:
             found = subprocess.Popen(
