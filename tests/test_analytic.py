@@ -68,7 +68,7 @@ def model(name: str, target: Target = TARGET) -> tuple[Task, Model]:
     return task, model_of(tiled)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=24)
 @given(st.sampled_from(list(TASKS)), st.integers(0, 2**20))
 def test_any_knobs_make_a_candidate_that_computes_right(name: str, seed: int) -> None:
     task, m = model(name)

@@ -89,6 +89,7 @@ MAPS = {"added": "div add ", "causal": "mul where "}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.sweep(3)
 def test_attention_is_one_kernel(case, tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, **case), FUSED.format(MAPS.get(case.get("mask"), "")))
@@ -100,6 +101,7 @@ def test_attention_is_one_kernel(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["plain", "odd", "boundaries", "one head", "batch", "added mask", "joint"])
+@pytest.mark.sweep(2)
 def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
     """Stored as bfloat16 they are converted once for a head, or for a tile of rows, not for every product."""
     m = Model()

@@ -34,6 +34,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(2)
 def test_every_way_computes_the_same(name: str) -> None:
     example = Example(TASKS[name], random_inputs(TASKS[name]), rtol=1e-4, atol=1e-4)
     for sketch in contractions(TASKS[name], host_target()):

@@ -64,6 +64,7 @@ def measurer() -> Iterator[Measurer]:
 
 
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(4)
 def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     task = TASKS[name]
     subject = measurer.subject(task, cold_bytes=1 << 20)
@@ -272,6 +273,7 @@ def processes_of(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.sweep(1)
 def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Of one that is killed, what is left is the runner's folder, which the next command removes."""
     program = PROGRAM.format(tests=str(Path(__file__).parent))

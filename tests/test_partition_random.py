@@ -115,6 +115,7 @@ class Random:
 
 
 @pytest.mark.parametrize("seed", [*range(120), 828, 2056])
+@pytest.mark.sweep(50)
 def test_random_graphs(seed):
     made = Random(seed)
     graph = made.graph(8 + seed % 30)

@@ -312,8 +312,8 @@ def test_a_target_whose_intrinsics_are_listed_has_those_alone() -> None:
 
 
 def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:
-    arguments = (small.model(), "x86-64-v3", tmp_path / "p", small.SHAPES[:1])
-    result = modelc.compile(*arguments, precision="auto", verify=False)
+    asked = {"shapes": small.SHAPES[:1], "precision": "auto", "verify": False}
+    result = modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", **asked)
     assert result.notes[-1] == "precision auto: all in float32, for the target x86-64-v3 cannot multiply bfloat16"
     assert {step.dtype for step in read_package(tmp_path / "p").manifest.variants[0].steps} == {"float32"}
 

@@ -47,6 +47,7 @@ def best_of(explorer: Explorer, rounds: int, count: int) -> float:
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
+@pytest.mark.sweep(2)
 def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
     space = space_of(CONV)
     explorer = EXPLORERS[name](space, seed=1)
