@@ -29,7 +29,7 @@ from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
-from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
+from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
@@ -58,9 +58,9 @@ from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
+from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
 from modelc.verify import Report
 from modelc.verify.check import drawn
@@ -132,7 +132,7 @@ class Run:
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
     done: dict[str, Compiled] = field(default_factory=dict)  # kernels that there are, by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
-    agreement: Agreement = field(default_factory=Agreement)  # of what was scheduled last
+    shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -168,7 +168,7 @@ class Run:
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
-            agreement=run.agreement,
+            shared_packing=run.shared_packing,
             notes=(*spec.notes, *run.notes, *(self.recorded.notes if self.recorded else ())),
             report=built.report,
         )
@@ -204,7 +204,7 @@ class Run:
             self.model, self.imported.inputs, self.config.verify, self.blueprints(programs, compiled)
         )
         try:
-            package, report = handed_over(
+            package, report = publish(
                 spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
             )
             return Built(self, programs, compiled, spec, package, report)
@@ -314,8 +314,8 @@ class Run:
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             if together and tasks.keys() - (given := self.given).keys():
-                self.agreement = agreed(programs, self.schedules, given)
-                self.schedules.prefer(self.agreement.schedules)
+                self.shared_packing = shared_packing_of(programs, self.schedules, given)
+                self.schedules.prefer(self.shared_packing.schedules)
             scheduled = {}
             for key, task in tasks.items():
                 with blaming(place_of(task)):

@@ -1,5 +1,5 @@
-"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed as wholes by turns
-with what there is without, of which the fastest is written."""
+"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed end to end by
+turns with what there is without, of which the fastest is written."""
 
 from __future__ import annotations
 
