@@ -21,11 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import make_networks
+import paths
 from bench_networks import model_file
 from bench_ops import Row, Say, attempt, count, geometric_mean, pattern, positive, print_failures
-from fetch_models import catalogue
+from networks import NETWORKS
 from rich.table import Table
+from trained_models import catalogue
 
 import modelc
 from modelc.cli.terminal import out
@@ -35,8 +36,7 @@ from modelc.verify.bench import alternating, beside, median
 from modelc.verify.check import drawn
 from modelc.verify.engine import Engine
 
-ROOT = Path(__file__).resolve().parent.parent
-NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
+NAMES = (*NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
 
 
 def switched(config: Config, key: str, value: bool) -> Config:
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--seconds", metavar="S", type=positive, default=2.0, help="for each package (default 2)")
     parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of all packages (default f32)")
-    parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
+    parser.add_argument("--dir", metavar="DIR", type=Path, default=paths.ROOT / "models", help="where the models are")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all there is goes here, after every network")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     arguments = parser.parse_args()

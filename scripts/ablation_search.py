@@ -29,9 +29,10 @@ from pathlib import Path
 from xml.etree.ElementTree import SubElement, indent, tostring
 
 import numpy as np
+import paths
 from bench_networks import model_file
-from fetch_models import shapes_of
 from kept_rows import MODELS, Kept, Row
+from trained_models import shapes_of
 
 from modelc import __version__
 from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
@@ -51,7 +52,6 @@ from modelc.tune.search.scheduler import Scheduler
 from modelc.tune.search.standing import Standing
 from modelc.tune.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
 
-ROOT = Path(__file__).resolve().parent.parent
 COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555", "#d36ba6")
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--target", default="native")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dir", type=Path, default=MODELS, help="where the models are")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ablation", help="the folder of curves")
+    parser.add_argument("--out", type=Path, default=paths.ROOT / "docs" / "ablation", help="the folder of curves")
     given = parser.parse_args()
     budget, target = Budget.parse(given.budget), load_target(given.target)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx
-from make_networks import Network, batch_norm
+import paths  # noqa: F401
+from networks import Network, batch_norm
 
 BATCHES = (1, 16)
 

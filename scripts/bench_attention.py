@@ -21,8 +21,9 @@ from pathlib import Path
 import ansor_ops
 import numpy as np
 import onnx
+import paths  # noqa: F401
 from bench_ops import Row, Say, attempt, count, options, print_failures, start
-from make_networks import LOWEST, Network
+from networks import LOWEST, Network
 from rich.table import Table
 
 import modelc

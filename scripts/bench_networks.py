@@ -21,16 +21,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import make_networks
+import paths
 from bench_ops import Row, Say, attempt, compiled, count, engines_of, means, options, plot, print_failures, start, timed
-from fetch_models import catalogue
+from networks import NETWORKS, write
 from rich.table import Table
+from trained_models import catalogue
 
 from modelc.cli.terminal import out
 from modelc.errors import InputError
 
-ROOT = Path(__file__).resolve().parent.parent
-NAMES = (*make_networks.NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
+NAMES = (*NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
 ENGINES = ("modelc", "ort", "ort-daz", "openvino", "openvino-bf16")
 
 
@@ -39,11 +39,11 @@ def model_file(name: str, folder: Path, say: Say) -> Path:
     path = folder / f"{name}.onnx"
     if path.exists():
         return path
-    if name not in make_networks.NETWORKS:
+    if name not in NETWORKS:
         raise InputError(f"{path} is missing: python scripts/fetch_models.py {name} --dir {folder}")
     say("building the network")
     folder.mkdir(parents=True, exist_ok=True)
-    make_networks.write(make_networks.NETWORKS[name](), path)
+    write(NETWORKS[name](), path)
     return path
 
 
@@ -105,7 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     help = "one run for each (default 1); with 1 and others, the speed-up over one thread is shown"
     parser.add_argument("--threads", metavar="N", type=count, nargs="+", default=[1], help=help)
-    parser.add_argument("--dir", metavar="DIR", type=Path, default=ROOT / "models", help="where the models are")
+    parser.add_argument("--dir", metavar="DIR", type=Path, default=paths.ROOT / "models", help="where the models are")
     parser.add_argument("--precision", choices=("f32", "bf16", "auto"), default="f32", help="of modelc and OpenVINO")
     options(parser, seconds=3.0)
     arguments = parser.parse_args()

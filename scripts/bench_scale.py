@@ -5,7 +5,7 @@
 
 Seconds are of processor time (this process and its threads), so that other work on the machine does not count. The
 growth of a stage is the exponent of nodes between the smallest and the largest model: 1 is linear, 2 is quadratic. The
-models are those of scripts/scale_models.py; nothing is verified.
+models are those of tests/helpers/scale_models.py; nothing is verified.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from math import log
 from pathlib import Path
 
 import onnx
+import paths  # noqa: F401
 from rich.table import Table
 from scale_models import MODELS
 

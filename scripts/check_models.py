@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paths
+from networks import NETWORKS
+from trained_models import catalogue
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from fetch_models import catalogue  # noqa: E402
-from make_networks import NETWORKS  # noqa: E402
-
-import modelc  # noqa: E402
-from modelc.errors import ModelcError  # noqa: E402
-from modelc.package import find_toolchain, machine_of, read_package, run_emulated  # noqa: E402
-from modelc.package.toolchain import native_machine  # noqa: E402
-from modelc.verify.check import drawn  # noqa: E402
+import modelc
+from modelc.errors import ModelcError
+from modelc.package import find_toolchain, machine_of, read_package, run_emulated
+from modelc.package.toolchain import native_machine
+from modelc.verify.check import drawn
 
 SEEDS = (0, 1, 2)
 LIMITS = {"compile_s": 30.0, "library_mb": 1.0, "open_ms": 10.0, "beside_mb": 15.0}
@@ -180,7 +177,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown: {' '.join(sorted(unknown))}; there are {' '.join(known)}")
-    if missing := [name for name in arguments.names or known if not (ROOT / f"models/{name}.onnx").exists()]:
+    if missing := [name for name in arguments.names or known if not (paths.ROOT / f"models/{name}.onnx").exists()]:
         parser.error(
             f"models/ lacks {' '.join(missing)}: scripts/fetch_models.py and scripts/make_networks.py make them"
         )
@@ -189,7 +186,7 @@ def main() -> int:
     for name in arguments.names or known:
         with tempfile.TemporaryDirectory(prefix="modelc-check-") as folder:
             entry = catalogue().get(name, {})
-            rows[name] = check(ROOT / f"models/{name}.onnx", entry, arguments.target, Path(folder))
+            rows[name] = check(paths.ROOT / f"models/{name}.onnx", entry, arguments.target, Path(folder))
         print(show(name, rows[name]), flush=True)
         for remark in remarks(rows[name]):
             print(f"{'':14}{remark}", flush=True)

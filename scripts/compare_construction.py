@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import paths  # noqa: F401
 from construction_tables import WAYS, ratios, tables
 from greedy import greedy_knobs
 from kept_rows import CLOSE, LONGER, Kept, Row, parser

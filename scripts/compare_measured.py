@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import paths  # noqa: F401
 from bench_ops import count
-from fetch_models import shapes_of
 from kept_rows import LONGER, MODELS
 from rich.table import Table
 from space_tasks import model_file, tasks_of
+from trained_models import shapes_of
 
 import modelc
 from modelc.cli.terminal import err, out

@@ -33,20 +33,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import paths  # noqa: F401
+from forked import Case, Limits, Wrong, run_cases
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
+from packaged import native, run_packaged
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from fuzzing import Case, Limits, Wrong, run_cases  # noqa: E402
-from packaged import native, run_packaged  # noqa: E402
-
-from modelc.errors import ModelError  # noqa: E402
-from modelc.frontend.steering.specialise import with_constants  # noqa: E402
+from modelc.errors import ModelError
+from modelc.frontend.steering.specialise import with_constants
 
 SECONDS = 60.0  # for one test
+EXPECTED = "tests/end_to_end/scripts/conformance.txt"
 KINDS = ("passed", "differs", "failed", "refused", "crashed")
 OUTCOMES = {"done": "passed", "wrong": "failed", "refused": "refused"}  # of what becomes of a case
 # Inputs of the test models that steer shapes, by operator and position; real models carry them as initialisers.
@@ -220,10 +218,10 @@ def document(results: Sequence[tuple[str, str, str]]) -> str:
         "",
         "<!-- run: no, takes half an hour -->",
         "```sh",
-        "python scripts/conformance.py --expected tests/conformance.txt --document docs/conformance.md",
+        f"python scripts/conformance.py --expected {EXPECTED} --document docs/conformance.md",
         "```",
         "",
-        f"{len(results) - len(rows)} of {len(results)} pass, which `tests/conformance.txt` names; these do not:",
+        f"{len(results) - len(rows)} of {len(results)} pass, which `{EXPECTED}` names; these do not:",
         "",
         "| test | | reason |",
         "| --- | --- | --- |",

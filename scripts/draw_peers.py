@@ -6,18 +6,15 @@ there. A bar for each network and peer is the peer's time over the package's, th
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import paths
 
-from modelc.cli.tuning_curve import line, text  # noqa: E402
+from modelc.cli.tuning_curve import line, text
 
-TABLE = ROOT / "docs" / "search.md"
-FILE = ROOT / "docs" / "peers.svg"
+TABLE = paths.ROOT / "docs" / "search.md"
+FILE = paths.ROOT / "docs" / "peers.svg"
 COLOURS = {"ONNX Runtime": "#1f6fb4", "OpenVINO": "#e08214"}
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 720, 110, 40, 62, 9, 8
 TITLE = "The time of ONNX Runtime and of OpenVINO over that of a tuned package"
@@ -81,4 +78,4 @@ def drawn(table: list[Row]) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(drawn(rows()))
-    print(FILE.relative_to(ROOT))
+    print(FILE.relative_to(paths.ROOT))

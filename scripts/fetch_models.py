@@ -15,20 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import yaml
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def catalogue() -> dict[str, dict]:
-    """The entries of tests/models.yaml by short name."""
-    return yaml.safe_load((ROOT / "tests/models.yaml").read_text())
-
-
-def shapes_of(name: str) -> list[dict[str, tuple[int, ...]]]:
-    """The shapes to compile a model with, as its entry says them; none where there is no entry, or it says none."""
-    shape = catalogue().get(name, {}).get("shape")
-    return [{key: tuple(extents) for key, extents in shape.items()}] if shape else []
+import paths
+from trained_models import catalogue
 
 
 def is_present(path: Path, sha256: str) -> bool:
@@ -98,7 +86,7 @@ def compiled(path: Path, entry: dict, seconds: float) -> str:
         command = [sys.executable, "-m", "modelc", "compile", str(path), "-o", f"{folder}/m.modelc", "--no-database"]
         try:
             done = subprocess.run(
-                [*command, "--json", *flags(entry)], capture_output=True, text=True, timeout=seconds, cwd=ROOT
+                [*command, "--json", *flags(entry)], capture_output=True, text=True, timeout=seconds, cwd=paths.ROOT
             )
         except subprocess.TimeoutExpired:
             return f"TOO LONG: not compiled within {seconds:g} s"
@@ -112,7 +100,9 @@ def main() -> None:
     models = catalogue()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones (default all): {' '.join(models)}")
-    parser.add_argument("--dir", type=Path, default=ROOT / "models", help="where to write NAME.onnx (default: models)")
+    parser.add_argument(
+        "--dir", type=Path, default=paths.ROOT / "models", help="where to write NAME.onnx (default: models)"
+    )
     parser.add_argument("--compile", action="store_true", help="compile each one too, and print what becomes of it")
     parser.add_argument("--limit", type=float, default=300, help="seconds that compiling one may take (default: 300)")
     arguments = parser.parse_args()

@@ -7,24 +7,20 @@ why.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import onnx
+import paths
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from modelc.frontend.building.functions import has_body
+from modelc.frontend.classical.trees import TREES
+from modelc.frontend.control.structure import REASONS, importable, reason
+from modelc.frontend.microsoft.fused import FUSED
+from modelc.frontend.operators.random import SPELLINGS
+from modelc.ir.expr import DTYPES, FLOAT8
+from modelc.ops import OPERATORS, REFUSED
 
-from modelc.frontend.building.functions import has_body  # noqa: E402
-from modelc.frontend.classical.trees import TREES  # noqa: E402
-from modelc.frontend.control.structure import REASONS, importable, reason  # noqa: E402
-from modelc.frontend.microsoft.fused import FUSED  # noqa: E402
-from modelc.frontend.operators.random import SPELLINGS  # noqa: E402
-from modelc.ir.expr import DTYPES, FLOAT8  # noqa: E402
-from modelc.ops import OPERATORS, REFUSED  # noqa: E402
-
-FILE = ROOT / "docs" / "operators.md"
+FILE = paths.ROOT / "docs" / "operators.md"
 DOMAINS = {"": "ONNX", "ai.onnx.ml": "ai.onnx.ml", "com.microsoft": "com.microsoft"}
 NAMES = {"float": "float32", "double": "float64"}  # as ONNX says them
 STEERED = (
@@ -179,7 +175,7 @@ def text() -> str:
 
 def main() -> None:
     FILE.write_text(text())
-    print(FILE.relative_to(ROOT))
+    print(FILE.relative_to(paths.ROOT))
 
 
 if __name__ == "__main__":

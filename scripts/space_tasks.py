@@ -8,8 +8,9 @@ from pathlib import Path
 
 import ansor_ops
 import onnx
+import paths  # noqa: F401
 from bench_int8 import write_model
-from fetch_models import catalogue
+from trained_models import catalogue
 
 from modelc.compile.config import load_config
 from modelc.compile.pipeline import Run

@@ -25,12 +25,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import ansor_ops
+import paths  # noqa: F401
 from bench_networks import NAMES
 from bench_ops import PEERS, Say, failure, geometric_mean, peers, positive, print_failures
-from fetch_models import shapes_of
 from kept_rows import MODELS, Kept, Row
 from rich.table import Table
 from space_tasks import model_file
+from trained_models import shapes_of
 
 import modelc
 from modelc.cli.terminal import err, out

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from test_package_model import spec_of
+from tiny_package import spec_of
 
 from modelc.package import write_package
 from modelc.scratch import user_cache

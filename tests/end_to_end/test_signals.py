@@ -1,0 +1,292 @@
+"""Whatever ends a command, nothing half-written is left; what only SIGKILL could leave, the next command removes that
+writes there, and makes nothing of what somebody else has left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_model as small
+from modelc_process import ROOT, as_from_a_terminal, modelc
+from tiny_package import NATIVE_TRIPLE
+
+from modelc import scratch
+from modelc.package import find_toolchain
+from modelc.scratch import TemporaryFolder, beside, put_back, remove_temporary
+from modelc.signals import ENDING
+
+COMPILER = """#!/bin/sh
+while [ "$1" != --version ] && [ -e {hold} ] && kill -0 $PPID; do
+    : > {there}
+    sleep 0.05
+done
+exec {real} "$@"
+"""
+
+
+@pytest.fixture
+def hold(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file: while it is there, the C compiler waits, so that no compilation is done before its signal comes. One that
+    waits has made a file `there`, beside it."""
+    folder = tmp_path_factory.mktemp("compiler")
+    hold, there, script = folder / "hold", folder / "there", folder / "cc"
+    real = shlex.join(find_toolchain(NATIVE_TRIPLE).command)
+    script.write_text(COMPILER.format(hold=hold, there=there, real=real))
+    script.chmod(0o755)
+    hold.touch()
+    monkeypatch.setenv("CC", str(script))
+    return hold
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 240
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+
+
+def compiling(folder: Path) -> tuple[object, ...]:
+    return "compile", small.model(), "--shape", "x=1,3,20,24", "-o", folder / "p"
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path != folder / "tmp")
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_a_compilation_without_a_trace(tmp_path: Path, hold: Path, number: int) -> None:
+    with modelc(tmp_path, *compiling(tmp_path), until="codegen") as process:
+        process.send_signal(number)
+        said = process.communicate()[1]
+    assert process.returncode == 128 + number and "Traceback" not in said, said
+    assert said.splitlines()[-1].startswith("modelc: interrupted" if number == signal.SIGINT else "modelc: ended by")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_a_signal_during_imports_is_answered_by_a_sentence(tmp_path: Path, delay: float) -> None:
+    with modelc(tmp_path, "targets", "list") as process:
+        status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + 120
+        while not caught(status.read_text()) >> (signal.SIGQUIT - 1) & 1:  # Python itself does not catch this one
+            assert process.poll() is None and time.monotonic() < end
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert (process.returncode, said.lstrip("\n")) in [
+        (130, "modelc: interrupted\n"),
+        (0, ""),
+    ]  # click ends the line of ^C
+
+
+def test_a_signal_during_a_long_import_is_answered_at_once(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (tmp_path / "click.py").write_text(f"import time\nopen({str(there)!r}, 'w').close()\ntime.sleep(1000)\n")
+    with modelc(tmp_path, "targets", "list", path=f"{tmp_path}:{ROOT}") as process:
+        wait_for(there, process)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert (process.returncode, said) == (130, "modelc: interrupted\n")
+
+
+def caught(status: str) -> int:
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path, hold: Path) -> None:
+    def before() -> None:
+        as_from_a_terminal()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with modelc(tmp_path, *compiling(tmp_path), "--no-verify", until="codegen", before=before) as process:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        hold.unlink()
+        process.communicate()
+    assert process.returncode == 0 and (tmp_path / "p/manifest.json").is_file()
+
+
+def test_a_killed_compilation_is_tidied_by_the_next_one(tmp_path: Path, hold: Path) -> None:
+    with modelc(tmp_path, *compiling(tmp_path), until="package") as process:
+        wait_for(hold.with_name("there"), process)
+        process.kill()
+        process.communicate()
+    assert list(tmp_path.glob(".p.*.modelc.partial")) and list(tmp_path.glob("tmp/modelc-tmp-*"))
+    (tmp_path / "mine.partial").mkdir()
+    (tmp_path / ".other.12345678.modelc.partial").mkdir()
+    killed = left(tmp_path)
+    with modelc(tmp_path, "targets", "list") as process:
+        process.communicate()
+    assert process.returncode == 0 and left(tmp_path) == killed
+    hold.unlink()
+    with modelc(tmp_path, *compiling(tmp_path)) as process:
+        process.communicate()
+    assert process.returncode == 0
+    assert sorted(os.listdir(tmp_path)) == [".other.12345678.modelc.partial", "mine.partial", "p", "tmp"]
+    assert not list(tmp_path.glob("tmp/modelc-*"))
+
+
+def test_no_command_makes_a_file_of_what_lies_there(tmp_path: Path) -> None:
+    """A repository that somebody else has made, in which folders are called as what modelc sets aside."""
+    folder = tmp_path / "models"
+    (tmp_path / "tmp").mkdir()
+    planted = "..git", ".hooks", ".p", ".x", "..q", ".d"
+    for name in planted:
+        for number in ("abcdefgh", "00000001"):
+            aside = folder / f"{name}.{number}.modelc.old"
+            aside.mkdir(parents=True)
+            (aside / "config").write_text("[core]\nfsmonitor = touch executed\n")
+    before = set(os.listdir(folder))
+    shutil.copy(small.model(), folder / "net.onnx")
+    np.savez(folder / "in.npz", x=np.ones((1, 3, 20, 24), np.float32))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
+    verbs = (
+        "--version",
+        "targets list",
+        "targets probe -o here.yaml",
+        "inspect net.onnx",
+        "compile net.onnx --shape x=1,3,20,24 -o p",
+        "compile none.onnx -o q",
+        "compile net.onnx --shape x=1,3,20,24 --no-verify -o .q",
+        "inspect p",
+        "run p --inputs in.npz --outputs x",
+        "database import none --database d",
+        "compile none.onnx -o .git",
+    )
+    made = {"net.onnx", "in.npz", "here.yaml", "p", ".q", "x", "d"}
+    for verb in verbs:
+        command = [sys.executable, "-m", "modelc", *verb.split()]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == (2 if "none" in verb else 0), done.stderr
+        assert set(os.listdir(folder)) - made == before, verb
+    assert {file.name for file in (folder / "p").iterdir()} >= {"manifest.json", "libmodel.so"}
+    assert not (folder / "p/config").exists() and not (folder / ".q/config").exists()
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_use_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = scratch.held()
+    with TemporaryFolder("test") as name, beside(tmp_path / "p", folder=True) as made:
+        with beside(tmp_path / "file", folder=False) as file:
+            assert file.stat().st_size == 0 and scratch.held()
+            program = (
+                "import sys; from pathlib import Path; from modelc.scratch import *; folder = Path(sys.argv[1])\n"
+                "remove_temporary(folder); put_back(folder / 'p')\n"
+                "for name in ('p', 'file'):\n    with beside(folder / name, folder=True): pass"
+            )
+            subprocess.run([sys.executable, "-c", program, tmp_path], check=True, env={"PYTHONPATH": str(ROOT)})
+            assert {Path(name), made, file} == set(tmp_path.iterdir())
+        assert not file.exists()
+    assert not list(tmp_path.iterdir()) and scratch.held() == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".p.12345678.partial",
+        "p.12345678.modelc.partial",
+        ".p.1234567.modelc.partial",
+        ".q.12345678.modelc.partial",
+        ".p.q.12345678.modelc.partial",
+        ".p.12345678.modelc.old",
+        "modelc-tmp-x",
+        "modelc-12345678",
+    ],
+)
+def test_names_of_others_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    tidy(tmp_path / "p")
+    assert os.listdir(tmp_path) == [name]
+
+
+def tidy(place: Path) -> None:
+    """What a command does that needs a folder for temporary files where `place` is, and writes a package there."""
+    remove_temporary(place.parent)
+    put_back(place)
+    with beside(place, folder=True):
+        pass
+
+
+def test_orphans_are_removed_and_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    for name in (".p.12345678.modelc.partial", "modelc-tmp-run-12345678", ".p.abcdefgh.modelc.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / ".p.abcdefg1.modelc.partial").write_text("")
+    link, pipe = tmp_path / ".p.abcdefg2.modelc.partial", tmp_path / ".p.abcdefg3.modelc.partial"
+    link.symlink_to(tmp_path / "mine")
+    os.mkfifo(pipe)
+    tidy(tmp_path / "p")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mine", link.name, pipe.name} and (tmp_path / "mine/thesis.tex").exists()
+    remove_temporary(tmp_path / "none")
+    put_back(tmp_path / "none/p")
+
+
+KILLED_BETWEEN = """
+import os, signal, sys
+from pathlib import Path
+from modelc.scratch import replace
+
+def rename(one, other):
+    real(one, other)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+real, os.rename = os.rename, rename
+replace(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def killed_between_the_steps(place: Path) -> Path:
+    """What a process leaves that replaces the folder `place` and is killed when that is set aside."""
+    made = place.with_name("made")
+    for folder, text in ((place, "old"), (made, "new")):
+        folder.mkdir()
+        (folder / "manifest.json").write_text(text)
+    command = [sys.executable, "-c", KILLED_BETWEEN, str(made), str(place)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)})
+    shutil.rmtree(made)
+    (aside,) = place.parent.iterdir()
+    assert done.returncode == -signal.SIGKILL
+    assert aside.name.startswith(f".{place.name}.") and aside.name.endswith(".modelc.old")
+    return aside
+
+
+def test_a_package_that_was_set_aside_comes_back(tmp_path: Path) -> None:
+    place = tmp_path / "p"
+    aside = killed_between_the_steps(place)
+    tidy(tmp_path / "other")
+    assert list(tmp_path.iterdir()) == [aside], "another place was written"
+    shutil.copytree(aside, tmp_path / ".p.00000001.modelc.old")  # no process has set this aside
+    tidy(place)
+    assert (place / "manifest.json").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == [".p.00000001.modelc.old", "p"]
+
+
+def test_what_was_set_aside_goes_where_the_new_package_is_there(tmp_path: Path) -> None:
+    place = tmp_path / "p"
+    place.mkdir()
+    (tmp_path / "old").mkdir()
+    aside = tmp_path / f".p.{(tmp_path / 'old').stat().st_ino:08x}.modelc.old"
+    os.rename(tmp_path / "old", aside)
+    tidy(place)
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_nothing_comes_back_under_a_name_that_begins_with_a_dot(tmp_path: Path) -> None:
+    aside = killed_between_the_steps(tmp_path / ".git")
+    tidy(tmp_path / ".git")
+    assert list(tmp_path.iterdir()) == [aside]

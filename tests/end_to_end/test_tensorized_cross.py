@@ -1,0 +1,49 @@
+"""Kernels of tensor intrinsics for other machines, under emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from emulated_kernels import emulated
+from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
+
+from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.target import Target, load_target, shipped_intrinsics
+
+SHIPPED = {one.name: one for one in shipped_intrinsics()}
+BLOCKS = ("neon-smmla", "neon-usmmla", "neon-bfmmla")  # of two rows, which have to divide
+WANTED = ("matmul", "batch", "grouped")
+MORE = ("columns", "strided", "3D")
+
+
+def machine(architecture: str) -> Target:
+    """A target with all that its architecture's intrinsics need; emulators know more than any one board."""
+    if architecture == "aarch64":
+        board = load_target("cortex-a76")
+        return replace(board, features=(*board.features, "bf16", "i8mm"), intrinsics=None)
+    return load_target({"armv7": "armv7-neon", "riscv64": "riscv64-v"}[architecture])
+
+
+@pytest.mark.parametrize("architecture", ["aarch64", "armv7", "riscv64"])
+def test_every_intrinsic_on_the_emulated_machine(architecture: str) -> None:
+    target = machine(architecture)
+    cases = {}
+    for one in target.available_intrinsics:
+        for case in WANTED if one.name in BLOCKS else (*WANTED, *MORE):
+            task = contraction((EVEN | RAGGED)[case], kinds_of(one))
+            way = ways_of(task, target)[one.name]
+            candidate = tiled_candidate(way, default_knobs(way))
+            assert intrinsics_in(candidate) == {one.name}
+            cases[f"k_{len(cases)}"] = (from_end_to_end(task), candidate)
+    kernels = emulated(cases, target)
+    used = {one.name for kernel in kernels.values() for step in kernel.steps for one in step.intrinsics}
+    assert used == {one.name for one in SHIPPED.values() if one.architecture == architecture}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_rows_that_a_block_of_two_does_not_divide_are_left_to_dot_products(name: str) -> None:
+    target, kinds = machine("aarch64"), kinds_of(SHIPPED[name])
+    found = ways_of(contraction(RAGGED["columns"], kinds), target)
+    assert name not in found and any(one.startswith("neon-") for one in found)

@@ -1,0 +1,180 @@
+"""What wrong packages are made of: a right one, and all that it was compiled from.
+
+Models are named as their files are (MODELS/NAME.onnx, with the shapes of tests/models.yaml), or as the small ones that
+are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 is compiled for bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import model_seeds
+import numpy as np
+import onnx
+from networks import Network, batch_norm, classifier, conv
+from onnx import helper
+from random_graphs import draw
+from trained_models import catalogue, shapes_of
+
+from modelc.compile.choices import digest_of
+from modelc.compile.config import load_config
+from modelc.compile.inputs import Flags
+from modelc.compile.pipeline import Run
+from modelc.compile.programs import Programs
+from modelc.errors import ModelError
+from modelc.package import PackageSpec
+from modelc.plan.program import Compiled
+from modelc.target import Target
+from modelc.verify.kernels.blueprint import Blueprint
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A right package before it is written, and what its kernels are judged by: of one variant."""
+
+    name: str
+    model: Path
+    run: Run
+    programs: Programs
+    compiled: Mapping[str, Compiled]  # by the Task's hash
+    spec: PackageSpec
+    blueprints: tuple[Blueprint, ...]
+
+    @classmethod
+    def of(cls, name: str, models: Path, target: Target, folder: Path) -> Subject:
+        """The model `name` compiled for `target`; one that is built is written to `folder`. Raises ModelcError."""
+        stem, _, precision = name.partition(":")
+        model = _file_of(stem, models, folder)
+        constants = catalogue().get(stem, {}).get("constant", {})
+        steering = Flags(shapes=tuple(shapes_of(stem)), constants=constants).applied(model)
+        config = load_config().allowing(precision=precision or "f32")
+        run = Run(model, digest_of(model), target, config, steering.shapes, constants=steering.constants)
+        programs = run.programs()
+        compiled = run.kernels(programs.rounded)
+        spec = run.spec(programs, compiled)
+        return cls(name, model, run, programs, compiled, spec, run.blueprints(programs, compiled))
+
+
+def _file_of(stem: str, models: Path, folder: Path) -> Path:
+    kind, _, seed = stem.partition("-")
+    if stem in SMALL or (kind == "graph" and seed.isdigit()):
+        path = folder / f"{stem}.onnx"
+        onnx.save(SMALL[stem]() if stem in SMALL else draw(int(seed))[0], path)
+        return path
+    path = models / f"{stem}.onnx"
+    if not path.exists():
+        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, and graph-SEED")
+    return path
+
+
+# --- small models ---------------------------------------------------------------------------------------------------
+
+
+def windows() -> onnx.ModelProto:
+    """Convolutions of every kind, larger than their tiles: wide, strided, by channel, pointwise; pools, a residual."""
+    net = Network("windows")
+
+    def block(x: str, name: str, channels: int, out: int, kernel: int, **options: int) -> str:
+        x = conv(net, x, name, channels, out, [kernel] * 2, pad=kernel // 2, **options)
+        return str(net.op("Relu", batch_norm(net, x, f"{name}.bn", out), scope=name))
+
+    x = block(net.input("input", [1, 3, 37, 37]), "conv1", 3, 20, kernel=5, stride=2)
+    x = str(net.op("MaxPool", x, scope="maxpool", kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1]))
+    deep = block(block(x, "conv2", 20, 20, kernel=3, group=20), "conv3", 20, 20, kernel=1)
+    x = str(net.op("Add", x, block(deep, "conv4", 20, 20, kernel=3), scope="skip"))
+    x = str(net.op("AveragePool", x, scope="mean", kernel_shape=[2, 2], strides=[2, 2]))
+    classifier(net, x, "fc", 20, 10)
+    return net.build()
+
+
+def qdq() -> onnx.ModelProto:
+    """Convolutions and a product as ONNX Runtime's quantizer writes them, with zero points."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, np.ndarray] = {}
+
+    def through(x: str, name: str, scale: float, zero: int) -> str:
+        weights.update({f"{name}_s": np.float32(scale), f"{name}_z": np.array(zero, np.uint8)})
+        nodes.append(helper.make_node("QuantizeLinear", [x, f"{name}_s", f"{name}_z"], [f"{name}_q"], f"{name}_quant"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [name], name))
+        return name
+
+    def weight(name: str, shape: tuple[int, ...], axis: int) -> str:
+        scales = (0.004 * rng.uniform(0.3, 2, shape[axis])).astype(np.float32)
+        weights.update({f"{name}_s": scales, f"{name}_z": np.zeros(shape[axis], np.int8)})
+        weights[f"{name}_q"] = rng.integers(-127, 128, shape).astype(np.int8)
+        node = helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [name], name, axis=axis)
+        nodes.append(node)
+        return name
+
+    x = through("x", "xd", 0.0301, 117)
+    weights["bias"] = rng.standard_normal(24).astype(np.float32)
+    nodes.append(helper.make_node("Conv", [x, weight("w1", (24, 8, 3, 3), 0), "bias"], ["c"], "conv", pads=[1] * 4))
+    nodes.append(helper.make_node("Relu", ["c"], ["r"], "relu"))
+    r = through("r", "rd", 0.0497, 3)
+    nodes.append(helper.make_node("Conv", [r, weight("w2", (24, 24, 1, 1), 0)], ["e"], "point"))
+    e = through("e", "ed", 0.0613, 131)
+    nodes.append(helper.make_node("Add", [r, e], ["a"], "skip"))
+    nodes.append(helper.make_node("GlobalAveragePool", [through("a", "ad", 0.0713, 90)], ["g"], "mean"))
+    nodes.append(helper.make_node("Flatten", ["g"], ["f"], "flatten"))
+    nodes.append(helper.make_node("MatMul", [through("f", "fd", 0.0193, 70), weight("w3", (24, 20), 1)], ["m"], "fc"))
+    through("m", "y", 0.0397, 128)
+    return model_seeds.model_of(nodes, [("x", model_seeds.F, [1, 8, 18, 18])], [("y", model_seeds.F, [1, 20])], weights)
+
+
+def control() -> onnx.ModelProto:
+    """A Loop as often as data says, over rows of a table and what it carries, a Scan along its result, and an If."""
+    f, i, b = model_seeds.F, model_seeds.I, model_seeds.B
+    info, node = helper.make_tensor_value_info, helper.make_node
+    rng = np.random.default_rng(0)
+    repeated = [
+        node("Gather", ["table", "i"], ["row"], "row", axis=0),
+        node("MatMul", ["a", "w"], ["aw"], "product"),
+        node("Add", ["aw", "row"], ["sum"], "sum"),
+        node("Tanh", ["sum"], ["next"], "tanh"),
+        node("Identity", ["go"], ["on"], "on"),
+    ]
+    given = [info("i", i, []), info("go", b, []), info("a", f, [3, 12])]
+    loop = helper.make_graph(repeated, "loop_body", given, [info("on", b, []), info("next", f, [3, 12])])
+    scanned = [
+        node("Add", ["total", "part"], ["more"], "more"),
+        node("Mul", ["more", "half"], ["seen"], "seen"),
+    ]
+    vectors = [[info(name, f, [12]) for name in names] for names in (("total", "part"), ("more", "seen"))]
+    scan = helper.make_graph(scanned, "scan_body", *vectors)
+    then, otherwise = (
+        helper.make_graph([node(op, ["every", "half"], [f"{op}_y"], op)], op, [], [info(f"{op}_y", f, [40, 12])])
+        for op in ("Add", "Mul")
+    )
+    nodes = [
+        node("Loop", ["n", "yes", "x"], ["last"], "loop", body=loop),
+        node("MatMul", ["spread", "last"], ["wide"], "wide"),
+        node("Scan", ["zeros", "wide"], ["end", "every"], "scan", body=scan, num_scan_inputs=1),
+        node("ReduceSum", ["end"], ["s"], "total_sum", keepdims=0),
+        node("Less", ["s", "limit"], ["small"], "small"),
+        node("If", ["small"], ["z"], "if", then_branch=then, else_branch=otherwise),
+        node("MatMul", ["z", "w"], ["y"], "last_product"),
+    ]
+    weights = {
+        "table": rng.standard_normal((9, 12)).astype(np.float32),
+        "w": (0.5 * rng.standard_normal((12, 12))).astype(np.float32),
+        "spread": rng.standard_normal((40, 3)).astype(np.float32),
+        "zeros": np.zeros(12, np.float32),
+        "half": np.float32(0.5),
+        "limit": np.float32(0),
+        "yes": np.asarray(True),
+    }
+    return model_seeds.model_of(nodes, [("n", i, []), ("x", f, [3, 12])], [("y", f, [40, 12])], weights)
+
+
+SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
+    "windows": windows,
+    "convolutions": model_seeds.convolutions,
+    "attention": model_seeds.attention,
+    "recurrent": model_seeds.recurrent,
+    "quantised": model_seeds.quantised,
+    "qdq": qdq,
+    "control": control,
+}

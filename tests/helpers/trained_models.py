@@ -1,0 +1,19 @@
+"""The trained models that tests/models.yaml lists, which scripts/fetch_models.py puts into models/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from repository import ROOT
+
+
+def catalogue() -> dict[str, dict[str, Any]]:
+    """The entries of tests/models.yaml by short name."""
+    return yaml.safe_load((ROOT / "tests/models.yaml").read_text())
+
+
+def shapes_of(name: str) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes to compile a model with, as its entry says them; none where there is no entry, or it says none."""
+    shape = catalogue().get(name, {}).get("shape")
+    return [{key: tuple(extents) for key, extents in shape.items()}] if shape else []

@@ -1,0 +1,229 @@
+"""The learned cost: it corrects the analytic one where that is wrong, and is not used where it is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_machines import TARGET, conditions, explored, measured, seconds_of, space_of
+from three_ways import task_of
+
+from modelc.database import Database
+from modelc.measure.measurement import Measurement
+from modelc.space.choose import chosen
+from modelc.space.sketch import TERMS
+from modelc.tune.search import learned
+from modelc.tune.search.evolve import Evolve
+from modelc.tune.search.learned import (
+    Example,
+    LearnedCost,
+    analytic,
+    described,
+    fit,
+    held_out,
+    judged,
+    scales,
+    throughputs,
+)
+from modelc.tune.search.population import Space
+from modelc.tune.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
+from modelc.tune.search.resume import Memory, record_of
+from modelc.tune.search.tune import Subject
+
+PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
+needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
+
+
+def drawn(count: int, wrong: float, seed: int = 0) -> list[Example]:
+    """Schedules of three Tasks; estimates are `wrong` by what two of the numbers, and a knob that some have, say."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for k in range(count):
+        row, knobs = rng.random(12), {"order rows": 1.0} if rng.random() < 0.5 else {"order panels": 1.0, "chunk": 2.0}
+        estimated = float(np.exp(rng.random()))
+        off = wrong * (2 * row[0] - row[3] + ("chunk" in knobs))
+        found.append(Example(f"task {k % 3}", row, knobs, 1e-3 * estimated, 5e-3 * estimated * float(np.exp(off))))
+    return found
+
+
+def shares(scores: np.ndarray, examples: list[Example]) -> float:
+    groups = learned.groups_of(examples)
+    right, pairs = pairs_of(scores, throughputs(examples, scales(examples)), groups)
+    assert pairs > 100
+    return right / pairs
+
+
+@needs_xgboost
+def test_what_estimates_do_not_see_is_learned() -> None:
+    examples, later = drawn(180, 1.0), drawn(60, 1.0, seed=5)
+    model, known = fit(examples), scales(examples)
+    assert shares(model.scores(examples), examples) > 0.95 > shares(analytic(examples, known), examples) + 0.1
+    assert shares(model.scores(later), later) > shares(analytic(later, known), later) + 0.1
+    assert shares(held_out(examples, 3), examples) > shares(analytic(examples, known), examples) + 0.05
+    used, sentence = judged(examples)
+    assert used and sentence.startswith("the learned cost is used: it orders ")
+
+
+@needs_xgboost
+def test_what_ranks_worse_than_the_estimates_is_not_used() -> None:
+    used, sentence = judged(drawn(180, 0.0))
+    assert not used and "the analytic one 100.0 %" in sentence
+    assert judged(drawn(12, 1.0)) == (
+        False,
+        "the analytic cost is used: too little is measured to compare it with the learned one",
+    )
+
+
+@needs_xgboost
+def test_equal_seeds_and_examples_give_equal_scores() -> None:
+    examples, others = drawn(100, 1.0), drawn(20, 1.0, seed=9)
+    assert (fit(examples, 4).scores(others) == fit(examples, 4).scores(others)).all()
+    assert judged(examples, 4) == judged(examples, 4)
+    assert len(fit(examples).scores([])) == 0
+
+
+@needs_xgboost
+def test_evolution_measures_what_the_learned_cost_finds_best() -> None:
+    space, cost = space_of(PRODUCT), LearnedCost(seed=2)
+    explorer = Evolve(space, 1, cost)
+    first, _ = measured(space, explorer.propose(16)), cost.says
+    assert cost.scores(space, [one for one, _ in first]) is None
+    explorer.learn(first)
+    for _ in range(4):
+        explorer.learn(measured(space, explorer.propose(16)))
+    assert len(cost.examples) == 64  # 80 are measured: the others wait until it is worth learning again
+    assert cost.says.split(":")[0] in ("the learned cost is used", "the analytic cost is used")
+    explorer.learn(measured(space, explorer.propose(16)))
+    assert len(cost.examples) == 96
+    cost.fitted = fit(cost.examples)
+    found = explorer.propose(16)
+    assert len({one.candidate.key for one in found}) == 16
+    scores = cost.scores(space, found)
+    assert scores is not None and np.isfinite(scores).all()
+    assert min(seconds_of(space, one) for one in found) < np.median([m.seconds for _, m in first])
+
+
+def test_without_xgboost_the_analytic_cost_is_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "available", lambda: False)
+    space, cost = space_of(PRODUCT), LearnedCost()
+    explorer = Evolve(space, 1, cost)
+    for _ in range(5):
+        explorer.learn(measured(space, explorer.propose(16)))
+    assert cost.says == learned.MISSING and cost.fitted is None and "modelc[tune]" in cost.says
+    assert len(explorer.propose(4)) == 4
+
+
+def test_what_failed_teaches_nothing() -> None:
+    space, cost = space_of(PRODUCT), LearnedCost()
+    explorer = Evolve(space, 1, cost)
+    explorer.learn([(one, Measurement("crashed", "it did")) for one in explorer.propose(4)])
+    assert not cost.examples
+
+
+@needs_xgboost
+def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> None:
+    others = [task_of("MatMul", {}, [(m, 24), (24, 32)], consts=(1,)).canonical() for m in (24, 36, 40)]
+    with Database(tmp_path / "records.sqlite") as database:
+        memory = Memory(database, conditions)
+        for task in (PRODUCT, *others):
+            space = space_of(task)
+            for k, (one, measurement) in enumerate(measured(space, explored(space, 24))):
+                database.add(task, record_of(task, conditions(task), one.candidate, one, measurement, k == 0))
+        subject = Subject(PRODUCT.hash, PRODUCT, chosen(PRODUCT, TARGET).candidate, Evolve(space_of(PRODUCT)))
+        found = memory.elsewhere([subject], space_of)
+    assert {one.task for one in found} == {task.hash for task in others}
+    assert 60 < len(found) <= 72 and all(one.seconds > 0 and one.estimated > 0 for one in found)
+    cost = LearnedCost()
+    cost.begin(found)
+    assert "% of held-out pairs with one of the best right" in cost.says
+    again = LearnedCost()
+    again.begin(found[:24])
+    assert again.fitted is None and "little is measured" in again.says
+
+
+def test_rankings() -> None:
+    rng = np.random.default_rng(0)
+    truth, groups = rng.uniform(0.1, 1.0, 200), np.arange(200) % 2
+    best, worst = ranked(truth, truth, groups), ranked(-truth, truth, groups)
+    assert (best.pairs, best.recall, best.r2, best.rmse) == (1.0, 1.0, 1.0, 0.0) and best.quarter == pytest.approx(1.0)
+    assert (worst.pairs, worst.recall) == (0.0, 0.0) and worst.quarter == pytest.approx(-1.0)
+    none = ranked(np.ones(200), truth, groups)
+    assert none.pairs == none.pooled == 0.5 and none.quarter == 0.0 and none.compared > 100
+    assert ranked(np.zeros(0), np.zeros(0), np.zeros(0, np.int64)).pairs == 0.0
+
+
+def test_pairs_that_measurements_tell_apart() -> None:
+    """Times of 1.00, 1.01, 1.04, 1.15 and 1.50: what is near is not compared, nor what is within the noise."""
+    times, groups = np.array([1.0, 1.01, 1.04, 1.15, 1.5]), np.zeros(5, np.int64)
+    truth, noise = 1 / times, np.array([0.01, 0.01, 0.01, 0.01, 0.3])
+    wrong = truth.copy()
+    wrong[[0, 2]] = wrong[[2, 0]]
+    assert pairs_of(truth, truth, groups) == (9, 9) and pairs_of(wrong, truth, groups) == (7, 9)
+    assert pairs_of(truth, truth, groups, noise) == (5, 5)  # none with 1.50
+    assert pairs_of(truth, truth, groups, least=0.1) == (6, 6)
+    many = 0.9 ** np.arange(20)
+    assert pairs_of(many, many, np.zeros(20, np.int64), best=True)[1] == 19 + 18 + 17 + 16 + 15
+    one = ranked(wrong, truth, groups, noise)
+    assert (one.compared, one.pairs, one.told, one.apart[-1]) == (9, 7 / 9, 5 / 9, 1.0)
+    every, sure = as_measured(truth, noise, groups)
+    assert 0.8 < every < sure < 1.0
+    assert as_measured(truth, np.zeros(5), groups) == (1.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
+def test_pairs_of_all_tasks_are_those_that_are_counted_one_by_one(rows: list[tuple[int, int]]) -> None:
+    scores, truth = (np.array([float(row[k]) for row in rows]) for k in (0, 1))
+    pairs = [(s - t, x - y) for k, (s, x) in enumerate(rows) for t, y in rows[:k] if x != y]
+    right = [1.0 if s * x > 0 else 0.5 * (s == 0) for s, x in pairs]
+    assert pooled_pairs(scores, truth) == pytest.approx(sum(right) / len(right) if right else 0.0)
+
+
+def test_estimates_say_what_they_are_made_of() -> None:
+    """Of every kind of products: shares of the seconds, none above all of them, and together about all of them."""
+    window = task_of(
+        "Conv", {"pads": (1, 1, 1, 1)}, [(1, 256, 28, 28), (256, 256, 3, 3)], consts=(1,), channels_last=True
+    )
+    plain = task_of("MatMul", {}, [(784, 256), (256, 256)], consts=(1,))
+    kinds = set()
+    for sketch in [sketch for task in (window, plain) for sketch in Space(task.canonical(), TARGET).sketches]:
+        points = np.stack([sketch.start(), *sketch.random(8, np.random.default_rng(0))])
+        for cores in (1, 4):
+            terms = dict(zip(TERMS, sketch.terms(points, cores).T, strict=True))
+            parts = np.stack([terms[name] for name in TERMS[:5]])
+            assert (parts >= 0).all() and (parts <= 1 + 1e-9).all()
+            assert (parts.sum(axis=0) > 0.9).all() and (terms["computing"] > 0).all()
+            for share in ("efficiency", "balance"):
+                assert (terms[share] > 0).all() and (terms[share] <= 1 + 1e-9).all()
+            assert (terms["registers"] > terms["accumulators"]).all()
+        kinds.add(sketch.kind)
+    assert kinds == {"contraction", "winograd", "strassen"}
+
+
+def test_few_samples_leave_doubt() -> None:
+    once, often = Measurement("ok", seconds=1.0, repeats=1), Measurement("ok", seconds=1.0, repeats=9, noise=0.01)
+    assert once.doubt == 0.1 and often.doubt == 0.01
+
+
+def test_knobs_have_names_that_tasks_share() -> None:
+    space = space_of(PRODUCT)
+    (one,) = explored(space, 1)
+    (found,) = described(space, [one])
+    values = one.sketch.values(one.point)
+    assert found is not None and found.knobs[f"kind {one.sketch.kind}"] == 1.0
+    assert any(isinstance(v, str) for v in values.values()) and any(not isinstance(v, str) for v in values.values())
+    for name, value in values.items():
+        if isinstance(value, str):
+            assert found.knobs[f"{name} {value}"] == 1.0
+        else:
+            assert found.knobs[name] == pytest.approx(np.log2(1 + value))
+
+
+@needs_xgboost
+def test_what_is_learned_orders_tasks_that_were_not_seen() -> None:
+    examples, others = drawn(180, 1.0), [replace(one, task="another") for one in drawn(60, 1.0, seed=5)]
+    scores = fit(examples).scores(others)
+    assert scores.max() == 1.0 and shares(scores, others) > shares(analytic(others, {}), others) + 0.1

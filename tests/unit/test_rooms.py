@@ -1,0 +1,183 @@
+"""The house keeps its order: a room imports only from rooms above it, some libraries belong to one room, and tests
+share what lies in tests/helpers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+
+HOUSE = ROOT / "modelc"
+
+ROOMS = (  # from the top
+    "errors",
+    "scratch",
+    "signals",
+    "python_worker",
+    "callable_room",
+    "policy",
+    "ir",
+    "target",
+    "ops",
+    "frontend",
+    "passes",
+    "partition",
+    "layout",
+    "space",
+    "runtime",
+    "package",
+    "codegen",
+    "plan",
+    "measure",
+    "database",
+    "verify",
+    "compile",
+    "tune",
+    "cli",
+    "__main__",
+)
+MOST_LOOSE = 8  # files in no room
+CIRCLES = {  # that are left: Sketches estimate what they cost themselves, and estimates know what Sketches prepare
+    (("space", "cost"), ("space", "sketches")),
+    (("space", "nest"), ("space", "sketches")),
+}
+OWNERS = {"onnx": "frontend", "tvm": "codegen", "onnxruntime": "verify", "openvino": "verify"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+FILES = sorted(p for p in HOUSE.rglob("*.py") if p != HOUSE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(HOUSE)))
+def test_imports_come_from_above(path: Path) -> None:
+    room = room_of(path)
+    assert room in ROOMS, f"{room} has no place in the house"
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "modelc" and len(parts) > 1 and parts[1] in ROOMS:
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path.name} of {room} imports {module}"
+        assert OWNERS.get(parts[0], room) == room, f"{path.name} of {room} imports {parts[0]}"
+
+
+def test_few_files_lie_loose() -> None:
+    assert len(list(HOUSE.glob("*.py"))) <= MOST_LOOSE
+
+
+def folders_of(path: Path) -> tuple[str, ...]:
+    """The folders around a file of the house, from the outermost."""
+    return path.relative_to(HOUSE).parts[:-1]
+
+
+def module_path(module: str) -> Path:
+    """The file, or the folder, that a module of the house is."""
+    inside = HOUSE.joinpath(*module.split(".")[1:])
+    while not inside.is_dir() and not inside.with_suffix(".py").exists():
+        inside = inside.parent  # a name in a module
+    return inside if inside.is_dir() else inside.with_suffix(".py")
+
+
+def folder_imports() -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """For each folder, at any depth, the sibling folders that something in it imports from, by common parent."""
+    edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for path in FILES:
+        mine = folders_of(path)
+        for module in imports(path):
+            if not module.startswith("modelc."):
+                continue
+            target = module_path(module)
+            theirs = target.relative_to(HOUSE).parts if target.is_dir() else folders_of(target)
+            shared = 0
+            while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
+                shared += 1
+            pair = (mine[: shared + 1], theirs[: shared + 1])
+            if shared < min(len(mine), len(theirs)) and pair not in CIRCLES:
+                edges.setdefault(mine[: shared + 1], set()).add(theirs[: shared + 1])
+    return edges
+
+
+def test_folders_import_each_other_in_no_circle() -> None:
+    edges = folder_imports()
+    assert len(edges) > 10
+    above: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+
+    def reached(folder: tuple[str, ...], way: tuple[tuple[str, ...], ...]) -> None:
+        assert folder not in way, " -> ".join("/".join(one) for one in (*way, folder))
+        if folder not in above:
+            above[folder] = edges.get(folder, set())
+            for other in above[folder]:
+                reached(other, (*way, folder))
+
+    for folder in edges:
+        reached(folder, ())
+
+
+@pytest.mark.parametrize("path", sorted((HOUSE / "runtime").glob("*.py")), ids=lambda p: p.name)
+def test_the_runtime_imports_the_standard_library_and_numpy_alone(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, "numpy"}
+    assert all(m.split(".")[0] in allowed or m.startswith("modelc.runtime") for m in imports(path))
+
+
+def test_the_architecture_lists_the_rooms_in_their_order() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("| room |")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)(?:/|\.py)`", row.split("|")[1])]
+    assert named == list(ROOMS)
+
+
+TESTS = ROOT / "tests"
+OF_TESTS = sorted(TESTS.rglob("*.py"))
+OF_SCRIPTS = TESTS / "end_to_end/scripts"  # the tests whose subject is a script
+
+
+def stems(files: Iterable[Path]) -> set[str]:
+    return {path.stem for path in files}
+
+
+def wrong_imports(files: Iterable[Path], modules: set[str]) -> dict[str, list[str]]:
+    """By file, those of `modules` that it imports, in a program that it has as text too."""
+    line = re.compile(rf"^\s*(?:from|import) ({'|'.join(sorted(modules))})\b", re.MULTILINE)
+    found = {str(path.relative_to(TESTS)): line.findall(path.read_text()) for path in files}
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def test_no_file_imports_a_file_of_tests() -> None:
+    tests = stems(TESTS.rglob("test_*.py"))
+    assert len(tests) > 150
+    assert wrong_imports(OF_TESTS, tests | {"conftest"}) == {}
+
+
+def test_scripts_are_imported_by_their_own_tests_alone() -> None:
+    scripts = stems((ROOT / "scripts").glob("*.py"))
+    assert len(scripts) > 20
+    assert wrong_imports((path for path in OF_TESTS if OF_SCRIPTS not in path.parents), scripts) == {}
+
+
+def test_helpers_import_no_fuzzer() -> None:
+    fuzzers = stems((TESTS / "fuzz").glob("*.py"))
+    assert len(fuzzers) > 10
+    assert wrong_imports((TESTS / "helpers").glob("*.py"), fuzzers) == {}
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """As each is imported by its name alone."""
+    names = [path.stem for path in (*OF_TESTS, *(ROOT / "scripts").glob("*.py")) if path.stem != "__main__"]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
