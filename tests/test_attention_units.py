@@ -15,7 +15,7 @@ from three_ways import Example, check, emulated_target, random_inputs, run_task
 from modelc.codegen.lower.nest import lower_nest
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.nest import Loop
+from modelc.ir.nest import For
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16, products, to_bfloat16
@@ -65,7 +65,7 @@ def units(task: Task, candidate: Candidate) -> list[set[str | None]]:
     nest = build_nest(task, candidate)
     blocks = derive(task, candidate.stages).blocks
     found = {b.name: set[str | None]() for b in blocks if isinstance(b, Block) and b.name.startswith("matmul")}
-    for loop in (s for s in nest.statements() if isinstance(s, Loop) and s.intrinsic):
+    for loop in (s for s in nest.statements() if isinstance(s, For) and s.intrinsic):
         text = str(loop.body)
         for name in found:
             if f"block='{name}'" in text:

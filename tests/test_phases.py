@@ -13,7 +13,7 @@ from test_ops import Case, f
 from three_ways import build, check, random_inputs, run_task
 
 from modelc.ir.block import Block, Task
-from modelc.ir.nest import Alloc, Leaf, Loop
+from modelc.ir.nest import Alloc, For, Leaf
 from modelc.ir.nest import walk as statements
 from modelc.ir.text import parse_task
 from modelc.space.analysis.access import accesses
@@ -86,7 +86,7 @@ def test_a_tensor_is_reduced_in_parts_by_lanes() -> None:
     ]
     first = nest_of(task).phases[0]
     (threads,) = first
-    assert isinstance(threads, Loop) and threads.tag == "parallel" and threads.extent >= 2 * TARGET.cores
+    assert isinstance(threads, For) and threads.tag == "parallel" and threads.extent >= 2 * TARGET.cores
     assert any(isinstance(s, Alloc) and s.scope == "register" for s in threads.body)
     assert not any(s.where for s in statements(first) if isinstance(s, Leaf))
 

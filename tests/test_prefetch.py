@@ -19,7 +19,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
-from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
+from modelc.ir.nest import For, Leaf, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
@@ -56,16 +56,16 @@ def candidate(n: int, rows: int, vectors: int, steps: int, panel: str = "n0") ->
     return Candidate({"s0": schedule}, (), {"w": layout})
 
 
-def prefetches(body: Sequence[Stmt], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Prefetch, tuple[Loop, ...]]]:
+def prefetches(body: Sequence[Stmt], loops: tuple[For, ...] = ()) -> Iterator[tuple[Prefetch, tuple[For, ...]]]:
     """Every prefetch, and the loops around it."""
     for stmt in body:
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             yield from prefetches(stmt.body, (*loops, stmt))
         elif isinstance(stmt, Prefetch):
             yield stmt, loops
 
 
-def fetched(nest: Nest, write: bool = False) -> Iterator[tuple[tuple[Loop, ...], NDArray[np.int64]]]:
+def fetched(nest: Nest, write: bool = False) -> Iterator[tuple[tuple[For, ...], NDArray[np.int64]]]:
     """(the loops around a prefetch, the line of the operand's storage that each of their iterations asks for), of those
     that are to be written, or of those that are to be read."""
     for stmt, loops in (one for phase in nest.phases for one in prefetches(phase) if one[0].write == write):

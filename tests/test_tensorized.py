@@ -17,7 +17,7 @@ from three_ways import check, emulated_target
 from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
-from modelc.ir.nest import Loop, Nest
+from modelc.ir.nest import For, Nest
 from modelc.ir.text import parse_nest
 from modelc.partition.precision import in_bfloat16
 from modelc.policy import Policy
@@ -179,7 +179,7 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     candidate = tiled_candidate(way, TiledKnobs((("m", 32),), 2, 32 if once == "B" else rows, once == "B", None))
     nest = build_nest(task, candidate)
     assert parse_nest(str(nest)) == nest and Candidate.from_json(candidate.to_json()) == candidate
-    assert {s.once for s in nest.statements() if isinstance(s, Loop) and s.intrinsic} == {(), tuple(once)}
+    assert {s.once for s in nest.statements() if isinstance(s, For) and s.intrinsic} == {(), tuple(once)}
     (phase,) = lower_nest(nest, "k", SERVER.available_intrinsics)
     loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
     assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"

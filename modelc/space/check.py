@@ -15,7 +15,7 @@ from modelc.errors import InvalidCandidate
 from modelc.frontend.building.limits import LARGEST_TENSOR
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Loop, Nest, Stmt
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, For, Nest, Stmt
 from modelc.space.analysis.loops import loop_of
 from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.derivation import derived, rules
@@ -180,7 +180,7 @@ def unrolled(body: Iterable[Stmt]) -> int:
     """Statements of the innermost bodies, when what is to be unrolled has been."""
     count = 0
     for stmt in body:
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             copies = {"unroll": stmt.extent, "vector": -(-stmt.extent // LANES)}.get(stmt.tag, 1)
             count += copies * unrolled(stmt.body)
         elif isinstance(stmt, Branch):

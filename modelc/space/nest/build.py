@@ -17,7 +17,7 @@ from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, substitute, variables
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import (
     clipped,
@@ -245,7 +245,7 @@ class _Builder:
         if tag == "parallel" and left and full:
             then = body(Var(var), full, tile, reserved=True)
             otherwise = body(Const(full), full + 1, left)
-            return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
+            return [For(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
         uncut = every or tag == "parallel"
         full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, site.where)
@@ -253,7 +253,7 @@ class _Builder:
         if full == 1 and not applied:
             result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
         elif full:
-            result.append(Loop(var, full, body(Var(var), full, tile, applied), tag))
+            result.append(For(var, full, body(Var(var), full, tile, applied), tag))
         for start in range(full, limit):  # iterations in which a condition has to be looked at
             result += body(Const(start), 1, tile)
         if left:
@@ -286,7 +286,7 @@ class _Builder:
             var = _unused("row0", site.ranges)
             for count, accesses, stored in prefetches.rows(var):
                 row = tuple(Prefetch(access, stored) for access in accesses)
-                result += row if count == 1 else [Loop(var, count, row)]
+                result += row if count == 1 else [For(var, count, row)]
         if site.k == prefetches.step:
             result += map(Prefetch, prefetches.lines(prefetches.panels))
             result += (Prefetch(access, write=True) for access in prefetches.lines(prefetches.results))
