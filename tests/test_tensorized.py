@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import loops
 from tensor_tasks import EVEN, PLAIN, RAGGED, Case, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
 from three_ways import check, emulated_target
 
@@ -144,11 +145,12 @@ def test_panels_that_outweigh_the_rows_pass_once(shape: tuple[int, ...]) -> None
     case: Case = ("Conv", {"pads": [1] * 6}, shape, (512, 256, 3, 3, 3))
     way = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
     knobs = replace(default_knobs(way), by_rows=False, parallel=None)
-    assert way.macro_loops(knobs)[:2] == ["o0", "d0"]
-    assert way.macro_loops(replace(knobs, parallel="d0"))[:2] == ["d0", "o0"]
+    panels, depth = loops("o0 d0")
+    assert way.macro_loops(knobs)[:2] == [panels, depth]
+    assert way.macro_loops(replace(knobs, parallel=depth))[:2] == [depth, panels]
     many: Case = ("Conv", {"pads": [1] * 6}, (1, 32, 8, 56, 56), (128, 32, 3, 3, 3))
     way = ways_of(contraction(many, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
-    assert way.macro_loops(replace(knobs, rows=default_knobs(way).rows))[:2] == ["d0", "o0"]
+    assert way.macro_loops(replace(knobs, rows=default_knobs(way).rows))[:2] == [depth, panels]
 
 
 def test_lines_of_the_result_are_written_whole() -> None:
