@@ -27,6 +27,7 @@ from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
+from modelc.ir.loop import ROOT, Loop
 from modelc.measure import Effort, Limits, Measurement, Measurer, Setting, Subject, builder
 from modelc.measure.builder import Prepare, input_file
 from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
@@ -153,8 +154,8 @@ def unrolled() -> Candidate:
     """All of RELU's 2310 points unrolled."""
     (block,) = RELU.blocks
     assert isinstance(block, Block)
-    order = tuple(f"{i.name}0" for i in block.iters)
-    return Candidate({block.name: BlockSchedule("root", "arena", {}, order, dict.fromkeys(order, "unroll"))})
+    order = tuple(Loop(i.name, 0) for i in block.iters)
+    return Candidate({block.name: BlockSchedule(ROOT, "arena", {}, order, dict.fromkeys(order, "unroll"))})
 
 
 @pytest.mark.usefixtures("forged")
