@@ -42,7 +42,7 @@ from modelc.measure import Measurer, Setting
 from modelc.target import load_target
 from modelc.tune.command import Measuring
 from modelc.tune.end_to_end import compared
-from modelc.tune.joint import Session
+from modelc.tune.joint import JointSearch
 from modelc.tune.networks import Network, Subjects, Tasks
 from modelc.tune.search.evolve import Evolve
 from modelc.tune.search.learned import LearnedCost
@@ -134,10 +134,10 @@ def jointly(network: Network, way: Way, budget: Budget, seed: int, threads: int)
         speed = untuned * standing.untuned_seconds / standing.predicted_seconds
         points.append([standing.trials, round(standing.seconds, 2), round(speed, 5)])
 
-    session = Session([network], way.explorer, seed, threads, budget, Aim().of([network.name]), watch=after)
-    session.prepare()
+    joint = JointSearch([network], way.explorer, seed, threads, budget, Aim().of([network.name]), watch=after)
+    joint.prepare()
     with Measurer(run.target, Setting(threads, run.config.flush_denormals, seed)) as measurer:
-        found, _ = session.run(Measuring(measurer))
+        found, _ = joint.run(Measuring(measurer))
     return points, found
 
 

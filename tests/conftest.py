@@ -34,6 +34,25 @@ if OWN not in os.environ:
         shutil.copy(probed, user_cache())
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked sweep(n), n are run, which are spread over all of them; the others are
+    slow."""
+    sweeps: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep") and isinstance(item, pytest.Function):
+            sweeps.setdefault((item.path, item.originalname), []).append(item)
+    for cases in sweeps.values():
+        mark = cases[0].get_closest_marker("sweep")
+        assert mark is not None
+        (count,) = mark.args
+        fast = [case for case in cases if not case.get_closest_marker("slow")]
+        kept = {len(fast) * (2 * k + 1) // (2 * count) for k in range(count)}
+        for number, case in enumerate(fast):
+            if number not in kept:
+                case.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def no_database_of_the_user() -> Iterator[None]:
     """A test that measures says where to: what one test leaves would change what another compiles."""

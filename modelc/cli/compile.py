@@ -24,7 +24,7 @@ from modelc.cli.output import (
 from modelc.cli.places import model_argument
 
 if TYPE_CHECKING:
-    from modelc.space.agreement import Agreement
+    from modelc.space.shared_packing import SharedPacking
 
 
 @click.command("compile")
@@ -124,7 +124,7 @@ def compile_(
                 f"{constructed} constructed{others} ({result.database})"
             )
         say(f"  arena         {size(result.arena_bytes)}")
-        say(f"  parameters    {size(result.params_bytes)}{_sharing(result.agreement)}")
+        say(f"  parameters    {size(result.params_bytes)}{_sharing(result.shared_packing)}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
@@ -133,14 +133,12 @@ def compile_(
     return 0 if result.report is None or result.report.passed else 1
 
 
-def _sharing(agreement: Agreement) -> str:
+def _sharing(packing: SharedPacking) -> str:
     """What kernels that read the same constants agreed on."""
     said = ""
-    if agreement.constants:
-        said += f"; {agreement.constants} constants in one form for all kernels, {size(agreement.saved_bytes)} less"
-        said += f" (at most {max(agreement.slower):.2%} slower by estimate)"
-    if agreement.several_bytes:
-        said += (
-            f"; {size(agreement.several_bytes)} beside another form of the same, which other kernels are faster with"
-        )
+    if packing.constants:
+        said += f"; {packing.constants} constants in one form for all kernels, {size(packing.saved_bytes)} less"
+        said += f" (at most {max(packing.slower):.2%} slower by estimate)"
+    if packing.several_bytes:
+        said += f"; {size(packing.several_bytes)} beside another form of the same, which other kernels are faster with"
     return said

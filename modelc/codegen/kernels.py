@@ -12,7 +12,7 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.errors import TargetError
 from modelc.ir.expr import Op, operations
-from modelc.ir.nest import Call, Leaf, Loop, Nest, Stmt, walk
+from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.target import Intrinsic, Target, llvm_target
 
 POLYNOMIALS = {"exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos", "pow"}  # of many constants
@@ -73,13 +73,13 @@ def leaves_short_loops(nest: Nest) -> bool:
     convolutions take 0.5 to 0.7 of the time then. Elsewhere that level compiles a fifth longer than level 2, for
     kernels that are as fast."""
     return any(
-        isinstance(s, Loop) and s.tag == "for" and s.extent <= SHORT and not any(map(is_rolled, walk(s.body)))
+        isinstance(s, For) and s.tag == "for" and s.extent <= SHORT and not any(map(is_rolled, walk(s.body)))
         for s in nest.statements()
     )
 
 
 def is_rolled(stmt: Stmt) -> bool:
-    return isinstance(stmt, Loop) and stmt.tag == "for"
+    return isinstance(stmt, For) and stmt.tag == "for"
 
 
 def llvm_machine(target: Target, llvm_options: Sequence[str] = (), level: int = 3) -> tvm.target.Target:

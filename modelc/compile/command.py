@@ -40,27 +40,29 @@ def compile_request(request: CompileRequest) -> CompileResult:
     with blaming(f"model {path}"):
         flags = as_chosen(locked, request.flags, settings.inputs)
         steering = flags.applied(path, request.inputs)
-    run = Run(
-        model=path,
-        digest=digest,
-        target=target if target is not None else load_target("native"),
-        config=settings,
-        shapes=steering.shapes,
-        constants=steering.constants,
-        inputs=request.inputs,
-        threads=request.threads or default_threads(),
-        locked=locked if locked is not None and made_for(locked, steering) else None,
-        tasks=tasks,
-        stages=Stages(
-            last=request.stop_after or STAGES[-1],
-            dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
-            progress=request.say,
-        ),
+    target = target if target is not None else load_target("native")
+    stages = Stages(
+        last=request.stop_after or STAGES[-1],
+        dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
+        progress=request.say,
     )
     database, note = database_for(request.database if request.choices is None else False, write=False)
     with database or nullcontext(), blaming(f"model {path}"):
-        run.notes = (note,) if note else ()
-        run.recorded = Recorded(database, run.target, request.run_threads) if database else None
+        run = Run(
+            model=path,
+            digest=digest,
+            target=target,
+            config=settings,
+            shapes=steering.shapes,
+            constants=steering.constants,
+            inputs=request.inputs,
+            threads=request.threads or default_threads(),
+            locked=locked if locked is not None and made_for(locked, steering) else None,
+            tasks=tasks,
+            stages=stages,
+            recorded=Recorded(database, target, request.run_threads) if database else None,
+            notes=(note,) if note else (),
+        )
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,8 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
-from modelc.compile.programs import Partitioning, Programs
-from modelc.compile.publish import Comparison, WrongByFiltering, handed_over, offering_no_verify
+from modelc.compile.programs import Partitioning, Programs, parameter_bytes
+from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
@@ -57,9 +58,9 @@ from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.space.agreement import Agreement, agreed
 from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
+from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
 from modelc.verify import Report
 from modelc.verify.check import drawn
@@ -88,9 +89,22 @@ def default_threads() -> int:
 
 
 @dataclass(frozen=True)
-class Built:
-    """A package that was written and, if that was asked for, found right; and what it was made of."""
+class Imported:
+    """A model as Graphs, one for each set of shapes: as they were imported, and simplified. `padding`: how inputs may
+    be shorter; `inputs`: the data to verify with that is no constant."""
 
+    originals: tuple[Graph, ...]
+    graphs: tuple[Graph, ...]
+    padding: Padding | None
+    inputs: Mapping[str, NDArray[Any]] | None
+
+
+@dataclass(frozen=True)
+class Built:
+    """A package that was written and, if that was asked for, found right; and what it was made of, by a `run` under the
+    policy by which it is right."""
+
+    run: Run
     programs: Programs
     compiled: dict[str, Compiled]  # by the Task's hash
     spec: PackageSpec
@@ -100,7 +114,8 @@ class Built:
 
 @dataclass
 class Run:
-    """One compilation: what it was asked for, and what has become of it."""
+    """One compilation: what it is asked for, which stays as it is, and below that what is remembered of what was
+    computed. A stage gives what the next one takes."""
 
     model: Path
     digest: str
@@ -113,17 +128,11 @@ class Run:
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # inputs of the model that are fixed
     inputs: Mapping[str, NDArray[Any]] | None = None  # to verify with
     stages: Stages = field(default_factory=Stages)
-    done: dict[str, Compiled] = field(default_factory=dict)  # by the Task's hash
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
-    rejected: int = 0  # schedules that the Nest's verifier refused
-    padding: Padding | None = None  # since import
-    imported: tuple[Graph, ...] = ()  # for each of `shapes`, since import
-    graphs: tuple[Prepared, ...] = ()  # for each of `shapes`, since simplify
-    cold_bytes: int = 0  # of the constants of the largest of them
-    parameter_bytes: int = 0  # of the largest of the programs, since partition
-    found: Schedules | None = None  # what was found of Tasks, under the policy that it names
-    agreement: Agreement = field(default_factory=Agreement)  # of what was scheduled last
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
+    done: dict[str, Compiled] = field(default_factory=dict)  # kernels that there are, by the Task's hash
+    rejected: int = 0  # schedules that the Nest's verifier refused
+    shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -143,7 +152,7 @@ class Run:
             built = self.built(output, verify, keep_unverified)
         except Stopped:
             return CompileResult(None, self.target.name, self.stages.seconds, self.threads)
-        spec, compiled, files = built.spec, built.compiled, built.package.manifest.files
+        spec, compiled, files, run = built.spec, built.compiled, built.package.manifest.files, built.run
         return CompileResult(
             path=output,
             target=self.target.name,
@@ -154,13 +163,13 @@ class Run:
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
             library_bytes=files["libmodel.so"].bytes,
-            rejected=self.rejected,
-            chosen=len(compiled.keys() & self.tasks.keys()),
+            rejected=run.rejected,
+            chosen=len(compiled.keys() & run.tasks.keys()),
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
-            agreement=self.agreement,
-            notes=(*spec.notes, *self.notes, *(self.recorded.notes if self.recorded else ())),
+            shared_packing=run.shared_packing,
+            notes=(*spec.notes, *run.notes, *(self.recorded.notes if self.recorded else ())),
             report=built.report,
         )
 
@@ -191,19 +200,28 @@ class Run:
         start = time.perf_counter()
         spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
-        comparison = Comparison(self.model, self.inputs, self.config.verify, self.blueprints(programs, compiled))
+        comparison = Comparison(
+            self.model, self.imported.inputs, self.config.verify, self.blueprints(programs, compiled)
+        )
         try:
-            package, report = handed_over(
+            package, report = publish(
                 spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
             )
-            return Built(programs, compiled, spec, package, report)
+            return Built(self, programs, compiled, spec, package, report)
         except WrongByFiltering as wrong:
             self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
-            self.notes += (f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}",)
-            self.config = self.config.allowing(winograd=False, strassen=False)
-            self.tasks = {key: one for key, one in self.tasks.items() if key not in filtered}
-            self.done = {key: one for key, one in self.done.items() if key not in filtered}
-            return self.made(programs, output, verify, keep_unverified)
+            note = f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}"
+            return self.without_filters(filtered, note).made(programs, output, verify, keep_unverified)
+
+    def without_filters(self, filtered: Collection[str], note: str) -> Run:
+        """The same compilation with all multiplications, where the Tasks `filtered` are scheduled anew."""
+        plain = copy(self)
+        plain.notes += (note,)
+        plain.config = self.config.allowing(winograd=False, strassen=False)
+        plain.tasks = {key: candidate for key, candidate in self.tasks.items() if key not in filtered}
+        plain.done = {key: kernel for key, kernel in self.done.items() if key not in filtered}
+        vars(plain).pop("schedules", None)  # which are under the policy of before
+        return plain
 
     def added(self, programs: Programs) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
@@ -221,49 +239,59 @@ class Run:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def programs(self) -> Programs:
-        """import, simplify, partition."""
+    @cached_property
+    def imported(self) -> Imported:
+        """import, simplify."""
         with self.stages.stage("import", str(self.model)) as dump:
             states, bounds = self.config.inputs.states, self.config.inputs.bounds
-            graphs = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
-            self.imported = tuple(graphs)
-            if not self.config.check_addresses and any(map(checks_sizes, graphs)):
+            originals = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
+            if not self.config.check_addresses and any(map(checks_sizes, originals)):
                 raise ConfigError(
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
                 )
-            check_states(graphs, states)
-            for graph in graphs:
+            check_states(originals, states)
+            for graph in originals:
                 check_elements(self.model, graph)
-            self.padding = padding_of(self.model, graphs, self.constants, self.config.inputs)
-            if self.inputs is not None:
-                self.inputs = fitting(self.inputs, graphs, self.constants, states, self.padding, self.model)
-            for graph in graphs if self.stages.dumping else ():
+            padding = padding_of(self.model, originals, self.constants, self.config.inputs)
+            inputs = self.inputs
+            if inputs is not None:
+                inputs = fitting(inputs, originals, self.constants, states, padding, self.model)
+            for graph in originals if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
-        with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
+        with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in originals)} nodes") as dump:
             machine = Machine.of(self.target, self.config.policy.tensorize)
-            graphs = [run_passes(graph, self.config.simplify, machine, self._on_pass) for graph in graphs]
+            graphs = [run_passes(graph, self.config.simplify, machine, self._on_pass) for graph in originals]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
-        with self.stages.stage("partition", f"{sum(len(g.nodes) for g in graphs)} nodes") as dump:
-            self.graphs = tuple(prepared(graph) for graph in graphs)
-            self.cold_bytes = max(constant_bytes(g, self.config.policy.precision, self.target) for g in graphs)
+        return Imported(tuple(originals), tuple(graphs), padding, inputs)
+
+    @cached_property
+    def drafts(self) -> tuple[Prepared, ...]:
+        """The simplified Graphs in Blocks."""
+        return tuple(prepared(graph) for graph in self.imported.graphs)
+
+    def programs(self) -> Programs:
+        """import, simplify, partition."""
+        with self.stages.stage("partition", f"{sum(len(g.nodes) for g in self.imported.graphs)} nodes") as dump:
             programs = self.partitioning.programs()
-            self.parameter_bytes = programs.parameter_bytes
             for program in programs.rounded if self.stages.dumping else ():
                 dump(str(program))
         return programs
 
     @property
     def partitioning(self) -> Partitioning:
-        """What the graphs are cut into Programs by, under the policy of now."""
-        return Partitioning(self.graphs, self.target, self.config, self.schedules, self.locked)
+        """What the graphs are cut into Programs by."""
+        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked)
 
-    @property
+    @cached_property
     def schedules(self) -> Schedules:
-        """What Tasks are scheduled by, under the policy of now."""
-        if self.found is None or (self.found.target, self.found.policy) != (self.estimating, self.config.policy):
-            self.found = Schedules(self.estimating, self.config.policy)
-        return self.found
+        """What Tasks are scheduled by."""
+        return Schedules(self.estimating, self.config.policy)
+
+    @cached_property
+    def cold_bytes(self) -> int:
+        """Of the constants of the largest of the graphs."""
+        return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
 
     @property
     def estimating(self) -> Target:
@@ -282,12 +310,12 @@ class Run:
                 every.setdefault(bound.task.hash, bound.task)
         if self.recorded is not None:
             canonical = {key: task.canonical() for key, task in every.items() if key not in self.tasks}
-            self.recorded.take(canonical, occurrences(programs), self.config.policy, self.parameter_bytes)
+            self.recorded.take(canonical, occurrences(programs), self.config.policy, parameter_bytes(programs))
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             if together and tasks.keys() - (given := self.given).keys():
-                self.agreement = agreed(programs, self.schedules, given)
-                self.schedules.prefer(self.agreement.schedules)
+                self.shared_packing = shared_packing_of(programs, self.schedules, given)
+                self.schedules.prefer(self.shared_packing.schedules)
             scheduled = {}
             for key, task in tasks.items():
                 with blaming(place_of(task)):
@@ -376,7 +404,7 @@ class Run:
             check_addresses=self.config.check_addresses,
             notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
             constants=constants,
-            padding=None if expose else self.padding,
+            padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,
         )
 
@@ -399,5 +427,5 @@ class Run:
                     else (known.task, known.candidate, known.derived, known.nest)
                 )
                 scheduled[key] = Scheduled.of(*made)
-        pairs = zip(self.imported, programs.rounded, strict=True)
+        pairs = zip(self.imported.originals, programs.rounded, strict=True)
         return tuple(Blueprint(graph, program, scheduled) for graph, program in pairs)

@@ -35,9 +35,7 @@ class Programs:
     @cached_property
     def parameter_bytes(self) -> int:
         """Of the constants of the largest Program."""
-        return max(
-            sum(array.nbytes for one in p.every_program for array in one.constants.values()) for p in self.rounded
-        )
+        return parameter_bytes(self.rounded)
 
     @property
     def kept_values(self) -> tuple[frozenset[str], ...]:
@@ -131,3 +129,8 @@ class Partitioning:
     def attention_bytes(self) -> int:
         """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
         return self.target.second.bytes // 2 if self.config.policy.attention else 0
+
+
+def parameter_bytes(programs: Sequence[Program]) -> int:
+    """Of the constants of the largest of `programs`."""
+    return max(sum(a.nbytes for part in p.every_program for a in part.constants.values()) for p in programs)

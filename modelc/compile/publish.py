@@ -51,7 +51,7 @@ class Comparison:
         return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check, brief=True)
 
 
-def handed_over(
+def publish(
     spec: PackageSpec,
     output: Path,
     comparison: Comparison | None,

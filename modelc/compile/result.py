@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modelc.space.agreement import Agreement
+from modelc.space.shared_packing import SharedPacking
 from modelc.verify import Report
 
 
@@ -17,8 +17,8 @@ class CompileResult:
     distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
     were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
     kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
-    construction; `other_records` of their Tasks were made under other conditions, and left alone. `agreement` says how
-    many constants are stored once for kernels that would have wanted them otherwise."""
+    construction; `other_records` of their Tasks were made under other conditions, and left alone. `shared_packing` says
+    how many constants are stored once for kernels that would have wanted them otherwise."""
 
     path: Path | None
     target: str
@@ -34,7 +34,7 @@ class CompileResult:
     measured: int = 0
     database: Path | None = None
     other_records: int = 0
-    agreement: Agreement = field(default_factory=Agreement)
+    shared_packing: SharedPacking = field(default_factory=SharedPacking)
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -56,7 +56,7 @@ class CompileResult:
             "constructed_tasks": self.kernels - self.chosen - self.measured,
             "database": None if self.database is None else str(self.database),
             "other_records": self.other_records,
-            "agreement": self.agreement.to_json(),
+            "agreement": self.shared_packing.to_json(),
             "notes": list(self.notes),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }

@@ -12,7 +12,8 @@
 `stages` are the derivation rules that rewrote the Task, in order; `layouts` store constants and locals otherwise than
 row-major. A Block's iterator x with tiles [a, b] has loops x0 (over tiles of a), x1 (over tiles of b within a) and x2
 (within b). `order` lists its loops from the outermost; an iterator that is not listed there is bound by what the Block
-is placed in (`at`: "root", or a loop "BLOCK.LOOP"). The JSON schema is candidate.schema.json beside this file.
+is placed in (`at`: "root", or a loop "BLOCK.LOOP"). Loops and places are texts in JSON alone, and values everywhere
+else (loop.py). The JSON schema is candidate.schema.json beside this file.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop, Root, place_of
 from modelc.ir.remembering import Remembering
 
 if TYPE_CHECKING:
@@ -47,13 +49,14 @@ class Stage:
 class BlockSchedule:
     """Where one Block runs and how its loops are tiled; see the module's example."""
 
-    at: str = "root"
+    at: Inside | Root = ROOT
     scope: str = "arena"
     tiles: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    order: tuple[str, ...] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[Loop, ...] = ()
+    tags: Mapping[Loop, str] = field(default_factory=dict)
     padded: tuple[str, ...] = ()  # iterators whose vector loop runs over whole vectors at the boundary too
-    prefetch: Mapping[str, str] = field(default_factory=dict)  # operand -> loop whose next part is fetched, or "root"
+    # operand -> the loop whose next part is fetched, or ROOT: what the whole Block leads to where it is placed
+    prefetch: Mapping[str, Loop | Root] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         knobs = (frozenset(knob.items()) for knob in (self.tiles, self.tags, self.prefetch))
@@ -87,13 +90,13 @@ class Candidate(Remembering):
             "layouts": {name: str(layout) for name, layout in self.layouts.items()},
             "blocks": {
                 name: {
-                    "at": b.at,
+                    "at": str(b.at),
                     "scope": b.scope,
                     "tiles": {i: list(t) for i, t in b.tiles.items()},
-                    "order": list(b.order),
-                    "tags": dict(b.tags),
+                    "order": list(map(str, b.order)),
+                    "tags": {str(loop): tag for loop, tag in b.tags.items()},
                     "padded": list(b.padded),
-                    **({"prefetch": dict(b.prefetch)} if b.prefetch else {}),
+                    **({"prefetch": {name: str(x) for name, x in b.prefetch.items()}} if b.prefetch else {}),
                 }
                 for name, b in self.blocks.items()
             },
@@ -105,13 +108,13 @@ class Candidate(Remembering):
         validate_candidate(data)
         blocks = {
             name: BlockSchedule(
-                b["at"],
+                place_of(b["at"]),
                 b["scope"],
                 {i: tuple(map(int, t)) for i, t in b["tiles"].items()},
-                tuple(b["order"]),
-                dict(b["tags"]),
+                tuple(map(Loop.parse, b["order"])),
+                {Loop.parse(loop): tag for loop, tag in b["tags"].items()},
                 tuple(b["padded"]),
-                dict(b.get("prefetch", {})),
+                {n: ROOT if x == str(ROOT) else Loop.parse(x) for n, x in b.get("prefetch", {}).items()},
             )
             for name, b in data["blocks"].items()
         }

@@ -30,7 +30,7 @@ from modelc.ir.expr import (
     loads,
     variables,
 )
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt, without_hints
+from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt, without_hints
 
 Array = NDArray[Any]
 Buffers = MutableMapping[str, Array]
@@ -404,7 +404,7 @@ def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapp
     for stmt in body:
         if isinstance(stmt, Alloc):
             storage[stmt.region.name] = garbage(stmt.region.shape, stmt.region.dtype)
-        elif isinstance(stmt, Loop):
+        elif isinstance(stmt, For):
             if not _run_grid(stmt, env, storage):
                 values = range(stmt.extent)
                 for value in reversed(values) if stmt.tag == "parallel" else values:
@@ -417,11 +417,11 @@ def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapp
             _run_leaf(stmt, [], env, storage)
 
 
-def _run_grid(loop: Loop, env: Env, storage: Buffers) -> bool:
+def _run_grid(loop: For, env: Env, storage: Buffers) -> bool:
     """Runs loops that lead to a lone Leaf as one grid. False, with nothing done, where that is not what they are, or
     where the order of iterations may matter."""
     loops = [loop]
-    while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], Loop):
+    while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], For):
         loops.append(loops[-1].body[0])
     leaf = loops[-1].body[0] if len(loops[-1].body) == 1 else None
     if not isinstance(leaf, Leaf) or prod(x.extent for x in loops) > GRID:
@@ -432,7 +432,7 @@ def _run_grid(loop: Loop, env: Env, storage: Buffers) -> bool:
     return _run_leaf(leaf, loops, env, storage)
 
 
-def _run_leaf(leaf: Leaf, loops: Sequence[Loop], env: Env, storage: Buffers) -> bool:
+def _run_leaf(leaf: Leaf, loops: Sequence[For], env: Env, storage: Buffers) -> bool:
     """Executes `leaf` over the grid of `loops`. An `update` reduces over those that its writes do not mention; False,
     with nothing done, where two points of the others write one element."""
     written = {name for w in leaf.writes for i in w.indices for name in variables(i)}

@@ -84,7 +84,9 @@ class Alloc:
 
 
 @dataclass(frozen=True)
-class Loop:
+class For:
+    """`body` for each value of `var` from 0 on, below `extent`."""
+
     var: str
     extent: int
     body: tuple[Stmt, ...]
@@ -130,7 +132,7 @@ class Prefetch:
     write: bool = False
 
 
-Stmt = Leaf | Alloc | Loop | Branch | Call | Prefetch
+Stmt = Leaf | Alloc | For | Branch | Call | Prefetch
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement of a body, parents first."""
     for stmt in body:
         yield stmt
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             yield from walk(stmt.body)
         elif isinstance(stmt, Branch):
             yield from walk(stmt.then)
@@ -178,7 +180,7 @@ def without_hints(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body without its Prefetches: what it computes."""
     result: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             stmt = replace(stmt, body=without_hints(stmt.body))
             if not stmt.body:
                 continue
@@ -204,7 +206,7 @@ def _show(stmt: Stmt, depth: int) -> list[str]:
     pad = "  " * depth
     if isinstance(stmt, Alloc):
         return [f"{pad}{stmt.scope} {stmt.region}"]
-    if isinstance(stmt, Loop):
+    if isinstance(stmt, For):
         return [f"{pad}{stmt.tag} {stmt.var}:{stmt.extent}", *(x for s in stmt.body for x in _show(s, depth + 1))]
     if isinstance(stmt, Branch):
         then = [x for s in stmt.then for x in _show(s, depth + 1)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.check import accesses, fail, identifiers, typed
 from modelc.ir.expr import Expr, Load, Op, Var, show, substitute
-from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Step:
 
     number: int
     what: Leaf | Call
-    loops: tuple[Loop, ...]
+    loops: tuple[For, ...]
     branches: tuple[Expr, ...]
     storage: Mapping[str, Place]
     where: str
@@ -119,7 +119,7 @@ class _Walk:
     def body(
         self,
         body: tuple[Stmt, ...],
-        loops: tuple[Loop, ...],
+        loops: tuple[For, ...],
         names: Mapping[str, Expr],
         branches: tuple[Expr, ...],
         storage: Mapping[str, Place],
@@ -129,7 +129,7 @@ class _Walk:
         for stmt in body:
             if isinstance(stmt, Alloc):
                 storage = {**storage, stmt.region.name: self.allocated(stmt, loops, storage, where)}
-            elif isinstance(stmt, Loop):
+            elif isinstance(stmt, For):
                 self.loop(stmt, loops, names, branches, storage, where, outermost)
             elif isinstance(stmt, Branch):
                 if any(x.tag == "vector" for x in loops):
@@ -146,7 +146,7 @@ class _Walk:
             else:
                 self.step(stmt, loops, names, branches, storage, where)
 
-    def allocated(self, stmt: Alloc, loops: tuple[Loop, ...], storage: Mapping[str, Place], where: str) -> Place:
+    def allocated(self, stmt: Alloc, loops: tuple[For, ...], storage: Mapping[str, Place], where: str) -> Place:
         name = stmt.region.name
         if stmt.scope not in SCOPES:
             fail(where, f"unknown scope {stmt.scope!r} of {name}; known are {', '.join(SCOPES)}")
@@ -159,8 +159,8 @@ class _Walk:
 
     def loop(
         self,
-        stmt: Loop,
-        loops: tuple[Loop, ...],
+        stmt: For,
+        loops: tuple[For, ...],
         names: Mapping[str, Expr],
         branches: tuple[Expr, ...],
         storage: Mapping[str, Place],
@@ -184,13 +184,13 @@ class _Walk:
             _one_application(stmt, loops, where)
         self.loops += 1
         var = f"{stmt.var}@{self.loops}"
-        inner = (*loops, Loop(var, stmt.extent, (), stmt.tag))
+        inner = (*loops, For(var, stmt.extent, (), stmt.tag))
         self.body(stmt.body, inner, {**names, stmt.var: Var(var)}, branches, storage, where)
 
     def step(
         self,
         stmt: Leaf | Call,
-        loops: tuple[Loop, ...],
+        loops: tuple[For, ...],
         names: Mapping[str, Expr],
         branches: tuple[Expr, ...],
         storage: Mapping[str, Place],
@@ -214,12 +214,12 @@ class _Walk:
         self.all_steps.append(Step(len(self.all_steps), stmt, loops, branches, storage, where))
 
 
-def _one_application(loop: Loop, loops: tuple[Loop, ...], where: str) -> None:
+def _one_application(loop: For, loops: tuple[For, ...], where: str) -> None:
     """Loops of an intrinsic lead to one Leaf, with no other loop between or inside."""
     outer = loops[-1] if loops and loops[-1].intrinsic else None
     if outer is not None and outer.tag != loop.tag:
         fail(where, f"the {loop.tag} loop {loop.var} is inside the {outer.tag} loop {plain(outer.var)}")
-    if len(loop.body) != 1 or not isinstance(loop.body[0], Loop | Leaf):
+    if len(loop.body) != 1 or not isinstance(loop.body[0], For | Leaf):
         fail(where, f"the {loop.tag} loop {loop.var} has more in it than one loop or leaf")
     if isinstance(loop.body[0], Leaf) and loop.body[0].where:
         fail(where, f"the {loop.tag} loop {loop.var} has a condition inside")

@@ -16,7 +16,7 @@ from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueB
 from modelc.ir.expr import DTYPES, Expr, Load
 from modelc.ir.expr_syntax import ExprSyntaxError, expression, parse, parse_conditions
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 
 NAME = r"[^\s()\[\],;]+"
 NAMES = rf"(?:{NAME}(?:, {NAME})*)?"
@@ -290,7 +290,7 @@ def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
             result.append(Branch(line.expr(content), _body(line.inner), ()))
         elif kind in TAGS or kind.startswith(INTRINSIC):
             match = line.match(rf"{re.escape(kind)} (\w+):(\d+)", f"'{kind} VARIABLE:EXTENT'")
-            result.append(Loop(match[1], int(match[2]), _body(line.inner), kind))
+            result.append(For(match[1], int(match[2]), _body(line.inner), kind))
         elif kind in SCOPES:
             result.append(Alloc(_region(line, content), kind))
         elif kind == "call":

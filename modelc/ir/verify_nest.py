@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from modelc.ir.block import Block, OpaqueBlock, Task
 from modelc.ir.check import fail, inside, static, unsure
 from modelc.ir.expr import Const, Expr, Load, Var, loads, substitute, variables
-from modelc.ir.nest import Call, Leaf, Loop, Nest
+from modelc.ir.nest import Call, For, Leaf, Nest
 from modelc.ir.points import Box, Image, TooLarge, boxes, disjoint, image, remainder
 from modelc.ir.steps import Place, Step, plain, steps_of
 
@@ -102,7 +102,7 @@ Known = dict[tuple[object, ...], Image]  # what _reached() has found for its arg
 
 
 def _reached(
-    step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[Loop], shared: int, images: Known
+    step: Step, access: Load, guards: tuple[Expr, ...], common: Sequence[For], shared: int, images: Known
 ) -> Image:
     """The elements of an access for each iteration of the loops `common`, of which the step is in the first `shared`
     (of the others it serves every iteration)."""
@@ -268,7 +268,7 @@ def _once(steps: Sequence[Step], block: Block, task: Task, where: str) -> None:
 _PARTS = ("assign", "init", "update")
 
 
-def _points(step: Step, outer: Sequence[Loop], iters: Sequence[str], block: Block, part: str) -> Image:
+def _points(step: Step, outer: Sequence[For], iters: Sequence[str], block: Block, part: str) -> Image:
     assert isinstance(step.what, Leaf)
     binding = dict(step.what.binding)
     conditions = [] if part == "init" else [substitute(c, binding) for c in block.where]
@@ -313,7 +313,7 @@ def _whole(iters: Sequence[str], block: Block, task: Task, part: str) -> Image:
     return image([Var(name) for name in iters], ranges, conditions)
 
 
-def _reduced(step: Step, outer: Sequence[Loop], spatial: Sequence[str], block: Block) -> Image:
+def _reduced(step: Step, outer: Sequence[For], spatial: Sequence[str], block: Block) -> Image:
     """All points of the reduction for what one `init` begins."""
     assert isinstance(step.what, Leaf)
     binding = dict(step.what.binding) | {i.name: Var(f"{i.name}+") for i in block.reduction}

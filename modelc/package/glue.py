@@ -11,10 +11,10 @@ from modelc.package.spec import (
     Argument,
     Branch,
     Control,
-    Loop,
     PackageSpec,
     Plan,
     RangeCheck,
+    Rolled,
     Step,
 )
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
@@ -198,9 +198,9 @@ def _state_bytes(plan: Plan) -> int:
 
 def control_tables(number: str, plan: Plan) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
-    every: list[Control | Loop] = [*plan.control, *plan.loops]
+    every: list[Control | Rolled] = [*plan.control, *plan.loops]
     spans = [
-        (control.first, control.first + control.length if isinstance(control, Loop) else control.end)
+        (control.first, control.first + control.length if isinstance(control, Rolled) else control.end)
         for control in every
     ]
     order = sorted(range(len(every)), key=lambda k: (spans[k][0], -spans[k][1], k))
@@ -209,7 +209,7 @@ def control_tables(number: str, plan: Plan) -> str:
         control, (first, end) = every[k], spans[k]
         following = [spans[j][0] for j in order[row + 1 :]]
         after = row + 1 + next((i for i, begin in enumerate(following) if begin >= end), len(following))
-        if isinstance(control, Loop):
+        if isinstance(control, Rolled):
             rows += (
                 f"    {{.kind = MC_STEADY, .first = {first}, .end = {end}, .next = {after}, "
                 f".limit = {control.count}}},\n"

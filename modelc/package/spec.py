@@ -120,7 +120,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Loop:
+class Rolled:
     """Steps of a plan, `length` of them from `first` on, that run `count` times in this order. What an iteration hands
     to the next lies where the arguments of both say."""
 
@@ -266,7 +266,7 @@ class Plan:
     arena_bytes: int = 0
     memory: tuple[ArenaTensor, ...] = ()
     rounded: tuple[str, ...] = ()
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[Rolled, ...] = ()
     control: tuple[Control, ...] = ()
     slots: tuple[int, ...] = ()
     states: tuple[State, ...] = ()

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from modelc.package.spec import Argument, Loop, Step
+from modelc.package.spec import Argument, Rolled, Step
 
 LEAST_COUNT = 4  # iterations for which a loop is made
 MOST_LENGTH = 64  # steps of an iteration
 
 
-def rolled(given: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Loop, ...]]:
+def rolled(given: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Rolled, ...]]:
     """Steps and loops that run the same kernels on the same data in the same order."""
     steps: list[Step] = []
-    loops: list[Loop] = []
+    loops: list[Rolled] = []
     for _, group in groupby(given, key=lambda step: step.nodes):
         same = tuple(group)
         keys = [_key(step, k) for k, step in enumerate(same)]
@@ -34,7 +34,7 @@ def rolled(given: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Loop, ...]]:
                 steps.append(same[at])
                 at += 1
                 continue
-            loops.append(Loop(len(steps), length, count))
+            loops.append(Rolled(len(steps), length, count))
             steps += [_moving(same[at + k], same[at + k + length]) for k in range(length)]
             at += length * count
     return tuple(steps), tuple(loops)

@@ -10,7 +10,7 @@ from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
-from modelc.package.spec import Argument, Branch, Carried, Control, Loop, Moving, Plan, Repeat, State, Step
+from modelc.package.spec import Argument, Branch, Carried, Control, Moving, Plan, Repeat, Rolled, State, Step
 from modelc.package.tensor import TensorInfo
 from modelc.plan.roll import rolled
 
@@ -67,7 +67,7 @@ class Assembly:
     """A plan's steps while they are put together."""
 
     steps: list[Step] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[Rolled] = field(default_factory=list)
     control: list[Control] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)  # bytes that each has to reach
 
@@ -79,7 +79,7 @@ class Assembly:
         """Adds steps that run one after another; what repeats becomes a loop."""
         self._append(*rolled(steps))
 
-    def _append(self, steps: Sequence[Step], loops: Sequence[Loop]) -> None:
+    def _append(self, steps: Sequence[Step], loops: Sequence[Rolled]) -> None:
         at = len(self.steps)
         self.steps += steps
         self.loops += [replace(loop, first=loop.first + at) for loop in loops]

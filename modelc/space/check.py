@@ -15,9 +15,8 @@ from modelc.errors import InvalidCandidate
 from modelc.frontend.building.limits import LARGEST_TENSOR
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Loop, Nest, Stmt
-from modelc.space.analysis.loops import loop_of
-from modelc.space.nest.prefetch import ROOT
+from modelc.ir.loop import ROOT
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, For, Nest, Stmt
 from modelc.space.rules.derivation import derived, rules
 from modelc.space.rules.rule import DoesNotApply, Rule
 
@@ -112,34 +111,35 @@ def _check_schedule(task: Task, block: Block, schedule: BlockSchedule) -> None:
             if size >= ranges[name] + WIDEST:
                 raise wrong("tiles", f"{size} is more than iterator {name} has, {ranges[name]}")
     for place, loop in enumerate(order):
-        if len(loop) < 2 or not loop[-1].isdecimal() or loop_of(loop).iterator not in ranges:
-            raise wrong("order", f"it has no iterator for its loop {loop!r}; it has {', '.join(ranges)}")
-        if loop_of(loop).level > len(tiles.get(loop_of(loop).iterator, ())):
-            raise wrong("order", f"loop {loop!r} is of a level that has no tile")
+        if loop.iterator not in ranges:
+            raise wrong("order", f"it has no iterator for its loop '{loop}'; it has {', '.join(ranges)}")
+        if loop.level > len(tiles.get(loop.iterator, ())):
+            raise wrong("order", f"loop '{loop}' is of a level that has no tile")
         if loop in order[:place]:
-            raise wrong("order", f"loop {loop!r} is there twice")
+            raise wrong("order", f"loop '{loop}' is there twice")
     for loop, tag in schedule.tags.items():
         if loop not in order:
-            raise wrong("tags", f"there is no loop {loop!r} in its order {', '.join(order)}")
+            raise wrong("tags", f"there is no loop '{loop}' in its order {', '.join(map(str, order))}")
         if tag not in TAGS and not tag.startswith(INTRINSIC):
             raise wrong("tags", f"{tag!r} of loop {loop} is none of {', '.join(TAGS)}, {INTRINSIC}NAME")
     for name in schedule.padded:
         if not tiles.get(name):
             raise wrong("padded", f"iterator {name!r} has no tile")
-    for buffer, loop in schedule.prefetch.items():
-        if buffer not in task.dtypes or loop not in (ROOT, *order):
-            raise wrong("prefetch", f"it cannot prefetch {buffer!r} for loop {loop!r}: there is no such buffer or loop")
+    for buffer, outer in schedule.prefetch.items():
+        if buffer not in task.dtypes or outer not in (ROOT, *order):
+            sentence = f"it cannot prefetch {buffer!r} for loop '{outer}': there is no such buffer or loop"
+            raise wrong("prefetch", sentence)
 
 
 def _check_place(candidate: Candidate, blocks: Iterable[str], name: str) -> None:
     """That `at` leads from loop to loop to a phase."""
     seen = [name]
-    while (at := candidate.blocks[seen[-1]].at) != "root":
-        outer, _, loop = at.rpartition(".")
+    while (at := candidate.blocks[seen[-1]].at) is not ROOT:
+        outer, loop = at
         if outer not in blocks or outer not in candidate.blocks or loop not in candidate.blocks[outer].order:
-            raise InvalidCandidate(f"block {seen[-1]}, at: there is no loop {at!r}")
+            raise InvalidCandidate(f"block {seen[-1]}, at: there is no loop '{at}'")
         if outer in seen:
-            raise InvalidCandidate(f"block {name}, at: {at!r} is placed within itself")
+            raise InvalidCandidate(f"block {name}, at: '{at}' is placed within itself")
         seen.append(outer)
 
 
@@ -180,7 +180,7 @@ def unrolled(body: Iterable[Stmt]) -> int:
     """Statements of the innermost bodies, when what is to be unrolled has been."""
     count = 0
     for stmt in body:
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             copies = {"unroll": stmt.extent, "vector": -(-stmt.extent // LANES)}.get(stmt.tag, 1)
             count += copies * unrolled(stmt.body)
         elif isinstance(stmt, Branch):

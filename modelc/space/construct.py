@@ -33,7 +33,6 @@ import numpy as np
 
 from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import chunks, knobs_at, legal
 from modelc.space.cost.register_tile import loads, registers
@@ -320,7 +319,7 @@ def trips(graph: Graph, tiles: Ints, parallel: Ints) -> Ints:
     counts = np.ones(len(parallel), np.int64)
     for k, loop in enumerate(model.parallel):
         if loop is not None:
-            name = loop_of(loop).iterator
+            name = loop.iterator
             size = np.ones(len(parallel), np.int64)
             if name == tiled.vector:
                 size = tiles[:, 1] * tiled.lanes

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
+from modelc.ir.loop import Loop
 from modelc.target import Target
 
-Value = int | str
+Value = int | str  # a whole number or a word, for they are kept in records: of a loop its text
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -45,6 +46,16 @@ class Knob:
     name: str
     values: tuple[Value, ...]
     decides: str
+
+
+def word_of(loop: Loop | None) -> str:
+    """The value of a knob that stands for a loop; "" for none."""
+    return "" if loop is None else str(loop)
+
+
+def loop_named(value: Value) -> Loop | None:
+    """The loop that the value of a knob stands for."""
+    return Loop.parse(str(value)) if value else None
 
 
 class Sketch(ABC):

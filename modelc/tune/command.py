@@ -27,7 +27,7 @@ from modelc.partition.precision import require_bfloat16
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
 from modelc.tune.end_to_end import Times, compared
-from modelc.tune.joint import Session
+from modelc.tune.joint import JointSearch
 from modelc.tune.networks import Network
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Aim, Objective, Weights
@@ -252,7 +252,7 @@ def _tuned(
             return Conditions.of(task, run.target, version, threads, cold_bytes, policy, where.command)
 
         memory = Memory(database, conditions)
-    session = Session(
+    joint = JointSearch(
         networks,
         request.explorer,
         request.seed,
@@ -264,10 +264,10 @@ def _tuned(
         request.watch,
         beside_ort,
     )
-    session.prepare()
+    joint.prepare()
     with _measurer(run, where, request) as measurer, beside(measurer.measuring):
-        search, leading = session.run(Measuring(measurer))
-    notes = [session.learned.says] if explorer_class(request.explorer).learns else []
+        search, leading = joint.run(Measuring(measurer))
+    notes = [joint.learned.says] if explorer_class(request.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
     known_to_compile = None if where.command or search.trouble else database
@@ -275,9 +275,9 @@ def _tuned(
     for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
         with blaming(f"model {network.run.model}"):
             package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
-        every = (*notes, *session.alternatives[number].notes, *package.notes)
+        every = (*notes, *joint.alternatives[number].notes, *package.notes)
         results.append(
-            _result(network, replace(package, notes=every), search.of(number), database, session.earlier_records)
+            _result(network, replace(package, notes=every), search.of(number), database, joint.earlier_records)
         )
     return results
 

@@ -1,4 +1,4 @@
-"""One session of tuning: what is measured of which Tasks, in two stages (ALT, section 5).
+"""The joint search: what is measured of which Tasks, in two stages (ALT, section 5).
 
 joint   alternatives for each network (other layouts, other places where Tasks end), each judged by the best loops that
         are found for its Tasks, within a share of the budget; what paid is combined
@@ -33,7 +33,7 @@ FINALISTS = 3  # alternatives of a network that go on, with the one that combine
 
 
 @dataclass
-class Session:
+class JointSearch:
     """Tunes `networks`, one time. `memory` is what a database knows; `watch` is told how everything stands, with
     `beside_ort`, ONNX Runtime's time over each untuned package's."""
 

@@ -45,7 +45,7 @@ class Network:
         if run.config.policy.precision != "f32":
             with TemporaryFolder("untuned") as folder:
                 built = run.built(Path(folder) / "untuned.modelc", verify=True, keep_unverified=False)
-            return Network(name, run, output, built.programs, built.compiled, built.spec)
+            return Network(name, built.run, output, built.programs, built.compiled, built.spec)
         programs = run.programs()
         compiled = run.kernels(programs.rounded)
         return Network(name, run, output, programs, compiled, run.spec(programs, compiled))

@@ -1,5 +1,5 @@
-"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed as wholes by turns
-with what there is without, of which the fastest is written."""
+"""The outcome of tuning: of every Task what is fastest among the others, and packages of that, timed end to end by
+turns with what there is without, of which the fastest is written."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ class _Outcome:
         programs = self.alternative.programs
         return self.run.spec(programs, self.run.kernels(programs.rounded))
 
-    def written(self, network: Network) -> Report | None:
-        """The report on the package, which is at its place then."""
-        return self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False).report
+    def written(self, network: Network) -> tuple[Report | None, tuple[str, ...]]:
+        """The report on the package, which is at its place then, and notes on how it was made."""
+        built = self.run.made(self.alternative.programs, network.output, verify=True, keep_unverified=False)
+        return built.report, built.run.notes
 
 
 def made(
@@ -169,7 +170,7 @@ def _first_right(network: Network, ways: Sequence[_Outcome], times: Times, notes
     """Writes the first that is right; the last is the untuned one. `notes` say why others are not."""
     for number, way in enumerate(ways):
         try:
-            report = way.written(network)
+            report, more = way.written(network)
         except VerificationError as wrong:
             if number == len(ways) - 1 or not way.alternative.says:
                 raise
@@ -181,7 +182,7 @@ def _first_right(network: Network, ways: Sequence[_Outcome], times: Times, notes
                 f"values are stored, or tasks cut, otherwise than compile does by itself: "
                 f"{way.alternative.says}; compile --choices rebuilds it"
             )
-        return Made(len(way.changed), way.alternative.says, times, report, (*notes, *way.run.notes))
+        return Made(len(way.changed), way.alternative.says, times, report, (*notes, *more))
     raise AssertionError("there is always the untuned one")
 
 

@@ -205,10 +205,11 @@ def test_layouts_that_win_are_shipped_and_rebuilt(network: Path, tmp_path: Path,
     arguments = [*first.arguments[:3], None, *first.arguments[4:]]  # without the database, which is closed
     tried = list[str]()
 
-    def written(self: selection._Outcome, network: Network) -> None:
+    def written(self: selection._Outcome, network: Network) -> tuple[None, tuple[str, ...]]:
         tried.append(self.alternative.says)
         if len(tried) == 3:
             raise VerificationError("it is wrong")
+        return None, ()
 
     monkeypatch.setattr(selection._Outcome, "written", written)
     for times in (Times(3.0, 2.9999, 1.0), Times(3.0, 2.0, 1.0, 1.5), Times(3.0, 1.0, 1.0)):

@@ -194,11 +194,12 @@ def known_to_be_faster(folder: Path) -> tuple[str, Candidate, Candidate]:
     untuned = read_choices_file(folder / "u.modelc")
     (key,) = untuned.tasks
     run = Run(path, digest_of(path), load_target("native"), load_config(), ({},))
-    task = run.programs().rounded[0].tasks[0].task.canonical()
+    programs = run.programs()
+    task = programs.rounded[0].tasks[0].task.canonical()
     space = Space(task, run.target)
     others = (space.individual(row).candidate for row in space.random(64, np.random.default_rng(0)))
     other = next(c for c in others if c.key != untuned.tasks[key].key)
-    conditions = Conditions.of(task, run.target, code_version(), 1, run.parameter_bytes, run.config.policy)
+    conditions = Conditions.of(task, run.target, code_version(), 1, programs.parameter_bytes, run.config.policy)
     good = Measurement("ok", "", 1e-3, 0.001, 9, 1e-3, 0.1, 0.1, untuned.tasks[key].key)
     with Database(database) as made:
         made.add(task, Record.of(key, conditions, untuned.tasks[key], good, untuned=True))

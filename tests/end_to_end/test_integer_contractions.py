@@ -164,6 +164,7 @@ def test_what_stays_in_float_is_said(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.sweep(2)
 def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str, target: str) -> None:
     path = conv_net(tmp_path / "m.onnx", dtype)
     machine = run_here(target)

@@ -132,6 +132,7 @@ def test_computed_columns_are_packed_before_they_are_multiplied(tmp_path: Path) 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.sweep(2)
 def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str, target: str) -> None:
     path, machine = product_net(tmp_path / "m.onnx", dtype), run_here(target)
     units = multiplied(machine)

@@ -18,7 +18,7 @@ from modelc.ir.nest import show_nest
 from modelc.package import PackageSpec, write_package
 from modelc.target import load_target
 
-MUTANTS = 4
+MUTANTS = 2
 KINDS = ("accumulator", "bias", "border", "operands", "precision", "rectifier", "scale", "stride", "tap", "tile")
 
 

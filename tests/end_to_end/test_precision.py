@@ -290,7 +290,7 @@ def test_rounding_is_to_nearest_even_with_quiet_nans_on_this_machine() -> None:
 )
 def test_a_target_that_cannot_is_told_what_it_lacks(name, words, tmp_path) -> None:
     with pytest.raises(TargetError, match=f"precision bf16: the target {name} cannot multiply bfloat16: it .*{words}"):
-        modelc.compile(small.model(), name, tmp_path / "p", small.SHAPES, precision="bf16")
+        modelc.compile(small.model(), name, tmp_path / "p", shapes=small.SHAPES, precision="bf16")
     assert not list(tmp_path.iterdir())
 
 
@@ -306,8 +306,8 @@ def test_a_target_whose_intrinsics_are_listed_has_those_alone() -> None:
 
 
 def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:
-    arguments = (small.model(), "x86-64-v3", tmp_path / "p", small.SHAPES[:1])
-    result = modelc.compile(*arguments, precision="auto", verify=False)
+    asked = {"shapes": small.SHAPES[:1], "precision": "auto", "verify": False}
+    result = modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", **asked)
     assert result.notes[-1] == "precision auto: all in float32, for the target x86-64-v3 cannot multiply bfloat16"
     assert {step.dtype for step in read_package(tmp_path / "p").manifest.variants[0].steps} == {"float32"}
 
@@ -377,7 +377,8 @@ def test_auto_ends_in_float32_if_it_must(tmp_path) -> None:
 
 def test_the_flag_is_said_in_place_of_the_configuration(tmp_path) -> None:
     config = DEFAULT.allowing(precision="bf16")
-    modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", small.SHAPES[:1], config, verify=False, precision="f32")
+    asked = {"shapes": small.SHAPES[:1], "config": config, "verify": False, "precision": "f32"}
+    modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", **asked)
     assert json.loads((tmp_path / "p/choices.json").read_text())["config"]["precision"] == "f32"
     with pytest.raises(ConfigError, match="precision is 'f16'; expected f32, bf16, auto"):
         modelc.compile(small.model(), precision="f16")

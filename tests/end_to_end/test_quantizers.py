@@ -94,6 +94,7 @@ PACKED = {
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("what", PACKED)
+@pytest.mark.sweep(3)
 def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, what: str, target: str) -> None:
     """What runs in float, or without an instruction for bytes, is said, and nothing else."""
     path, machine = PACKED[what](tmp_path / "m.onnx", tmp_path / "q.onnx"), run_here(target)

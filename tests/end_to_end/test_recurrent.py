@@ -91,6 +91,7 @@ def test_steps_share_their_kernels_and_nothing_is_copied_between_them(tmp_path, 
         ("RNN", "reverse", "BL", {"clip": 0.3}),
     ],
 )
+@pytest.mark.sweep(3)
 def test_packages_agree_with_onnx_runtime(tmp_path, op, direction, given, attrs) -> None:
     feeds = model(tmp_path / "m.onnx", op, 11, direction, given, as_inputs="XLh", size=(3, 20, 24), **attrs)
     result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p", inputs=feeds, database=False)

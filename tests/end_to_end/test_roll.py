@@ -15,7 +15,7 @@ import modelc
 from modelc.errors import PackageError
 from modelc.package import Argument, Plan, Step, read_package
 from modelc.package.manifest import NAME
-from modelc.package.spec import Loop, RangeCheck, check_plans
+from modelc.package.spec import RangeCheck, Rolled, check_plans
 from modelc.plan.roll import LEAST_COUNT, rolled
 
 
@@ -23,7 +23,7 @@ def laid_open(plan: Plan) -> list[tuple]:
     """Every call of a kernel: its symbol, where its arguments lie, and what it belongs to."""
     calls, at = [], 0
     while at < len(plan.steps):
-        loop = next((x for x in plan.loops if x.first == at), Loop(at, 1, 1))
+        loop = next((x for x in plan.loops if x.first == at), Rolled(at, 1, 1))
         for turn in range(loop.count):
             for step in plan.steps[at : at + loop.length]:
                 places = tuple((a.space, a.index, a.offset + turn * a.stride) for a in step.arguments)
@@ -54,7 +54,7 @@ def test_iterations_become_a_loop() -> None:
     others = [("mul", (k, 9 * k), f"n{k}") for k in range(9)]
     plan = plan_of(("first", (0,), "rec"), *body, ("last", (0,), "rec"), *others)
     found = with_loops(plan)
-    assert found.loops == (Loop(1, 4, 10),) and len(found.steps) == 1 + 4 + 1 + 9
+    assert found.loops == (Rolled(1, 4, 10),) and len(found.steps) == 1 + 4 + 1 + 9
     assert [a.stride for step in found.steps[1:5] for a in step.arguments] == [128, -256, 0, 0, 128, -256, 0, 0]
     assert laid_open(found) == laid_open(plan) and sum(found.calls) == len(plan.steps)
     check_plans((found,), 0, "a test")
@@ -81,13 +81,12 @@ def test_what_is_checked_before_it_runs_stays_as_it_is() -> None:
     plan = plan_of(*[("k", (8 * t,), "n") for t in range(12)])
     check = RangeCheck(Argument("arena", 0, 0), "int32", (1,), (1,), None, 0, 1, "v", "o")
     checked = replace(plan, steps=(*plan.steps[:6], replace(plan.steps[6], checks=(check,)), *plan.steps[7:]))
-    assert with_loops(checked).loops == (Loop(0, 1, 6), Loop(2, 1, 5)) and laid_open(with_loops(checked)) == laid_open(
-        checked
-    )
+    looped = with_loops(checked)
+    assert looped.loops == (Rolled(0, 1, 6), Rolled(2, 1, 5)) and laid_open(looped) == laid_open(checked)
 
 
-@pytest.mark.parametrize("loop", [Loop(0, 3, 2), Loop(2, 1, 1), Loop(0, 1, 0), Loop(0, 0, 4), Loop(0, 2, 9)])
-def test_loops_that_cannot_be_are_refused(loop: Loop) -> None:
+@pytest.mark.parametrize("loop", [Rolled(0, 3, 2), Rolled(2, 1, 1), Rolled(0, 1, 0), Rolled(0, 0, 4), Rolled(0, 2, 9)])
+def test_loops_that_cannot_be_are_refused(loop: Rolled) -> None:
     plan = plan_of(("k", (0,), "n"), ("k", ((1 << 20) - 8,), "n"))
     steps = tuple(replace(s, arguments=(replace(s.arguments[0], stride=2),)) for s in plan.steps)
     with pytest.raises(PackageError, match=r"has a loop over steps|uses offset"):

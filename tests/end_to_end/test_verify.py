@@ -342,7 +342,7 @@ def test_small_garbage_does_not_hide_below_the_absolute_tolerance(tmp_path: Path
 @pytest.mark.parametrize("target", ["raspberry-pi-5", "riscv64-v"])
 def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path, target: str) -> None:
     skip_without_tools(load_target(target).triple)
-    result = modelc.compile(small.model(), target, tmp_path / "pi.modelc", small.SHAPES[:1])
+    result = modelc.compile(small.model(), target, tmp_path / "pi.modelc", shapes=small.SHAPES[:1])
     assert result.report is not None and result.report.passed
 
 

@@ -25,7 +25,7 @@ from math import isfinite
 import numpy as np
 
 from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, Var, children, const, dtype_of, rewrite, show, uncast
-from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Nest, Stmt
+from modelc.ir.nest import Alloc, Branch, For, Leaf, Nest, Stmt
 
 COMPARISONS = ("lt", "le", "gt", "ge")
 FUNCTIONS = ("sigmoid", "tanh", "erf", "exp", "softplus", "sqrt", "abs", "round", "floor")
@@ -70,7 +70,7 @@ class Scope:
     def of(cls, nest: Nest) -> Scope:
         regions = (*nest.params, *nest.temporaries, *(s.region for s in nest.statements() if isinstance(s, Alloc)))
         dtypes, shapes = {r.name: r.dtype for r in regions}, {r.name: r.shape for r in regions}
-        extents = {stmt.var: stmt.extent for stmt in nest.statements() if isinstance(stmt, Loop)}
+        extents = {stmt.var: stmt.extent for stmt in nest.statements() if isinstance(stmt, For)}
         return cls(dtypes, shapes, frozenset(r.name for r in nest.params), extents)
 
 
@@ -94,7 +94,7 @@ def changed(nest: Nest, change: Change) -> Nest:
     def statement(stmt: Stmt) -> Stmt:
         if next(numbers) == change.number:
             return change.changed
-        if isinstance(stmt, Loop):
+        if isinstance(stmt, For):
             return replace(stmt, body=rebuilt(stmt.body))
         if isinstance(stmt, Branch):
             return replace(stmt, then=rebuilt(stmt.then), otherwise=rebuilt(stmt.otherwise))
@@ -112,7 +112,7 @@ def shown(e: Expr) -> str:
 
 
 def _of_control(stmt: Stmt) -> Iterator[tuple[str, str, Stmt]]:
-    if isinstance(stmt, Loop) and stmt.tag in SHORTENED and stmt.extent > 1:
+    if isinstance(stmt, For) and stmt.tag in SHORTENED and stmt.extent > 1:
         about = f"loop {stmt.var} runs {stmt.extent - 1} times instead of {stmt.extent}"
         yield "tile", about, replace(stmt, extent=stmt.extent - 1)
     elif isinstance(stmt, Branch):

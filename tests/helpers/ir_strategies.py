@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from modelc.ir.block import AGGREGATIONS, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var
 from modelc.ir.layout import Layout, Primitive
-from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, Leaf, Loop, Nest, Region
+from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Region
 
 ITERATORS = ("i", "j", "k", "o2", "exp")
 names = st.sampled_from(["x0", "y", "acc", "conv", "pad_x0", "T_1"])
@@ -144,7 +144,7 @@ def leaves(draw: st.DrawFn) -> Leaf:
 
 def _bodies(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     body = st.lists(inner, max_size=3).map(tuple)
-    loops = st.builds(Loop, st.sampled_from(["h0", "o1"]), st.integers(1, 99), body, st.sampled_from(TAGS))
+    loops = st.builds(For, st.sampled_from(["h0", "o1"]), st.integers(1, 99), body, st.sampled_from(TAGS))
     return loops | st.builds(Branch, expressions, body, body)
 
 

@@ -16,7 +16,7 @@ from modelc.compile.choices import read_choices_file
 from modelc.compile.config import load_config
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.nest import Loop
+from modelc.ir.nest import For
 from modelc.ir.text import parse_task
 from modelc.partition.precision import in_bfloat16
 from modelc.space.choose import chosen
@@ -27,6 +27,7 @@ from modelc.target import load_target
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.sweep(3)
 def test_attention_is_one_kernel(case, tmp_path):
     m = Model()
     task = fused_task(m, tmp_path, attention(m, **case), FUSED.format(MAPS.get(case.get("mask"), "")))
@@ -38,6 +39,7 @@ def test_attention_is_one_kernel(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["plain", "odd", "boundaries", "one head", "batch", "added mask", "joint"])
+@pytest.mark.sweep(2)
 def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
     """Stored as bfloat16 they are converted once for a head, or for a tile of rows, not for every product."""
     m = Model()
@@ -90,7 +92,7 @@ def test_two_heads_go_to_two_cores(tmp_path):
     task = fused_task(m, tmp_path, attention(m, 128, 128, count=2, size=64), FUSED.format(""))
     target = replace(host_target(), cores=2)
     nest = build_nest(task, chosen(task, target).candidate)
-    loops = [s for phase in nest.phases for s in phase if isinstance(s, Loop) and s.tag == "parallel"]
+    loops = [s for phase in nest.phases for s in phase if isinstance(s, For) and s.tag == "parallel"]
     assert len(loops) == len(nest.phases) and all(loop.extent >= 2 for loop in loops)
 
 

@@ -15,7 +15,8 @@ from three_ways import Example, check, emulated_target, random_inputs, run_task
 from modelc.codegen.lower.nest import lower_nest
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.nest import Loop
+from modelc.ir.loop import ROOT, Loop
+from modelc.ir.nest import For
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
 from modelc.partition.precision import in_bfloat16, products, to_bfloat16
@@ -65,7 +66,7 @@ def units(task: Task, candidate: Candidate) -> list[set[str | None]]:
     nest = build_nest(task, candidate)
     blocks = derive(task, candidate.stages).blocks
     found = {b.name: set[str | None]() for b in blocks if isinstance(b, Block) and b.name.startswith("matmul")}
-    for loop in (s for s in nest.statements() if isinstance(s, Loop) and s.intrinsic):
+    for loop in (s for s in nest.statements() if isinstance(s, For) and s.intrinsic):
         text = str(loop.body)
         for name in found:
             if f"block='{name}'" in text:
@@ -87,6 +88,7 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", [*EVEN.values(), *(CASES[name] for name in ODD)], ids=[*EVEN, *ODD])
+@pytest.mark.sweep(4)
 def test_plain_vectors_multiply_unrounded_weights(case, tmp_path):
     """Where no intrinsic pays, weights are not rounded: what is stored as bfloat16 is widened once."""
     task = in_pairs(tmp_path, **case)
@@ -126,7 +128,8 @@ def test_keys_and_values_are_packed_once_for_a_head(tmp_path):
     candidate = chosen(task, SERVER).candidate
     packs = [b for b in candidate.blocks if b.startswith("pack")]
     assert len(packs) == 2 and len(candidate.layouts) == 2
-    assert {candidate.blocks[name].at.rpartition(".")[2] for name in packs} == {"h0"}
+    places = {candidate.blocks[name].at for name in packs}
+    assert {place.loop for place in places if place is not ROOT} == {Loop("h", 0)} and ROOT not in places
 
 
 @pytest.mark.parametrize(("queries", "shapings"), [(32, 1), (160, 1), (154, 2)])

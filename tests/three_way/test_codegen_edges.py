@@ -116,6 +116,7 @@ def test_powers_by_a_constant_at_the_ends(tmp_path, exponent):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.sweep(5)
 def test_integers_at_their_edges(tmp_path, dtype, lanes):
     """All pairs of edges: no signal, and what NumPy gives."""
     some = edges(dtype)
@@ -132,6 +133,7 @@ def test_integers_at_their_edges(tmp_path, dtype, lanes):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64"])
+@pytest.mark.sweep(1)
 def test_integers_by_a_constant(tmp_path, dtype):
     limits, a = np.iinfo(dtype), multiple(edges(dtype), 16)
     constants = [n for n in (0, 1, -1, 2, 7, -7, limits.min, limits.max, limits.bits) if n >= limits.min]

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from disassembly import disassembled
+from schedules import loops
 from three_ways import check, task_of
 
 from modelc.codegen.kernels import compile_nest
 from modelc.ir.block import Block, Task
+from modelc.ir.loop import Loop
 from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import chosen
@@ -206,8 +208,8 @@ def test_windows_along_a_row_are_written_out_too(size: int, step: int, taps: int
     task = depthwise(size, 24, step, taps, channels_last=False)
     check(task)
     schedule = chosen(task, ZEN4).candidate.blocks[task.anchor]
-    assert schedule.order[-1].startswith("w") and schedule.tags[schedule.order[-1]] == "vector"
-    assert {loop: schedule.tags.get(loop) for loop in ("r0", "s0")} == {"r0": "unroll", "s0": "unroll"}
+    assert schedule.order[-1].iterator == "w" and schedule.tags[schedule.order[-1]] == "vector"
+    assert [schedule.tags.get(loop) for loop in loops("r0 s0")] == ["unroll", "unroll"]
 
 
 def test_targets_say_what_the_larger_of_two_floats_takes() -> None:
@@ -230,7 +232,7 @@ def test_walking_down_a_map_waits_for_rows_that_walking_along_does_not() -> None
     seconds = dict(zip(map(str, parallel.values), sketch.estimate(points, 2), strict=True))
     assert seconds["w0"] > 1.05 * seconds["h0"]
     tags = [block.tags.items() for block in chosen(task, target).candidate.blocks.values()]
-    assert [loop for found in tags for loop, tag in found if tag == "parallel"] == ["h0"]
+    assert [loop for found in tags for loop, tag in found if tag == "parallel"] == [Loop("h", 0)]
 
 
 def test_lines_less_than_a_page_apart_are_hardly_waited_for() -> None:
@@ -249,8 +251,8 @@ def by_columns(size: int, begin_share: float) -> float:
     (sketch,) = (s for s in sketches(depthwise(size, 64, 1), target, Policy()) if isinstance(s, Contraction))
     every = every_candidate(sketch.model)
     seconds = estimate(sketch.model, every).seconds
-    loops = np.array(sketch.model.parallel)[every.parallel]
-    return float(seconds[loops == "w0"].min() / seconds[loops == "h0"].min())
+    down, along = (seconds[every.parallel == sketch.model.parallel.index(loop)] for loop in loops("w0 h0"))
+    return float(down.min() / along.min())
 
 
 def test_a_map_beyond_the_second_level_is_walked_along_its_rows() -> None:

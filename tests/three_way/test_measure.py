@@ -27,6 +27,7 @@ from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Load, Var, op
+from modelc.ir.loop import ROOT, Loop
 from modelc.measure import Effort, Limits, Measurement, Measurer, Setting, Subject, builder
 from modelc.measure.builder import Prepare, input_file
 from modelc.measure.data import bounds_of, difference, draw, slack_of, surely_close
@@ -51,6 +52,7 @@ def measurer() -> Iterator[Measurer]:
 
 
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(4)
 def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     task = TASKS[name]
     subject = measurer.subject(task, cold_bytes=1 << 20)
@@ -152,8 +154,8 @@ def unrolled() -> Candidate:
     """All of RELU's 2310 points unrolled."""
     (block,) = RELU.blocks
     assert isinstance(block, Block)
-    order = tuple(f"{i.name}0" for i in block.iters)
-    return Candidate({block.name: BlockSchedule("root", "arena", {}, order, dict.fromkeys(order, "unroll"))})
+    order = tuple(Loop(i.name, 0) for i in block.iters)
+    return Candidate({block.name: BlockSchedule(ROOT, "arena", {}, order, dict.fromkeys(order, "unroll"))})
 
 
 @pytest.mark.usefixtures("forged")
@@ -255,6 +257,7 @@ def processes_of(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.sweep(1)
 def test_whoever_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Of one that is killed, what is left is the runner's folder, which the next command removes."""
     program = PROGRAM.format(helpers=str(HELPERS))

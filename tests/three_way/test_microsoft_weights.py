@@ -49,8 +49,8 @@ def test_the_lowest_bits_come_first() -> None:
     assert unpacked(np.array([[0b11100100]], np.uint8), 2, 4).tolist() == [[0, 1, 2, 3]]
 
 
-def lstm(dtype: str, directions: int, batch: int, by_column: bool):
-    rng, (time, features, hidden) = np.random.default_rng(batch), (6, 8, 5)
+def lstm(dtype: str, directions: int, batch: int, by_column: bool, time: int = 6):
+    rng, features, hidden = np.random.default_rng(batch), 8, 5
     least, most, middle = (-63, 64, 0) if dtype == "int8" else (0, 256, 128)  # int8 of seven bits, or sums saturate
     scales = (directions, 4 * hidden) if by_column else (directions,)
     known = dict(
@@ -81,6 +81,15 @@ def test_an_lstm_of_whole_numbers(tmp_path: Path, dtype: str, direction: str, ba
         ms("DynamicQuantizeLSTM", "x W R B . h c P ws z rs z", "clipped", clip=0.4, **attrs),
     ]
     two_ways(write(tmp_path / "m.onnx", nodes, feeds, known, "y yh yc peep last clipped"), feeds)
+
+
+def test_steps_are_a_loop_however_many_there_are(tmp_path: Path) -> None:
+    feeds, known, hidden = lstm("int8", 1, 1, True, time=128)
+    node = ms("DynamicQuantizeLSTM", "x W R B . h c . ws z rs z", "y yh yc", hidden_size=hidden)
+    path = write(tmp_path / "m.onnx", [node], feeds, known, "y yh yc")
+    (loop,) = (n for n in import_model(path).nodes if n.op == "Loop")
+    assert len(import_model(path).nodes) < 50 and len(loop.bodies[0].nodes) < 40
+    three_ways(path, feeds)
 
 
 def test_as_a_package(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from three_ways import check, emulated_target
 
 from modelc.codegen.lower.pipelining import pipelined
 from modelc.ir.interpret import run_nest
-from modelc.ir.nest import Loop, Nest, Stmt
+from modelc.ir.nest import For, Nest, Stmt
 from modelc.ir.text import parse_nest
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled import TiledKnobs
@@ -54,10 +54,10 @@ def plainly(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body without loops tagged `pipeline`."""
     result: list[Stmt] = []
     for s in body:
-        if isinstance(s, Loop) and s.tag == "pipeline":
+        if isinstance(s, For) and s.tag == "pipeline":
             result += pipelined(s)
         else:
-            result.append(replace(s, body=plainly(s.body)) if isinstance(s, Loop) else s)
+            result.append(replace(s, body=plainly(s.body)) if isinstance(s, For) else s)
     return tuple(result)
 
 
@@ -144,7 +144,7 @@ def test_it_computes_the_same(rows: int, columns: int, steps: tuple[int, int]) -
 def test_what_depends_on_the_iteration_before_stays(new: str) -> None:
     text = str(piped(2, 1, (1, 2))).replace("y[t0, m0, k0] = sum[m0, k0] + sum[m0, k0]", new)
     (loop,) = parse_nest(text).phases[0]
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, For)
     assert pipelined(loop) == (replace(loop, tag="for"),)
 
 
@@ -159,6 +159,6 @@ def test_accumulators_are_stored_beside_the_next(case: str) -> None:
     knobs = TiledKnobs(rows, vectors, rows[0][1] if rows else 1, False, None)
     if case in EVEN:
         nest = build_nest(task, tiled_candidate(way, knobs))
-        assert any(isinstance(s, Loop) and s.tag == "pipeline" for s in nest.statements())
+        assert any(isinstance(s, For) and s.tag == "pipeline" for s in nest.statements())
     if set(one.features) <= set(emulated_target().features):
         check(from_end_to_end(task), tiled_candidate(way, knobs), emulated_target())

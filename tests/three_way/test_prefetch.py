@@ -12,6 +12,7 @@ from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from schedules import loops, tagged
 from three_ways import check, task_of
 
 from modelc.errors import InvalidIR
@@ -19,7 +20,8 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
-from modelc.ir.nest import Leaf, Loop, Nest, Prefetch, Stmt, without_hints
+from modelc.ir.loop import ROOT, Inside, Loop
+from modelc.ir.nest import For, Leaf, Nest, Prefetch, Stmt, without_hints
 from modelc.ir.text import parse_nest, parse_task
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
@@ -44,37 +46,40 @@ task matmul(x, w) -> (y) anchor s0
     y[m, n] += x[m, k] * w[k, n]""")
 
 
-def candidate(n: int, rows: int, vectors: int, steps: int, panel: str = "n0") -> Candidate:
+M0, N0 = Loop("m", 0), Loop("n", 0)
+
+
+def candidate(n: int, rows: int, vectors: int, steps: int, panel: Loop = N0) -> Candidate:
     wide = 16 * vectors
     layout = Layout().then("split", 1, wide).then("reorder", 1, 0, 2)
     if n % wide:
         layout = Layout().then("pad", 1, 0, wide - n % wide).then("split", 1, wide).then("reorder", 1, 0, 2)
     tiles = {"n": (wide, 16), "m": (rows,), "k": (steps,)}
-    order = ("n0", "m0", "k0", "k1", "m1", "n1", "n2")
-    tags = {"k1": "unroll", "m1": "unroll", "n1": "unroll", "n2": "vector"}
-    schedule = BlockSchedule("root", "arena", tiles, order, tags, prefetch={"w": panel})
+    order = loops("n0 m0 k0 k1 m1 n1 n2")
+    tags = tagged(k1="unroll", m1="unroll", n1="unroll", n2="vector")
+    schedule = BlockSchedule(ROOT, "arena", tiles, order, tags, prefetch={"w": panel})
     return Candidate({"s0": schedule}, (), {"w": layout})
 
 
-def prefetches(body: Sequence[Stmt], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Prefetch, tuple[Loop, ...]]]:
+def prefetches(body: Sequence[Stmt], around: tuple[For, ...] = ()) -> Iterator[tuple[Prefetch, tuple[For, ...]]]:
     """Every prefetch, and the loops around it."""
     for stmt in body:
-        if isinstance(stmt, Loop):
-            yield from prefetches(stmt.body, (*loops, stmt))
+        if isinstance(stmt, For):
+            yield from prefetches(stmt.body, (*around, stmt))
         elif isinstance(stmt, Prefetch):
-            yield stmt, loops
+            yield stmt, around
 
 
-def fetched(nest: Nest, write: bool = False) -> Iterator[tuple[tuple[Loop, ...], NDArray[np.int64]]]:
+def fetched(nest: Nest, write: bool = False) -> Iterator[tuple[tuple[For, ...], NDArray[np.int64]]]:
     """(the loops around a prefetch, the line of the operand's storage that each of their iterations asks for), of those
     that are to be written, or of those that are to be read."""
-    for stmt, loops in (one for phase in nest.phases for one in prefetches(phase) if one[0].write == write):
+    for stmt, around in (one for phase in nest.phases for one in prefetches(phase) if one[0].write == write):
         (region,) = (p for p in nest.params if p.name == stmt.access.buffer)
-        numbers = np.indices([loop.extent for loop in loops])
-        grid = {loop.var: own for loop, own in zip(loops, numbers, strict=True)}
+        numbers = np.indices([loop.extent for loop in around])
+        grid = {loop.var: own for loop, own in zip(around, numbers, strict=True)}
         at = [evaluate(index, grid, {}) for index in stmt.access.indices]
         element = sum(i * s for i, s in zip(at, region.stride, strict=True))
-        yield loops, np.broadcast_to(element, numbers.shape[1:]) // LINE
+        yield around, np.broadcast_to(element, numbers.shape[1:]) // LINE
 
 
 def lines_of(nest: Nest, write: bool = False) -> set[int]:
@@ -98,8 +103,8 @@ def sizes(n: st.SearchStrategy[int]) -> Callable[[Callable[..., None]], Callable
 def asked(nest: Nest, write: bool = False) -> dict[int, set[int]]:
     """Iteration of n0 -> the lines of the operand that it asks for."""
     result: dict[int, set[int]] = {}
-    for loops, lines in fetched(nest, write):
-        for axis in (k for k, loop in enumerate(loops) if loop.var == "n0"):
+    for around, lines in fetched(nest, write):
+        for axis in (k for k, loop in enumerate(around) if loop.var == "n0"):
             for outer, own in enumerate(np.moveaxis(lines, axis, 0)):
                 result.setdefault(outer, set()).update(np.unique(own).tolist())
     return result
@@ -126,8 +131,8 @@ task matmul(x, w) -> (y) anchor s0
 
 
 def copying(n: int, rows: int, vectors: int, steps: int) -> Candidate:
-    copy = BlockSchedule("s0.n0", "local", {"pb": (16,)}, ("pa0", "pb0", "pb1"), {"pb1": "vector"})
-    schedule = replace(candidate(n, rows, vectors, steps).blocks["s0"], prefetch={"x": "n0"})
+    copy = BlockSchedule(Inside("s0", N0), "local", {"pb": (16,)}, loops("pa0 pb0 pb1"), tagged(pb1="vector"))
+    schedule = replace(candidate(n, rows, vectors, steps).blocks["s0"], prefetch={"x": N0})
     return Candidate({"pack_x": copy, "s0": schedule}, (Stage("cache_read", {"block": "s0", "buffer": "x"}),))
 
 
@@ -147,7 +152,7 @@ def test_rows_that_are_read_as_they_lie_are_fetched(
 ) -> None:
     n *= LINE
     plain = candidate(n, min(rows, m), vectors, min(steps, k)).blocks["s0"]
-    nest = build_nest(transposed(m, n, k), Candidate({"s0": replace(plain, prefetch={"x": "n0"})}))
+    nest = build_nest(transposed(m, n, k), Candidate({"s0": replace(plain, prefetch={"x": N0})}))
     assert parse_nest(str(nest)) == nest
     wide = 16 * vectors
     for outer, lines in asked(nest).items():
@@ -156,11 +161,10 @@ def test_rows_that_are_read_as_they_lie_are_fetched(
 
 def storing(rows: int, vectors: int, steps: int) -> Candidate:
     plain = candidate(LINE, rows, vectors, steps).blocks["s0"]
-    write = BlockSchedule(
-        "s0.m0", "arena", {"n": (16,)}, ("m0", "n0", "n1"), {"m0": "unroll", "n0": "unroll", "n1": "vector"}
-    )
+    tags = tagged(m0="unroll", n0="unroll", n1="vector")
+    write = BlockSchedule(Inside("s0", M0), "arena", {"n": (16,)}, loops("m0 n0 n1"), tags)
     stage = Stage("cache_write", {"block": "s0"})
-    return Candidate({"s0": replace(plain, scope="register", prefetch={"y": "m0"}), "write_y": write}, (stage,))
+    return Candidate({"s0": replace(plain, scope="register", prefetch={"y": M0}), "write_y": write}, (stage,))
 
 
 @sizes(st.integers(3, 9))
@@ -236,7 +240,7 @@ def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -
         assert (task.buffer("x").bytes > target.second.bytes) == beyond
         sketch = next(s for s in sketches(task, target, Policy()) if s.name == "avx512-f32 along m")
         candidate = sketch.candidate(constructed(sketch, target.cores, 1)[0].point)
-        assert candidate.blocks["pack_x"].at != "root"
+        assert candidate.blocks["pack_x"].at is not ROOT
         assert ("x" in candidate.blocks["s0"].prefetch) == beyond
 
 
@@ -263,7 +267,7 @@ def test_what_is_read_as_it_lies_computes_the_same(n: int) -> None:
     (found,) = (s for s in contractions(task, target) if s.tiled.unpacked)
     candidate = found.candidate(found.start())
     assert not any(stage.rule == "cache_read" for stage in candidate.stages)
-    prefetching = replace(candidate.blocks["s0"], prefetch={"x": "n0"})
+    prefetching = replace(candidate.blocks["s0"], prefetch={"x": N0})
     built = check(task, replace(candidate, blocks={**candidate.blocks, "s0": prefetching}))
     assert any(isinstance(s, Prefetch) for s in built.nest.statements())
 
@@ -277,9 +281,9 @@ task pointwise(x, w) -> (y) anchor s0
   out y: float32[7, 5, 16]
   block s0 [n:7 p:5 o:16 | k:16] add
     y[n, p, o] += x[n, p, k] * w[k, o]""")
-    tags = {"n1": "unroll", "o0": "unroll", "o1": "vector"}
-    order = ("n0", "p0", "k0", "n1", "o0", "o1")
-    schedule = BlockSchedule("root", "arena", {"n": (3,), "o": (16,)}, order, tags, prefetch={"x": "n0"})
+    tags = tagged(n1="unroll", o0="unroll", o1="vector")
+    order = loops("n0 p0 k0 n1 o0 o1")
+    schedule = BlockSchedule(ROOT, "arena", {"n": (3,), "o": (16,)}, order, tags, prefetch={"x": N0})
     lines = asked(check(task, Candidate({"s0": schedule})).nest)
     assert lines.keys() == {0, 1}
     assert {5 * n + p for n in range(3, 7) for p in range(5)} <= lines[0] | lines[1]
@@ -293,13 +297,13 @@ def test_hints_change_nothing_that_is_computed() -> None:
     assert any(isinstance(s, Leaf) for s in built.nest.statements())
 
 
-@pytest.mark.parametrize("panel", ["m1", "k0", "z0"])
-def test_a_loop_that_has_no_steps_inside_is_refused(panel: str) -> None:
+@pytest.mark.parametrize("panel", loops("m1 k0 z0"), ids=str)
+def test_a_loop_that_has_no_steps_inside_is_refused(panel: Loop) -> None:
     with pytest.raises(InvalidIR, match="cannot prefetch 'w'"):
         build_nest(matmul(7, 70, 13), candidate(70, 3, 2, 4, panel))
 
 
 def test_parts_that_do_not_lie_one_after_the_other_are_refused() -> None:
-    plain = candidate(70, 3, 2, 4, "m0")
+    plain = candidate(70, 3, 2, 4, M0)
     with pytest.raises(InvalidIR, match="do not lie one after the other"):
         build_nest(matmul(7, 70, 13), plain)

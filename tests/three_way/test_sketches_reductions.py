@@ -42,6 +42,7 @@ RUN = {"softmax": 2, "softmax across rows": 1, "half": 1, "norm": 1, "whole": 2,
 
 
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(4)
 def test_random_points_are_accepted(name: str) -> None:
     task, names = TASKS[name]
     found = sketches(task, replace(TARGET, cores=4), Policy())
@@ -51,6 +52,7 @@ def test_random_points_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUN)
+@pytest.mark.sweep(3)
 def test_random_points_compute_what_blocks_say(name: str) -> None:
     task, _ = TASKS[name]
     found = sketches(task, host_target(), Policy())

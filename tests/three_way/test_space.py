@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import numpy as np
@@ -24,6 +23,8 @@ from three_ways import Array, build, check, host_target, run_task, started, task
 from modelc.ir import candidate as candidate_module
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
+from modelc.ir.loop import Inside
+from modelc.space.analysis.loops import trips
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
@@ -359,6 +360,7 @@ def resnet_task(size: int, c: int, o: int, k: int, stride: int) -> Task:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", RESNET, ids=str)
+@pytest.mark.sweep(20)
 def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int], name: str) -> None:
     """Accumulators, one row of operands and one broadcast, in vectors. Seven rows by seven (of pixels, or of Winograd's
     tiles) leave no tile that fills sixteen registers: there enough accumulators to keep every port busy will do."""
@@ -370,12 +372,13 @@ def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int]
     lanes = target.lanes("float32")
     spatial = {i.name for i in anchor.spatial}
     inside = [loop for loop in schedule.order if loop in schedule.tags and schedule.tags[loop] != "parallel"]
-    inside = [loop for loop in inside if loop[:-1] in spatial]  # steps of the reduction are unrolled, too
-    points = prod(trips(anchor, schedule.tiles, loop) for loop in inside)
+    inside = [loop for loop in inside if loop.iterator in spatial]  # steps of the reduction are unrolled, too
+    points = prod(trips(loop, anchor.ranges, schedule.tiles) for loop in inside)
     vector = schedule.order[-1]
     assert schedule.tags[vector] == "vector" or schedule.tags[vector].startswith("intrin:")
-    assert trips(anchor, schedule.tiles, vector) == lanes
-    vectors = prod(trips(anchor, schedule.tiles, loop) for loop in inside if loop[:-1] == vector[:-1]) // lanes
+    assert trips(vector, anchor.ranges, schedule.tiles) == lanes
+    along = [loop for loop in inside if loop.iterator == vector.iterator]
+    vectors = prod(trips(loop, anchor.ranges, schedule.tiles) for loop in along) // lanes
     used = points // lanes + vectors + 1
     assert used <= target.vector.registers
     busy = points // lanes >= target.fma_latency * target.fma_ports
@@ -391,14 +394,9 @@ def test_depthwise_windows_are_padded_beside_the_arithmetic(strides: int) -> Non
     for candidate in (started(task, host_target()), chosen(task, host_target()).candidate):
         (pad,) = (s for name, s in candidate.blocks.items() if name.startswith("pad"))
         loops = candidate.blocks[task.anchor].order
-        around = loops[: loops.index(pad.at.partition(".")[2]) + 1]
-        assert pad.scope == "local" and {n[0] for n in around} == {"c", "h", "w"}
-
-
-def trips(block: Block, tiles: Any, loop: str) -> int:
-    name, level = loop[:-1], int(loop[-1])
-    sizes = (block.ranges[name], *tiles.get(name, ()), 1)
-    return -(-min(sizes[level], block.ranges[name]) // sizes[level + 1])
+        assert isinstance(pad.at, Inside)
+        around = loops[: loops.index(pad.at.loop) + 1]
+        assert pad.scope == "local" and {loop.iterator for loop in around} == {"c", "h", "w"}
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -16,7 +16,9 @@ from modelc.errors import InvalidIR, ModelError
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Var
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import reads_plainly
+from modelc.space.analysis.loops import trips
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
 from modelc.target import Target, VectorUnit
@@ -55,7 +57,7 @@ class Scheduler:
 
     def owner_of(self) -> Block:
         """The Block whose loops others are placed in, by default or (if none is) any one."""
-        hosts = {s.at.split(".")[0] for s in self.start.blocks.values() if s.at != "root"}
+        hosts = {s.at.block for s in self.start.blocks.values() if s.at is not ROOT}
         found = [b for b in self.blocks if b.name in hosts]
         return found[0] if found else self.pick(self.blocks)
 
@@ -71,9 +73,9 @@ class Scheduler:
         outer, inner = self.order(self.owner, tiles, padded, cut=inside)
         order = [*outer, *inner]
         hosts = [n for n in order if n not in self.last_levels(padded, tiles)]
-        places: dict[str, str] = {}
+        places: dict[str, Inside] = {}
         if inside and outer:
-            places = {b.name: f"{self.owner.name}.{outer[-1]}" for b in after}
+            places = {b.name: Inside(self.owner.name, outer[-1]) for b in after}
         else:
             padded = ()
         together = self.pick(outer or hosts) if outer or hosts else None
@@ -81,35 +83,37 @@ class Scheduler:
             readers = [b for b in self.blocks if {r.buffer for r in b.reads} & {w.buffer for w in block.writes}]
             loop = self.place(block, readers, places, hosts, together)
             if loop is not None:
-                places[block.name] = f"{self.owner.name}.{loop}"
-        used = {p.split(".")[1] for p in places.values()}
-        schedules = {b.name: self.other(b, places.get(b.name, "root")) for b in self.blocks if b is not self.owner}
+                places[block.name] = Inside(self.owner.name, loop)
+        used = {place.loop for place in places.values()}
+        schedules = {b.name: self.other(b, places.get(b.name, ROOT)) for b in self.blocks if b is not self.owner}
         tags = self.tags(self.owner, order, tiles, used)
         register = self.unrolled(self.owner, inner, tags) and all(
             self.unrolled(b, list(schedules[b.name].order), dict(schedules[b.name].tags)) for b in after
         )
         scope = "arena" if not (inside and outer) else "register" if register and self.chance() else "local"
-        schedules[self.owner.name] = BlockSchedule("root", scope, tiles, tuple(order), tags, padded)
+        schedules[self.owner.name] = BlockSchedule(ROOT, scope, tiles, tuple(order), tags, padded)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.start.stages, self.start.layouts)
 
-    def other(self, block: Block, at: str) -> BlockSchedule:
+    def other(self, block: Block, at: Inside | Root) -> BlockSchedule:
         tiles = self.tiles(block, {})
         outer, inner = self.order(block, tiles, (), cut=False)
         order = [*outer, *inner]
-        tags = self.tags(block, order, tiles, set(), at == "root")
-        scope = "arena" if at == "root" or block.writes[0].buffer in self.task.outputs else "local"
+        tags = self.tags(block, order, tiles, set(), at is ROOT)
+        scope = "arena" if at is ROOT or block.writes[0].buffer in self.task.outputs else "local"
         return BlockSchedule(at, scope, tiles, tuple(order), tags)
 
     def place(
-        self, block: Block, readers: list[Block], places: dict[str, str], hosts: list[str], together: str | None
-    ) -> str | None:
+        self, block: Block, readers: list[Block], places: dict[str, Inside], hosts: list[Loop], together: Loop | None
+    ) -> Loop | None:
         """A loop of the owner for a producer, or None for the root."""
         plain = all(isinstance(i, (Var, Const)) for w in block.writes for i in w.indices)
         if not readers or not plain or {w.buffer for w in block.writes} & {*self.task.outputs} or self.chance():
             return None
         if readers == [self.owner] and hosts and self.chance():
             return self.pick(hosts)
-        at = f"{self.owner.name}.{together}"
+        if together is None:
+            return None
+        at = Inside(self.owner.name, together)
         return together if all(b is self.owner or places.get(b.name) == at for b in readers) else None
 
     def readable(self, consumer: Block) -> bool:
@@ -130,53 +134,48 @@ class Scheduler:
 
     def order(
         self, block: Block, tiles: dict[str, tuple[int, ...]], padded: Sequence[str], cut: bool
-    ) -> tuple[list[str], list[str]]:
+    ) -> tuple[list[Loop], list[Loop]]:
         """Loops outside and inside the place of consumers: reductions are inside, whole vectors at the very end."""
-        left = {i.name: [f"{i.name}{k}" for k in range(len(tiles.get(i.name, ())) + 1)] for i in block.iters}
+        left = {i.name: [Loop(i.name, k) for k in range(len(tiles.get(i.name, ())) + 1)] for i in block.iters}
         left = {i.name: left[i.name] for i in block.iters if i.extent != 1 or i.name in tiles}
         last = [left[n].pop() for n in padded]
         spatial = [i.name for i in block.spatial if i.name in left]
-        outer: list[str] = []
+        outer: list[Loop] = []
         while free := [n for n in spatial if len(left[n]) > (n in padded)]:  # at the last tile it is whole vectors
             if not cut or (outer and self.chance()):
                 break
             outer.append(left[self.pick(free)].pop(0))
-        inner: list[str] = []
+        inner: list[Loop] = []
         while names := [n for n in left if left[n]]:
             inner.append(left[self.pick(names)].pop(0))
         return outer, [*inner, *last]
 
-    def last_levels(self, padded: Sequence[str], tiles: dict[str, tuple[int, ...]]) -> set[str]:
-        return {f"{n}{k}" for n in padded for k in (len(tiles[n]), len(tiles[n]) - 1)}
-
-    def trips(self, block: Block, loop: str, tiles: dict[str, tuple[int, ...]]) -> int:
-        name, level = loop[:-1], int(loop[-1])
-        sizes = (block.ranges[name], *tiles.get(name, ()), 1)
-        return -(-min(sizes[level], block.ranges[name]) // sizes[level + 1])
+    def last_levels(self, padded: Sequence[str], tiles: dict[str, tuple[int, ...]]) -> set[Loop]:
+        return {Loop(n, k) for n in padded for k in (len(tiles[n]), len(tiles[n]) - 1)}
 
     def tags(
-        self, block: Block, order: list[str], tiles: dict[str, tuple[int, ...]], used: set[str], root: bool = True
-    ) -> dict[str, str]:
+        self, block: Block, order: list[Loop], tiles: dict[str, tuple[int, ...]], used: set[Loop], root: bool = True
+    ) -> dict[Loop, str]:
         tags = {}
         if not order:
             return {}
         spatial = {i.name for i in block.spatial}
-        if root and order[0][:-1] in spatial and self.chance():
+        if root and order[0].iterator in spatial and self.chance():
             tags[order[0]] = "parallel"
         copies = 1
         for loop in reversed(order[1:]):
-            trips = self.trips(block, loop, tiles)
-            if loop == order[-1] and loop not in used and trips <= LANES and self.chance():
+            count = trips(loop, block.ranges, tiles)
+            if loop == order[-1] and loop not in used and count <= LANES and self.chance():
                 tags[loop] = "vector"
-                copies = -(-trips // 8)
-            elif trips * copies <= UNROLLED and self.chance():
+                copies = -(-count // 8)
+            elif count * copies <= UNROLLED and self.chance():
                 tags[loop] = "unroll"
-                copies *= trips
+                copies *= count
         return tags
 
-    def unrolled(self, block: Block, inner: list[str], tags: dict[str, str]) -> bool:
+    def unrolled(self, block: Block, inner: list[Loop], tags: dict[Loop, str]) -> bool:
         spatial = {i.name for i in block.spatial}
-        return all(tags.get(n) in ("unroll", "vector") for n in inner if n[:-1] in spatial)
+        return all(tags.get(n) in ("unroll", "vector") for n in inner if n.iterator in spatial)
 
 
 def targets() -> list[Target]:

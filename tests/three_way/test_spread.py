@@ -65,6 +65,7 @@ def test_what_is_stored_otherwise_keeps_its_order() -> None:
     ],
     ids=["product", "pointwise", "window"],
 )
+@pytest.mark.sweep(1)
 def test_schedules_store_no_product_over_another(task, sketches, names: tuple[str, ...], parts: int) -> None:
     """In the Nests themselves, wherever sums and products are placed: at the start and where other loops go to threads;
     some of them were crowded, and what is stored otherwise computes the same."""

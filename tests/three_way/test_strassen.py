@@ -13,6 +13,7 @@ from three_ways import Example, build, check, random_inputs, run_kernel, run_tas
 import modelc
 from modelc.compile.config import load_config, parse_config
 from modelc.ir.candidate import Candidate, Stage
+from modelc.ir.loop import ROOT, Loop
 from modelc.ir.verify import verify_task
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
@@ -89,6 +90,7 @@ def test_the_rule_computes_the_same(m: int, k: int, n: int, levels: int, conv: b
         *("long window", "3d", "phases"),
     ],
 )
+@pytest.mark.sweep(3)
 def test_kernels_are_right_at_the_start_and_at_random_points(task, count: int) -> None:
     """Through the Nest, the compiled kernel and its packed constant; every point is plain data and accepted."""
     sketches = strassen_sketches(task, TARGET, [])
@@ -109,14 +111,14 @@ def test_every_loop_may_go_to_threads() -> None:
     task = pointwise(2, 128, (28, 14), 128, stride=2)
     (sketch, *_) = strassen_sketches(task, TARGET, [])
     (loops,) = (k.values for k in sketch.knobs if k.name == "parallel")
-    assert len(loops) == 3 and sketch.panels in loops
+    assert len(loops) == 3 and str(sketch.panels) in loops
     places = {}
-    for loop in loops:
-        candidate = sketch.candidate_of({**sketch.values(sketch.start()), "parallel": loop})
+    for loop in map(Loop.parse, loops):
+        candidate = sketch.candidate_of({**sketch.values(sketch.start()), "parallel": str(loop)})
         assert candidate.blocks[sketch.roles.owner.name].tags[loop] == "parallel"
         places[loop] = candidate.blocks[sketch.roles.sums.name].at
         check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), candidate)
-    assert [loop for loop in loops if places[loop] == "root"] == [sketch.panels]
+    assert [loop for loop, place in places.items() if place is ROOT] == [sketch.panels]
 
 
 def test_errors_stay_below_the_bound() -> None:

@@ -18,6 +18,7 @@ task every(x0) -> (y0) anchor every
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "bool"])
 @pytest.mark.parametrize("step", range(2, MOST_STEP + 2))
 @pytest.mark.parametrize("count", [5, 16, 37])
+@pytest.mark.sweep(16)
 def test_nothing_is_read_beyond_the_last_lane(dtype: str, step: int, count: int) -> None:
     """The operand ends with the last element that is wanted."""
     for value in (f"x0[b, c * {step}]", f"x0[b, c * {step}] + x0[b, c * {step} + 1]"):
@@ -28,6 +29,7 @@ def test_nothing_is_read_beyond_the_last_lane(dtype: str, step: int, count: int)
 
 
 @pytest.mark.parametrize("strides", [1, 2, 3])
+@pytest.mark.sweep(1)
 def test_depthwise_convolutions_walk_along_rows_of_pixels(strides: int) -> None:
     attrs = {"pads": (1,) * 4, "strides": (strides,) * 2, "group": 6}
     task = task_of("Conv", attrs, [(2, 6, 23, 41), (6, 1, 3, 3)], consts=(1,))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import loops
 from tensor_tasks import (
     EVEN,
     NO_TILES,
@@ -30,7 +31,7 @@ from three_ways import check, emulated_target
 from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
-from modelc.ir.nest import Loop, Nest
+from modelc.ir.nest import For, Nest
 from modelc.ir.text import parse_nest
 from modelc.partition.precision import in_bfloat16
 from modelc.policy import Policy
@@ -59,6 +60,7 @@ def here(name: str) -> Intrinsic:
 
 @pytest.mark.parametrize("case", [*EVEN, *RAGGED])
 @pytest.mark.parametrize("name", MINE)
+@pytest.mark.sweep(40)
 def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
     one = here(name)
     task = contraction((EVEN | RAGGED)[case], kinds_of(one))
@@ -147,11 +149,12 @@ def test_panels_that_outweigh_the_rows_pass_once(shape: tuple[int, ...]) -> None
     case: Case = ("Conv", {"pads": [1] * 6}, shape, (512, 256, 3, 3, 3))
     way = ways_of(contraction(case, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
     knobs = replace(default_knobs(way), by_rows=False, parallel=None)
-    assert way.macro_loops(knobs)[:2] == ["o0", "d0"]
-    assert way.macro_loops(replace(knobs, parallel="d0"))[:2] == ["d0", "o0"]
+    panels, depth = loops("o0 d0")
+    assert way.macro_loops(knobs)[:2] == [panels, depth]
+    assert way.macro_loops(replace(knobs, parallel=depth))[:2] == [depth, panels]
     many: Case = ("Conv", {"pads": [1] * 6}, (1, 32, 8, 56, 56), (128, 32, 3, 3, 3))
     way = ways_of(contraction(many, ("bfloat16", "bfloat16")), SERVER)["amx-bf16"]
-    assert way.macro_loops(replace(knobs, rows=default_knobs(way).rows))[:2] == ["d0", "o0"]
+    assert way.macro_loops(replace(knobs, rows=default_knobs(way).rows))[:2] == [depth, panels]
 
 
 def test_lines_of_the_result_are_written_whole() -> None:
@@ -182,7 +185,7 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     candidate = tiled_candidate(way, TiledKnobs((("m", 32),), 2, 32 if once == "B" else rows, once == "B", None))
     nest = build_nest(task, candidate)
     assert parse_nest(str(nest)) == nest and Candidate.from_json(candidate.to_json()) == candidate
-    assert {s.once for s in nest.statements() if isinstance(s, Loop) and s.intrinsic} == {(), tuple(once)}
+    assert {s.once for s in nest.statements() if isinstance(s, For) and s.intrinsic} == {(), tuple(once)}
     (phase,) = lower_nest(nest, "k", SERVER.available_intrinsics)
     loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
     assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"

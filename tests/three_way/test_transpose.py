@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from schedules import loops
 from three_ways import check, host_target
 
 from modelc.codegen.lower import nest as lower
 from modelc.codegen.lower.transpose import MOST_BITS, crossed
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES
+from modelc.ir.loop import ROOT
 from modelc.ir.text import parse_task
 from modelc.target import load_target
 
@@ -22,6 +24,7 @@ task move(x0) -> (y0) anchor move
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(16, 16), (64, 48), (37, 21), (5, 100), (100, 7), (14, 14), (2, 3), (18, 31)])
+@pytest.mark.sweep(16)
 def test_transposed(shape, dtype):
     built = check(parse_task(MOVE.format(dtype=dtype, rows=shape[0], columns=shape[1])))
     squares = any("unroll" in s.tags.values() for s in built.candidate.blocks.values())
@@ -66,10 +69,10 @@ def test_what_an_intrinsic_reads_as_one_moves_as_one(steps, columns, group, dtyp
     layout = f"split(1, {group}).reorder(0, 1, 3, 2)"
     task = parse_task(PAIRS.format(dtype=dtype, steps=steps, columns=columns, source=ALONG[along], target=layout))
     if along == "k":
-        tiles, order = {"n": (16,), "k": (8 * group,)}, ("b0", "n0", "k0", "k1", "n1")
+        tiles, order = {"n": (16,), "k": (8 * group,)}, loops("b0 n0 k0 k1 n1")
     else:
-        tiles, order = {"n": (16,), "k": (group,)}, ("b0", "k0", "n0", "n1", "k1")
-    schedule = BlockSchedule("root", "arena", tiles, order, {order[-2]: "unroll", order[-1]: "vector"})
+        tiles, order = {"n": (16,), "k": (group,)}, loops("b0 k0 n0 n1 k1")
+    schedule = BlockSchedule(ROOT, "arena", tiles, order, {order[-2]: "unroll", order[-1]: "vector"})
     moved = []
     monkeypatch.setattr(lower, "crossed", lambda *args: moved.append(crossed(*args)) or moved[-1])
     check(task, Candidate({"pack": schedule}))

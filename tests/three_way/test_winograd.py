@@ -150,6 +150,7 @@ def slow(task):
 
 
 @pytest.mark.parametrize("shape", Shape)
+@pytest.mark.sweep(1)
 def test_kernels_of_every_transform(shape) -> None:
     """In every shape, where channels, rows and columns fill no vector and no tile."""
     task = conv(1, 17, (13, 9), 20)
@@ -202,6 +203,7 @@ def test_kernels_of_every_transform(shape) -> None:
         "transposed alone",
     ],
 )
+@pytest.mark.sweep(4)
 def test_kernels_of_other_windows(task) -> None:
     """Every other transform, in one of the shapes by turns."""
     for number, m in enumerate(sizes_of(task)[::2]):
@@ -222,6 +224,7 @@ def test_kernels_of_other_windows(task) -> None:
     ],
     ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2", "1d"],
 )
+@pytest.mark.sweep(2)
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
     found, ran, generator = 0, 0, np.random.default_rng(drawn)
@@ -261,6 +264,7 @@ def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 64])
+@pytest.mark.sweep(1)
 def test_errors_stay_below_the_bound(channels: int) -> None:
     task = conv(1, 2 * channels, (12, 12), 16)
     inputs = random_inputs(task)
@@ -307,6 +311,7 @@ def test_a_single_result_is_not_filtered() -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 40])
+@pytest.mark.sweep(1)
 def test_phases_that_lie_side_by_side_are_no_vectors(channels: int) -> None:
     """Stored channels first, every other column of the result is of another phase, with tiles of its own."""
     task = transposed(1, 24, (8, 8), channels, channels_last=False)
@@ -337,6 +342,7 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
     ],
     ids=["groups", "vectors that do not divide", "four", "1d", "stride 2"],
 )
+@pytest.mark.sweep(2)
 def test_windows_that_are_stored_channels_first(task) -> None:
     """Operand and result are copied into storage of our own order, and filtered there: transforms and shapes by
     turns."""

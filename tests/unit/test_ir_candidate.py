@@ -7,22 +7,24 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from schedules import loops, tagged
 
 import modelc.ir.candidate
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage, validate_candidate
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop, place_of
 
 CANDIDATE = Candidate(
     {
         "conv": BlockSchedule(
-            "root",
+            ROOT,
             "register",
             {"o": (32, 16), "w": (14,)},
-            ("h0", "o0", "w0", "c0", "w1", "o1", "o2"),
-            {"h0": "parallel", "w1": "unroll", "o2": "vector"},
+            loops("h0 o0 w0 c0 w1 o1 o2"),
+            tagged(h0="parallel", w1="unroll", o2="vector"),
             ("o",),
         ),
-        "pad_x0": BlockSchedule("conv.h0", "local"),
+        "pad_x0": BlockSchedule(Inside("conv", Loop("h", 0)), "local"),
     },
     (
         Stage("pad", {"block": "conv", "buffer": "x0"}),
@@ -37,6 +39,28 @@ def test_round_trip_through_json():
     validate_candidate(data)
     assert Candidate.from_json(data) == CANDIDATE
     assert hash(Candidate.from_json(data)) == hash(CANDIDATE)
+
+
+def test_loops_and_places_are_written_as_they_always_were():
+    conv, pad = (CANDIDATE.to_json()["blocks"][name] for name in ("conv", "pad_x0"))
+    assert (conv["at"], pad["at"]) == ("root", "conv.h0")
+    assert conv["order"] == ["h0", "o0", "w0", "c0", "w1", "o1", "o2"]
+    assert conv["tags"] == {"h0": "parallel", "w1": "unroll", "o2": "vector"}
+    prefetch = {"w": Loop("h", 0), "y": ROOT}
+    data = other(prefetch=prefetch).to_json()
+    assert data["blocks"]["conv"]["prefetch"] == {"w": "h0", "y": "root"}
+    assert Candidate.from_json(data).blocks["conv"].prefetch == prefetch
+
+
+@pytest.mark.parametrize("place", [ROOT, Inside("conv", Loop("h", 0)), Inside("s0_parts", Loop("w_1", 2))], ids=str)
+def test_places_are_read_as_they_are_written(place):
+    assert place_of(str(place)) == place
+
+
+@pytest.mark.parametrize("text", ["", "h", "0", "h-", "conv."])
+def test_what_is_no_loop(text):
+    with pytest.raises(ValueError, match="is no loop: expected an iterator and a level, such as h0"):
+        Loop.parse(text)
 
 
 def test_the_schema_is_a_schema():
@@ -88,12 +112,12 @@ def other(**knobs):
 
 
 OTHERS = (
-    other(at="pad_x0.h0"),
+    other(at=Inside("pad_x0", Loop("h", 0))),
     other(scope="local"),
     other(tiles={"o": (16, 16), "w": (14,)}),
-    other(tags={"h0": "parallel"}),
+    other(tags=tagged(h0="parallel")),
     other(padded=()),
-    other(prefetch={"w": "h0"}),
+    other(prefetch={"w": Loop("h", 0)}),
     replace(CANDIDATE, stages=CANDIDATE.stages[:1]),
     replace(CANDIDATE, layouts={}),
 )

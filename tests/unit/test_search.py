@@ -18,6 +18,7 @@ OPAQUE = task_of("TopK", {"axis": -1}, [(6, 50), (1,)], steering={1: np.array([5
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
+@pytest.mark.sweep(2)
 def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
     space = space_of(CONV)
     explorer = EXPLORERS[name](space, seed=1)

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from schedules import loops, tagged
 
 import modelc.space.choose as choose
 from modelc.compile.choices import blaming_choices
 from modelc.errors import ConfigError, InvalidCandidate
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.text import parse_task
 from modelc.space.choose import accepted
 from modelc.space.rules import derivation
@@ -28,8 +30,8 @@ task matmul(x, w) -> (y) anchor s0
     y[m, n] = max(t[m, n], float32(0.0))
 """
 )
-TILED = BlockSchedule("root", "arena", {"m": (4,)}, ("m0", "n0", "k0", "m1"), {"m0": "parallel", "m1": "unroll"})
-GOOD = Candidate({"s0": TILED, "s1": BlockSchedule(order=("m0", "n0"))})
+TILED = BlockSchedule(ROOT, "arena", {"m": (4,)}, loops("m0 n0 k0 m1"), tagged(m0="parallel", m1="unroll"))
+GOOD = Candidate({"s0": TILED, "s1": BlockSchedule(order=loops("m0 n0"))})
 
 
 def knobs(**changes):
@@ -48,15 +50,15 @@ BROKEN = {
     "tile of zero": (knobs(tiles={"m": (0,)}), "block s0, tiles: 0 of m is no positive whole number"),
     "tile of a half": (knobs(tiles={"m": (2.5,)}), "block s0, tiles: 2.5 of m is no positive"),
     "tile too large": (knobs(tiles={"m": (1 << 30,)}), "block s0, tiles: 1073741824 is more than iterator m has, 8"),
-    "loop of nothing": (knobs(order=("m0", "z0")), "block s0, order: it has no iterator for its loop 'z0'"),
-    "loop of no level": (knobs(order=("m0", "m1", "m2")), "block s0, order: loop 'm2' is of a level"),
-    "loop twice": (knobs(order=("m0", "m0")), "block s0, order: loop 'm0' is there twice"),
-    "tag of nothing": (knobs(tags={"z0": "unroll"}), "block s0, tags: there is no loop 'z0'"),
-    "tag": (knobs(tags={"m0": "gpu"}), "block s0, tags: 'gpu' of loop m0 is none of"),
+    "loop of nothing": (knobs(order=loops("m0 z0")), "block s0, order: it has no iterator for its loop 'z0'"),
+    "loop of no level": (knobs(order=loops("m0 m1 m2")), "block s0, order: loop 'm2' is of a level"),
+    "loop twice": (knobs(order=loops("m0 m0")), "block s0, order: loop 'm0' is there twice"),
+    "tag of nothing": (knobs(tags=tagged(z0="unroll")), "block s0, tags: there is no loop 'z0'"),
+    "tag": (knobs(tags=tagged(m0="gpu")), "block s0, tags: 'gpu' of loop m0 is none of"),
     "padded": (knobs(padded=("n",)), "block s0, padded: iterator 'n' has no tile"),
-    "prefetch": (knobs(prefetch={"w": "z0"}), "block s0, prefetch: it cannot prefetch 'w' for loop 'z0'"),
-    "at nothing": (knobs(at="s1.z0"), r"block s0, at: there is no loop 's1\.z0'"),
-    "at itself": (knobs(at="s0.m0"), r"block s0, at: 's0\.m0' is placed within itself"),
+    "prefetch": (knobs(prefetch={"w": Loop("z", 0)}), "block s0, prefetch: it cannot prefetch 'w' for loop 'z0'"),
+    "at nothing": (knobs(at=Inside("s1", Loop("z", 0))), r"block s0, at: there is no loop 's1\.z0'"),
+    "at itself": (knobs(at=Inside("s0", Loop("m", 0))), r"block s0, at: 's0\.m0' is placed within itself"),
     "layout of nothing": (replace(GOOD, layouts={"z": Layout()}), "layouts: the task has no buffer 'z'"),
     "layout of others": (replace(GOOD, layouts={"x": Layout.parse("reorder(1, 0)")}), "layouts: 'x' is stored as"),
     "layout": (replace(GOOD, layouts={"w": Layout.parse("split(0, 3)")}), "layouts: 'w': .* does not divide 4"),
@@ -94,10 +96,8 @@ def test_a_schedule_is_accepted_and_its_stages_are_applied_once(monkeypatch):
     copied = stages("cache_read", block="s0", buffer="x")
     (new,) = {b.name for b in derivation.derive(TASK, copied.stages).blocks} - {"s0", "s1"}
     applied.clear()
-    blocks = {
-        **GOOD.blocks,
-        new: BlockSchedule(order=tuple(f"{i.name}0" for i in derivation.derive(TASK, copied.stages).block(new).iters)),
-    }
+    order = tuple(Loop(i.name, 0) for i in derivation.derive(TASK, copied.stages).block(new).iters)
+    blocks = {**GOOD.blocks, new: BlockSchedule(order=order)}
     applied.clear()
     accepted(TASK, replace(copied, blocks=blocks), TARGET)
     assert applied == ["s0"]
@@ -108,14 +108,14 @@ def test_what_unrolls_beyond_any_kernel_is_refused():
         str(TASK).replace("8, 4]", "8, 40000]").replace("[4, 6]", "[40000, 6]").replace("k:4", "k:40000")
     )
     with pytest.raises(InvalidCandidate, match=r"it unrolls to \d+ statements; at most 32768"):
-        accepted(large, knobs(tags={"k0": "unroll"}), TARGET)
+        accepted(large, knobs(tags=tagged(k0="unroll")), TARGET)
 
 
 def test_what_keeps_more_than_any_machine_has_is_refused():
     text = str(TASK).replace("8, 6]", "20000, 20000]").replace("[8, 4]", "[20000, 4]").replace("[4, 6]", "[4, 20000]")
     large = parse_task(text.replace("m:8", "m:20000").replace("n:6", "n:20000"))
-    around = BlockSchedule(tiles={"m": (20000,)}, order=("m0", "m1", "n0"))
-    inside = BlockSchedule(at="s1.m0", scope="local", order=("m0", "n0", "k0"))
+    around = BlockSchedule(tiles={"m": (20000,)}, order=loops("m0 m1 n0"))
+    inside = BlockSchedule(at=Inside("s1", Loop("m", 0)), scope="local", order=loops("m0 n0 k0"))
     with pytest.raises(InvalidCandidate, match=r"it keeps 1600000000 bytes of its own for each thread; at most"):
         accepted(large, Candidate({"s0": inside, "s1": around}), TARGET)
 

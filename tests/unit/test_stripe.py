@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from schedules import loops
 from stripe import autotile, tile_costs
 
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Load, Var, op
 from modelc.ir.interpret import run_block, run_nest
+from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.nest.build import build_nest
@@ -117,7 +119,7 @@ AFTER = """\
                       O_acc[x1, y1, k0] += I_padded[x1 + i0, y1 + j0, c0] * F[i0, j0, k0, c0]
 """
 
-ORDER = ("x0", "y0", "x1", "y1", "i0", "j0", "c0", "k0")
+ORDER = loops("x0 y0 x1 y1 i0 j0 c0 k0")
 TILES = {"x": (3,), "y": (4,)}
 
 
@@ -130,7 +132,7 @@ def test_figure_5_after() -> None:
     """Loops over 4 x 4 tiles, and inside them over the 3 x 4 positions, the window and the channels, with the
     conditions over both (Stripe passes xo = 3x to the inner block; here x0 is the tile and x1 the position in it)."""
     task, _ = figure_5()
-    nest = scheduled(task, Candidate({"conv": BlockSchedule("root", "arena", TILES, ORDER)}))
+    nest = scheduled(task, Candidate({"conv": BlockSchedule(ROOT, "arena", TILES, ORDER)}))
     text = str(nest).replace("x0 * 3 + x1 + i0 - 1", "ROW").replace("y0 * 4 + y1 + j0 - 1", "COLUMN")
     assert text == TILED
 
@@ -141,9 +143,9 @@ def test_figure_5_refinements() -> None:
     task, _ = figure_5()
     stages = (Stage("pad", {"block": "conv", "buffer": "I"}), Stage("cache_write", {"block": "conv"}))
     schedules = {
-        "pad_I": BlockSchedule("conv.y0", "local", {}, ("pa0", "pb0", "pc0")),
-        "conv": BlockSchedule("root", "local", TILES, ORDER),
-        "write_O": BlockSchedule("conv.y0", "arena", {}, ("x0", "y0", "k0")),
+        "pad_I": BlockSchedule(Inside("conv", Loop("y", 0)), "local", {}, loops("pa0 pb0 pc0")),
+        "conv": BlockSchedule(ROOT, "local", TILES, ORDER),
+        "write_O": BlockSchedule(Inside("conv", Loop("y", 0)), "arena", {}, loops("x0 y0 k0")),
     }
     text = str(scheduled(task, Candidate(schedules, stages)))
     halo, copied = "        for pa0:5\n", "        for x1:3\n"

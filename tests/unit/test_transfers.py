@@ -17,7 +17,6 @@ from modelc.ir.affine import bounds
 from modelc.ir.block import Task
 from modelc.ir.expr import Const, Load, substitute
 from modelc.policy import Policy
-from modelc.space.analysis.loops import loop_of
 from modelc.space.choose import chosen
 from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import model_of
@@ -46,7 +45,7 @@ def transferred(task: Task, cores: int, shared: bool = True) -> dict[str, float]
             model = model_of(tiled_of(task, target))
             every = every_candidate(model)
             seconds.append(estimate(model, every.take(every.parallel == number)).seconds)
-        found[loop or ""] = float(((seconds[0] - seconds[1]) * bandwidth).min())
+        found["" if loop is None else str(loop)] = float(((seconds[0] - seconds[1]) * bandwidth).min())
     return found
 
 
@@ -126,7 +125,7 @@ def test_threads_go_over_rows_where_transfers_are_dear() -> None:
         candidate = chosen(task, connected(cycles), Policy()).candidate
         assert any(stage.rule == "strassen" for stage in candidate.stages)
         loops[cycles] = [
-            loop_of(loop).iterator
+            loop.iterator
             for block in candidate.blocks.values()
             for loop, tag in block.tags.items()
             if tag == "parallel"

@@ -21,7 +21,7 @@ from modelc.codegen.vectors import local_buffer
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, variables
-from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
+from modelc.ir.nest import Branch, For, Leaf, Region, Stmt
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
 from modelc.target.intrinsics import Operand
@@ -36,7 +36,7 @@ class Application:
     """Loops of one intrinsic and the Leaf in them."""
 
     intrinsic: Intrinsic  # as large as the loops
-    loops: tuple[Loop, ...]
+    loops: tuple[For, ...]
     leaf: Leaf
 
     @cached_property
@@ -65,10 +65,10 @@ class Application:
         raise InvalidIR(f"block {self.leaf.block} does not compute what {self.intrinsic.name} does")
 
 
-def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
+def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
     """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
     loops = [loop]
-    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], Loop) and inner.tag == loop.tag:
+    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
         loops.append(inner)
     leaf = loops[-1].body[0]
     if len(loops[-1].body) > 1 or not isinstance(leaf, Leaf):
@@ -91,9 +91,9 @@ def application_of(loop: Loop, intrinsics: Sequence[Intrinsic]) -> Application:
 def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Iterator[Application]:
     """What is applied in `body`."""
     for stmt in body:
-        if isinstance(stmt, Loop) and stmt.intrinsic:
+        if isinstance(stmt, For) and stmt.intrinsic:
             yield application_of(stmt, intrinsics)
-        elif isinstance(stmt, Loop):
+        elif isinstance(stmt, For):
             yield from applications(stmt.body, intrinsics)
         elif isinstance(stmt, Branch):
             yield from applications((*stmt.then, *stmt.otherwise), intrinsics)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from modelc.ir.affine import Linear, linear
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, operations, rewrite, variables, walk
-from modelc.ir.nest import Branch, Leaf, Loop, Region, Stmt
+from modelc.ir.nest import Branch, For, Leaf, Region, Stmt
 from modelc.ir.nest import walk as statements
 
 
@@ -101,7 +101,7 @@ def slot_width(region: Region, body: tuple[Stmt, ...], most: int) -> int:
 
 def vectors_along(name: str, body: tuple[Stmt, ...]) -> set[int]:
     """Lanes of the vectors in `body` that go along the last dimension of `name`."""
-    loops = [s for s in statements(body) if isinstance(s, Loop) and (s.tag == "vector" or s.intrinsic)]
+    loops = [s for s in statements(body) if isinstance(s, For) and (s.tag == "vector" or s.intrinsic)]
     return {
         loop.extent
         for loop in loops
@@ -123,7 +123,7 @@ def indexed_by_constants(name: str, body: tuple[Stmt, ...]) -> bool:
 
     def check(stmts: tuple[Stmt, ...]) -> bool:
         for s in stmts:
-            if isinstance(s, Loop):
+            if isinstance(s, For):
                 if s.tag in ("unroll", "vector") or s.intrinsic:
                     fixed.add(s.var)
                 else:

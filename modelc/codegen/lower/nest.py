@@ -59,7 +59,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute
-from modelc.ir.nest import Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Stmt, phase_regions
+from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, phase_regions
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
 from modelc.target.intrinsics import Operand
@@ -112,7 +112,7 @@ class _Lowering(Expressions):
         self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
         self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
-        self.applications: dict[int, tuple[Loop, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
+        self.applications: dict[int, tuple[For, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
         # what asked() says, by the Leaf's identity
         self.leaves: dict[int, tuple[Leaf, Leaf, list[Expr], list[Op]]] = {}
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
@@ -140,7 +140,7 @@ class _Lowering(Expressions):
         first = self.body[0] if len(self.body) == 1 else None
         before = self.shaping(self.body)
         with importing() as functions:
-            if isinstance(first, Loop) and first.tag == "parallel":
+            if isinstance(first, For) and first.tag == "parallel":
                 extent = first.extent
                 inner = bind(scope, first.var, Var(first.var), extent)
                 var, inside = self.inside(first.var, lambda: self.block(first.body, inner))
@@ -201,7 +201,7 @@ class _Lowering(Expressions):
             if isinstance(stmt, Alloc):
                 scope, allocs = self.allocate(stmt, body[k + 1 :], scope)
                 result += allocs
-            elif isinstance(stmt, Loop):
+            elif isinstance(stmt, For):
                 result += self.loop(stmt, scope)
             elif isinstance(stmt, Branch):
                 condition = self.value(stmt.condition, scope)[0]
@@ -224,7 +224,7 @@ class _Lowering(Expressions):
                 raise InvalidIR(f"opaque block {stmt.block} inside a loop of {self.nest.name}")
         return result
 
-    def loop(self, loop: Loop, scope: Scope) -> list[Any]:
+    def loop(self, loop: For, scope: Scope) -> list[Any]:
         if loop.tag == "unroll":
             if (moved := crossed(self, loop, scope)) is not None:
                 return moved
@@ -284,7 +284,7 @@ class _Lowering(Expressions):
 
     # --- intrinsics -----------------------------------------------------------------------------------------------
 
-    def applied_by(self, loop: Loop) -> tuple[Application, Mapping[str, Load]]:
+    def applied_by(self, loop: For) -> tuple[Application, Mapping[str, Load]]:
         """What the loops from `loop` on apply, and of an update what each operand is: the same for every copy."""
         remembered = self.applications.get(id(loop))
         if remembered is None:
@@ -293,7 +293,7 @@ class _Lowering(Expressions):
             remembered = self.applications[id(loop)] = loop, application, operands
         return remembered[1:]
 
-    def application(self, loop: Loop, scope: Scope) -> list[Any]:
+    def application(self, loop: For, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
         application, accesses = self.applied_by(loop)
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables

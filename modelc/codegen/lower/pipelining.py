@@ -22,12 +22,12 @@ from typing import Any
 from modelc.codegen.lower.leaves import accesses
 from modelc.codegen.lower.transpose import crossing_moves
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
-from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Prefetch, Stmt, walk
+from modelc.ir.nest import Alloc, Branch, For, Leaf, Prefetch, Stmt, walk
 
 Body = tuple[Stmt, ...]
 
 
-def pipelined(loop: Loop) -> Body:
+def pipelined(loop: For) -> Body:
     """The statements that a loop tagged `pipeline` becomes; itself as a plain loop, where iterations depend on one
     another, or nothing follows the reduction."""
     flat = _flat(loop)
@@ -39,20 +39,20 @@ def pipelined(loop: Loop) -> Body:
     then = _beside(substituted(stages.compute, {loop.var: op("add", index, 1)}), stages.maps)
     store = substituted(stages.store, {loop.var: op("add", index, 1)})
     last = substituted(stages.maps, {loop.var: Const(loop.extent - 1)})
-    return (*stages.kept, *first, Loop(loop.var, loop.extent - 1, (*then, *store)), *last)
+    return (*stages.kept, *first, For(loop.var, loop.extent - 1, (*then, *store)), *last)
 
 
-def _flat(loop: Loop) -> Loop:
+def _flat(loop: For) -> For:
     """Loops of which each is all that the one around it does, as one."""
     loops = [loop]
-    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], Loop) and inner.tag == loop.tag:
+    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
         loops.append(inner)
     extent = prod(x.extent for x in loops)
     body = substituted(loops[-1].body, _digits(loops, Var(loop.var))) if len(loops) > 1 else loop.body
     return replace(loop, extent=extent, body=body)
 
 
-def _digits(loops: Sequence[Loop], position: Expr) -> dict[str, Expr]:
+def _digits(loops: Sequence[For], position: Expr) -> dict[str, Expr]:
     """The iteration of each loop at a position in all of them."""
     values, size = dict[str, Expr](), prod(x.extent for x in loops)
     for x in loops:
@@ -115,7 +115,7 @@ def _beside(compute: Body, maps: Body) -> Body:
     """`compute`, with a share of `maps` in every iteration of its reduction, and what is left after it."""
     *before, reduction = compute
     loops = _chain(reduction)
-    taken = {s.var for s in walk(compute) if isinstance(s, Loop)}
+    taken = {s.var for s in walk(compute) if isinstance(s, For)}
     shares = [_shares(_renamed(s, taken), [(x.var, x.extent) for x in loops]) for s in maps]
     inside = tuple(s for share, _ in shares for s in share)
     after = tuple(s for _, left in shares for s in left)
@@ -124,10 +124,10 @@ def _beside(compute: Body, maps: Body) -> Body:
     return (*before, reduction, *(after if loops else inside + after))
 
 
-def _chain(stmt: Stmt) -> list[Loop]:
+def _chain(stmt: Stmt) -> list[For]:
     """The loops of a reduction, as far as each is all that the one around it does."""
-    loops: list[Loop] = []
-    while isinstance(stmt, Loop) and stmt.tag == "for":
+    loops: list[For] = []
+    while isinstance(stmt, For) and stmt.tag == "for":
         loops.append(stmt)
         hints, stmt = stmt.body[:-1], stmt.body[-1]
         if not all(isinstance(s, Prefetch) for s in hints):
@@ -135,7 +135,7 @@ def _chain(stmt: Stmt) -> list[Loop]:
     return loops
 
 
-def _crossing(loop: Loop) -> bool:
+def _crossing(loop: For) -> bool:
     """Whether a loop moves what is stored across its vectors: all of its rows are needed for that."""
     moves = crossing_moves(loop)
     return moves is not None and moves[0].var not in variables(moves[1].writes[0].indices[-1])
@@ -143,10 +143,10 @@ def _crossing(loop: Loop) -> bool:
 
 def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
     """(what of a map runs in every iteration of `steps`, what is left): its outermost unrolled loops, in order."""
-    rows: list[Loop] = []
+    rows: list[For] = []
     inner, count = stmt, prod(extent for _, extent in steps)
-    whole = any(isinstance(s, Loop) and _crossing(s) for s in walk((stmt,)))
-    while isinstance(inner, Loop) and inner.tag == "unroll" and prod(x.extent for x in rows) < count and not whole:
+    whole = any(isinstance(s, For) and _crossing(s) for s in walk((stmt,)))
+    while isinstance(inner, For) and inner.tag == "unroll" and prod(x.extent for x in rows) < count and not whole:
         rows.append(inner)
         if len(inner.body) > 1:
             break
@@ -161,7 +161,7 @@ def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
 
     def piece(start: Expr, many: int) -> Stmt:
         item: Expr = op("add", start, Var(rows[0].var)) if many > 1 else start
-        return Loop(rows[0].var, many, substituted(rows[-1].body, _digits(rows, item)), "unroll")
+        return For(rows[0].var, many, substituted(rows[-1].body, _digits(rows, item)), "unroll")
 
     share = piece(op("mul", step, each), each)
     full, left_over = divmod(items, each)
@@ -179,7 +179,7 @@ def substituted(body: Body, values: Mapping[str, Expr]) -> Body:
         return substitute(e, values)
 
     def replaced(s: Stmt) -> Stmt:
-        if isinstance(s, Loop):
+        if isinstance(s, For):
             return replace(s, body=substituted(s.body, values))
         if isinstance(s, Branch):
             return Branch(at(s.condition), substituted(s.then, values), substituted(s.otherwise, values))
@@ -196,7 +196,7 @@ def substituted(body: Body, values: Mapping[str, Expr]) -> Body:
 
 def _renamed(stmt: Stmt, taken: Set[str]) -> Stmt:
     """A statement whose loops have no name that is taken."""
-    if not isinstance(stmt, Loop):
+    if not isinstance(stmt, For):
         return stmt
     name = stmt.var
     while name in taken:

@@ -22,7 +22,7 @@ from modelc.codegen.lower.places import Memory, Scope, bind, stored_dtype
 from modelc.codegen.vectors import int32, ramp
 from modelc.ir.affine import simplify
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, op, substitute
-from modelc.ir.nest import Leaf, Loop
+from modelc.ir.nest import For, Leaf
 
 MAX_SIDE = 16  # of a square, whose rows have to stay in registers
 MOST_TOGETHER = 4  # elements that move as one
@@ -30,13 +30,13 @@ MOST_BITS = 64  # of what they are together
 LINE_BITS = 512  # of a vector that is stored whole
 
 
-def crossing_moves(loop: Loop, side: int = MAX_SIDE) -> tuple[Loop, Leaf, Load] | None:
+def crossing_moves(loop: For, side: int = MAX_SIDE) -> tuple[For, Leaf, Load] | None:
     """The vector loop, the leaf and what it reads, if the unrolled `loop` is a rectangle of unconditional moves, or of
     casts."""
     if loop.tag != "unroll" or len(loop.body) != 1 or not 1 < loop.extent <= side:
         return None
     (inner,) = loop.body
-    if not isinstance(inner, Loop) or inner.tag != "vector" or len(inner.body) != 1:
+    if not isinstance(inner, For) or inner.tag != "vector" or len(inner.body) != 1:
         return None
     if not 1 < inner.extent <= MAX_SIDE:
         return None
@@ -49,7 +49,7 @@ def crossing_moves(loop: Loop, side: int = MAX_SIDE) -> tuple[Loop, Leaf, Load] 
     return (inner, leaf, read) if isinstance(read, Load) else None
 
 
-def crossed(code: Expressions, loop: Loop, scope: Scope) -> list[Any] | None:
+def crossed(code: Expressions, loop: For, scope: Scope) -> list[Any] | None:
     """Statements that transpose a rectangle of moves in registers, if `loop` is one between places that are contiguous
     each along another of its two loops."""
     moves = crossing_moves(loop, MAX_SIDE * MOST_TOGETHER)
@@ -98,7 +98,7 @@ def crossed(code: Expressions, loop: Loop, scope: Scope) -> list[Any] | None:
     return code.with_bindings(stores)
 
 
-def together(flat: Expr, loop: Loop, inner: Loop, ranges: Mapping[str, int]) -> int:
+def together(flat: Expr, loop: For, inner: For, ranges: Mapping[str, int]) -> int:
     """How many elements lie together along `loop`, whose columns, each as long as `inner`, are stored at `flat`: 1
     where none do; 0 where columns are not stored in a row at all."""
     step = lane_step(flat, inner.var)

@@ -17,6 +17,7 @@ from modelc.ir.graph import Graph, Node, Value
 from modelc.ops import operator_of
 
 Array = NDArray[Any]
+LEAST_INT64 = -(1 << 63)
 COPIES = ("Identity", "Expand")  # operators of which a result of the same shape is a copy
 
 
@@ -165,6 +166,11 @@ class Builder:
             self.values[output] = Value(output, value.dtype, value.shape, value.data)
         else:
             self.emit(node, "Identity", (name,), outputs=(output,))
+
+    def backwards(self, node: OnnxNode, x: str) -> str:
+        """x[::-1]"""
+        bounds = [self.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (-1, LEAST_INT64, 0, -1)]
+        return self.emit(node, "Slice", (x, *bounds), {}, (self.fresh(f"{x}_backwards"),))
 
     def reshape(self, node: OnnxNode, x: str, shape: Sequence[int], output: str | None = None) -> str:
         target = self.constant(np.asarray(shape, np.int64), f"{output or node.outputs[0]}_shape")

@@ -22,7 +22,6 @@ from modelc.ir.control import NO_LIMIT
 from modelc.ir.graph import Value
 from modelc.ops.found import ROOM
 
-LEAST_INT64 = -(1 << 63)
 FEW_NUMBERS = 64  # of a state that may be the same in every iteration, as shapes are
 MOST_GROWING = 1 << 12  # iterations that there is room for of what each makes larger, which all of them copy
 MOST_COLLECTED = 1 << 16  # iterations that there is room for where a run decides how many there are
@@ -309,19 +308,14 @@ def _along(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
     if axis:
         perm = (axis, *(d for d in range(rank) if d != axis))
         x = b.emit(node, "Transpose", (x,), {"perm": perm}, (b.fresh(f"{x}_first"),))
-    return _reversed(b, node, x) if back else x
+    return b.backwards(node, x) if back else x
 
 
 def _moved_to(b: Builder, node: OnnxNode, x: str, axis: int, back: bool) -> str:
     """The inverse of _along."""
-    x = _reversed(b, node, x) if back else x
+    x = b.backwards(node, x) if back else x
     if not axis:
         return x
     others = list(range(1, len(b.shape(x))))
     perm = (*others[:axis], 0, *others[axis:])
     return b.emit(node, "Transpose", (x,), {"perm": perm}, (b.fresh(f"{x}_moved"),))
-
-
-def _reversed(b: Builder, node: OnnxNode, x: str) -> str:
-    bounds: list[Any] = [b.constant(np.asarray([n], np.int64), f"{x}_bound") for n in (-1, LEAST_INT64, 0, -1)]
-    return b.emit(node, "Slice", (x, *bounds), {}, (b.fresh(f"{x}_reversed"),))

@@ -1,15 +1,17 @@
 """DynamicQuantizeLSTM (domain com.microsoft): an LSTM whose matrix products are of whole numbers. What it is fed is
-quantized at once for all steps, its state anew at each one; steps are laid open in the Graph, as in
-operators/recurrent.py."""
+quantized and multiplied at once for all steps, its state anew at each one, in a loop that is left to a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from modelc.frontend.building.bodies import Body, emit_control
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
 from modelc.frontend.operators.normalise import Normaliser
 from modelc.frontend.operators.recurrent import MOST_STEPS
+from modelc.ir.graph import Value
 from modelc.ops.rnn import activations_of
 
 MS = "com.microsoft"
@@ -43,26 +45,47 @@ def _dynamic_quantize_lstm(b: Builder, n: OnnxNode) -> None:
         raise n.fail(f"expected at most {MOST_STEPS} steps in all directions (MOST_STEPS), found {time * directions}")
     sides = [_direction(f, d, hidden) for d in range(directions)]
     quantized = _quantized(f, n.inputs[0])
-    given: list[list[str]] = []
+    given: list[str] = []
     ends: tuple[list[str], list[str]] = ([], [])
     for d, side in enumerate(sides):
         projected = _product(f, quantized, side.fed)
         backwards = d == 1 or direction == "reverse"
-        state = tuple(_state(f, k, d, batch, hidden) for k in (5, 6))
-        outputs = [""] * time
-        for t in reversed(range(time)) if backwards else range(time):
-            row = f.reshaped(f.part(projected, 0, t, t + 1), batch, GATES * hidden)
-            state = _step(f, side, row, state[0], state[1])
-            outputs[t] = state[0]
-        given.append([f.reshaped(x, 1, 1, batch, hidden) for x in outputs])
-        for end, x in zip(ends, state, strict=True):
+        states = tuple(_state(f, k, d, batch, hidden) for k in (5, 6))
+        every, *last = _steps(f, side, b.backwards(n, projected) if backwards else projected, states)
+        every = b.backwards(n, every) if backwards else every
+        given.append(f.reshaped(every, time, 1, batch, hidden))
+        for end, x in zip(ends, last, strict=True):
             end.append(f.reshaped(x, 1, batch, hidden))
     if n.wants(0):
-        every = [f("Concat", *steps, axis=0) if len(steps) > 1 else steps[0] for steps in given]
-        f.hand(0, f("Concat", *every, axis=1) if len(every) > 1 else every[0])
+        f.hand(0, f("Concat", *given, axis=1) if len(given) > 1 else given[0])
     for k, end in enumerate(ends, 1):
         if n.wants(k):
             f.hand(k, f("Concat", *end, axis=0) if len(end) > 1 else end[0])
+
+
+def _steps(f: Formula, side: Direction, rows: str, states: tuple[str, ...]) -> tuple[str, str, str]:
+    """The states after every step [T, B, H], and state and cell after the last one: a loop along `rows` [T, B, 4 H]."""
+    b, n = f.b, f.n
+    time, *row = f.shape(rows)
+
+    def inner(what: str, shape: Sequence[int], dtype: str = "float32") -> str:
+        name = b.fresh(f"{n.name or n.op}_{what}")
+        b.values[name] = Value(name, dtype, tuple(shape))
+        return name
+
+    number, state, cell = inner("number", (), "int64"), *(inner(x, f.shape(states[0])) for x in ("state", "cell"))
+    element = inner("row", row)
+    outside, b.nodes = b.nodes, []
+    try:
+        originals = _step(f, side, element, state, cell)
+        results = tuple(f("Identity", x) for x in (*originals, originals[0]))
+        body = Body(tuple(b.nodes), (number, state, cell, element), results, (*originals, originals[0]))
+    finally:
+        b.nodes = outside
+    last, last_cell, every = (b.fresh(f"{n.name or n.op}_{x}") for x in ("last", "last_cell", "states"))
+    attrs = {"counted": 0, "asked": 0, "asks": 0, "states": 2, "parts": 1, "limit": time}
+    emit_control(b, n, "Loop", (*states, rows), (body,), attrs, (last, last_cell, every))
+    return every, last, last_cell
 
 
 def _direction(f: Formula, d: int, hidden: int) -> Direction:

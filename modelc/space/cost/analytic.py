@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.overlap import parted_seconds, stay_in
@@ -188,7 +188,7 @@ class _Walk:
     trips: Floats  # [loops x P]
     depth: Ints  # [P] of the loop over panels
     share: Floats  # [P] the part of the work that the busiest core has
-    groups: tuple[tuple[NDArray[np.intp], list[str]], ...]  # (members, their loops, outermost first)
+    groups: tuple[tuple[NDArray[np.intp], list[Loop]], ...]  # (members, their loops, outermost first)
 
 
 def _walk(model: Model, population: Population, cores: int) -> _Walk:
@@ -198,7 +198,7 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
         members = population.take(which)
         loops, share = _loops(model, members), _share(model, members, cores)
         boxes, trips = _boxes(model, members, loops, share)
-        panels = len(loops) - 1 - loops.index(f"{model.tiled.vector}0")
+        panels = len(loops) - 1 - loops.index(model.tiled.panels)
         parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
         groups.append((which, loops))
     back = np.argsort(np.concatenate([which for which, _ in groups]), kind="stable")
@@ -207,15 +207,15 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     return _Walk(*every, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
 
 
-def _loops(model: Model, population: Population) -> list[str]:
+def _loops(model: Model, population: Population) -> list[Loop]:
     """Macro and reduction loops, outermost first, the same for the whole population."""
     tiled = model.tiled
-    return [*tiled.macro_loops(knobs_at(model, population, 0)), *(f"{n}0" for n in tiled.reduction)]
+    return [*tiled.macro_loops(knobs_at(model, population, 0)), *(Loop(n, 0) for n in tiled.reduction)]
 
 
-def _tile(model: Model, population: Population, loop: str) -> Ints:
+def _tile(model: Model, population: Population, loop: Loop) -> Ints:
     """The tile of a loop: how many values of its iterator one iteration covers."""
-    tiled, (name, level) = model.tiled, loop_of(loop)
+    tiled, (name, level) = model.tiled, loop
     one = np.ones(len(population), np.int64)
     if name == tiled.vector:
         return np.minimum(population.vectors * tiled.lanes, tiled.ranges[name])
@@ -231,20 +231,20 @@ def _share(model: Model, population: Population, cores: int) -> Floats:
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is None or cores == 1:
         return np.ones(len(population))
-    return busiest_share(model.tiled.ranges[loop_of(parallel).iterator], _tile(model, population, parallel), cores)
+    return busiest_share(model.tiled.ranges[parallel.iterator], _tile(model, population, parallel), cores)
 
 
-def _boxes(model: Model, population: Population, loops: list[str], share: Floats) -> tuple[list[Ints], list[Floats]]:
+def _boxes(model: Model, population: Population, loops: list[Loop], share: Floats) -> tuple[list[Ints], list[Floats]]:
     """(boxes inside each loop and around all, trips of each loop), innermost first, of one core."""
     ranges = model.tiled.ranges
     box = np.array([[ranges[n] for n in model.iters]] * len(population), np.int64)
     parallel = model.parallel[int(population.parallel[0])]
     if parallel is not None:
-        k = model.iters.index(loop_of(parallel).iterator)
+        k = model.iters.index(parallel.iterator)
         box[:, k] = np.ceil(box[:, k] * share)
     boxes, trips = [box], []
     for loop in loops:
-        k = model.iters.index(loop_of(loop).iterator)
+        k = model.iters.index(loop.iterator)
         inner = box.copy()
         inner[:, k] = np.minimum(box[:, k], _tile(model, population, loop))
         trips.append(box[:, k] / inner[:, k])
@@ -307,7 +307,7 @@ def _stored(model: Model, population: Population, walk: _Walk, group: int, insid
     if not tiled.whole_window:
         return np.ones(len(which))
     inner, members = len(tiled.reduction), population.take(which)
-    again = np.array([loop_of(loop).iterator != tiled.vector for loop in loops[::-1][inner:]])
+    again = np.array([loop.iterator != tiled.vector for loop in loops[::-1][inner:]])
     weights = sum(read.load.buffer in tiled.task.constants for read in tiled.reads) * tiled.steps * members.vectors
     kept = np.where(again[np.argmax(walk.trips[inner:, which] > 1, axis=0)], weights, 0)
     elements = inside.elements / tiled.lanes

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import variables
+from modelc.ir.loop import Loop
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.transfers import of_others
 from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.sketches.follow import iterators
@@ -74,7 +74,7 @@ class Model:
     tiled: Tiled
     iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
     operands: tuple[Operand, ...]
-    parallel: tuple[str | None, ...]  # loops that may go to threads
+    parallel: tuple[Loop | None, ...]  # loops that may go to threads
     cores: int  # that work
 
     @property
@@ -133,7 +133,7 @@ class Model:
         boxes = np.array([ranges] * len(loops), np.int64)
         for k, loop in enumerate(self.parallel):
             if loop is not None:
-                column = self.iters.index(loop_of(loop).iterator)
+                column = self.iters.index(loop.iterator)
                 boxes[k, column] = -(-ranges[column] // cores)
         return float(self.transferred(self.touched(boxes), loops, cores).min())
 
@@ -207,22 +207,22 @@ def model_of(tiled: Tiled) -> Model:
     return Model(tiled, iters, tuple(operands), _parallel_loops(tiled), tiled.target.cores)
 
 
-def _parallel_loops(tiled: Tiled) -> tuple[str | None, ...]:
+def _parallel_loops(tiled: Tiled) -> tuple[Loop | None, ...]:
     """Loops over whole iterators; none where there is too little work, or one core."""
     knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
-    loops = [m for m in tiled.macro_loops(knobs) if not loop_of(m).level and tiled.ranges[loop_of(m).iterator] > 1]
+    loops = [m for m in tiled.macro_loops(knobs) if not m.level and tiled.ranges[m.iterator] > 1]
     serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
     return (None,) if serial or not loops else tuple(loops)
 
 
-def _moves(access: Reach, parallel: str | None) -> bool:
+def _moves(access: Reach, parallel: Loop | None) -> bool:
     """Whether iterations of the parallel loop touch elements of their own."""
     return parallel is None or any(_along(d, parallel) for d in access.dims)
 
 
-def _along(dim: Dim, parallel: str | None) -> bool:
+def _along(dim: Dim, parallel: Loop | None) -> bool:
     """Whether the parallel loop goes along that dimension."""
-    return parallel is not None and loop_of(parallel).iterator in variables(dim.index)
+    return parallel is not None and parallel.iterator in variables(dim.index)
 
 
 def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> tuple[float, float]:

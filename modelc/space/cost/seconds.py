@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Op
+from modelc.ir.loop import ROOT, Loop
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
-from modelc.space.analysis.loops import copies, loop_of, span
+from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import moving_seconds, overlapped
@@ -51,7 +52,7 @@ def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target)
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     memory = moving_seconds(moved, target.caches[-1:], target)
     compute = cycles / hertz
-    phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at == "root" for b in task.blocks)
+    phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
     constants = sum(reached_bytes(task, b) for b in task.constants)
     busy = np.maximum(compute, memory) + target.cost.beside_share * np.minimum(compute, memory)
     return np.asarray(target.cost.phase_seconds * phases + overlapped(busy, constants, target), np.float64)
@@ -79,10 +80,10 @@ def _touched(task: Task, name: str, target: Target) -> int:
 def _share(task: Task, block: Block, candidate: Candidate, cores: int) -> float:
     """The part of a Block's work that the busiest of `cores` cores has: that of the parallel loop it is inside."""
     name = block.name
-    while (at := candidate.blocks[name].at) != "root":
-        name = at.partition(".")[0]
+    while (at := candidate.blocks[name].at) is not ROOT:
+        name = at.block
     root, schedule = task.block(name), candidate.blocks[name]
-    loop = next((n for n in schedule.order if schedule.tags.get(n) == "parallel"), None)
+    loop = next((loop for loop in schedule.order if schedule.tags.get(loop) == "parallel"), None)
     if cores == 1 or loop is None or not isinstance(root, Block):
         return 1.0
     return float(busiest_share(*span(loop, root.ranges, schedule.tiles), cores))
@@ -91,18 +92,18 @@ def _share(task: Task, block: Block, candidate: Candidate, cores: int) -> float:
 def _again(task: Task, block: Block, candidate: Candidate) -> float:
     """How often each point of a copy placed in another Block's loop is computed: halos overlap from one iteration to
     the next."""
-    owner, _, spot = candidate.blocks[block.name].at.partition(".")
-    if not spot or block.reduction:
+    place = candidate.blocks[block.name].at
+    if place is ROOT or block.reduction:
         return 1.0
-    reader = task.block(owner)
-    order = candidate.blocks[owner].order
-    if not isinstance(reader, Block) or spot not in order:
+    reader = task.block(place.block)
+    order = candidate.blocks[place.block].order
+    if not isinstance(reader, Block) or place.loop not in order:
         return 1.0
     reads = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
     if len(reads) != 1:
         return 1.0
-    loops = order[: order.index(spot) + 1]
-    return max(1.0, copies(reads[0], reader.ranges, loops, candidate.blocks[owner].tiles))
+    loops = order[: order.index(place.loop) + 1]
+    return max(1.0, copies(reads[0], reader.ranges, loops, candidate.blocks[place.block].tiles))
 
 
 # --- one Block ----------------------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def _register_tile(block: Block, schedule: BlockSchedule) -> tuple[dict[str, int
         tag = schedule.tags.get(loop)
         if tag not in ("unroll", "vector"):
             break
-        name, level = loop_of(loop)
+        name, level = loop
         sizes = (ranges[name], *schedule.tiles.get(name, ()), 1)
         size = min(sizes[level], ranges[name])
         if tag == "vector":
@@ -197,7 +198,7 @@ def _step_cycles(
             else:
                 scattered += held * lanes
     looped = not block.reduction or any(
-        schedule.tags.get(f"{i.name}0") != "unroll" for i in block.reduction if i.extent > 1
+        schedule.tags.get(Loop(i.name, 0)) != "unroll" for i in block.reduction if i.extent > 1
     )
     latency = float(target.fma_latency) if block.reduction and looped else 0.0
     arithmetic = held * operations(task, block, cost) / target.fma_ports

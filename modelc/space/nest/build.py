@@ -17,7 +17,8 @@ from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, substitute, variables
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, Leaf, Loop, Nest, Prefetch, Region, Stmt
+from modelc.ir.loop import ROOT, Inside, Loop
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import (
     clipped,
@@ -29,8 +30,7 @@ from modelc.space.analysis.conditions import (
     settled,
     simplified,
 )
-from modelc.space.analysis.loops import loop_of
-from modelc.space.nest.prefetch import ROOT, Prefetches
+from modelc.space.nest.prefetch import Prefetches
 from modelc.space.rules.derivation import derive
 
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
@@ -117,10 +117,10 @@ class _Builder:
             if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
         }
         self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
-        self.attached: dict[str, list[Block]] = {}
+        self.attached: dict[Inside, list[Block]] = {}
         for block in task.blocks:
             at = self.schedule(block.name).at
-            if at != "root" and isinstance(block, Block):
+            if at is not ROOT and isinstance(block, Block):
                 self.attached.setdefault(at, []).append(block)
 
     def schedule(self, name: str) -> BlockSchedule:
@@ -144,7 +144,7 @@ class _Builder:
         for block in self.task.blocks:
             if isinstance(block, OpaqueBlock):
                 phases.append((Call(block.name, block.meaning, block.inputs, block.outputs, block.attrs),))
-            elif self.schedule(block.name).at == "root":
+            elif self.schedule(block.name).at is ROOT:
                 phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where))))
         return Nest(self.task.name, tuple(params), self.task.outputs, tuple(phases), tuple(temporaries))
 
@@ -165,9 +165,9 @@ class _Builder:
         if site.k == 0 and site.part == "assign":
             self.whole_results(site)
         loop = schedule.order[site.k]
-        name = loop_of(loop).iterator
+        name = loop.iterator
         if name not in site.domain:
-            raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop {loop!r}")
+            raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop '{loop}'")
         if part == "init" and is_reduction(block, name):
             return self.descend(replace(site, k=site.k + 1))
         unit = bool(block.reduction) and schedule.tags.get(loop, "").startswith(INTRINSIC)
@@ -200,8 +200,8 @@ class _Builder:
             if decision is not None:
                 return then if decision else otherwise
             return [Branch(condition, tuple(then), tuple(otherwise))]
-        name, level = loop_of(schedule.order[site.k])
-        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if loop_of(x).iterator == name]
+        name, level = schedule.order[site.k]
+        span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if x.iterator == name]
         if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
             return self.loop(site)
         parts = segments(name, span, value, "unroll" in tags)
@@ -221,7 +221,7 @@ class _Builder:
         """Iterations of whole tiles, those that a condition cuts, and what is left of a tile."""
         schedule = self.schedule(site.block.name)
         loop = schedule.order[site.k]
-        name, level = loop_of(loop)
+        name, level = loop
         tag = schedule.tags.get(loop, "for")
         tiles = schedule.tiles.get(name, ())
         tile = tiles[level] if level < len(tiles) else 1
@@ -245,7 +245,7 @@ class _Builder:
         if tag == "parallel" and left and full:
             then = body(Var(var), full, tile, reserved=True)
             otherwise = body(Const(full), full + 1, left)
-            return [Loop(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
+            return [For(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
         uncut = every or tag == "parallel"
         full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, site.where)
@@ -253,7 +253,7 @@ class _Builder:
         if full == 1 and not applied:
             result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
         elif full:
-            result.append(Loop(var, full, body(Var(var), full, tile, applied), tag))
+            result.append(For(var, full, body(Var(var), full, tile, applied), tag))
         for start in range(full, limit):  # iterations in which a condition has to be looked at
             result += body(Const(start), 1, tile)
         if left:
@@ -267,7 +267,7 @@ class _Builder:
             return []
         loop = prefetches.order[site.k]
         prefetches.enter(loop, index, {n: s.extent for n, s in site.domain.items()})
-        name = loop_of(loop).iterator
+        name = loop.iterator
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}
         ranges: dict[str, int] = {}  # the next iteration may be one past the last: nothing is known of indices
@@ -283,10 +283,10 @@ class _Builder:
             self.box(write.access, {**site.domain, **write.domain}, site, prefetches)
         result: list[Stmt] = []
         if site.k == prefetches.tile:
-            var = _unused("row0", site.ranges)
+            var = _unused(Loop("row", 0), site.ranges)
             for count, accesses, stored in prefetches.rows(var):
                 row = tuple(Prefetch(access, stored) for access in accesses)
-                result += row if count == 1 else [Loop(var, count, row)]
+                result += row if count == 1 else [For(var, count, row)]
         if site.k == prefetches.step:
             result += map(Prefetch, prefetches.lines(prefetches.panels))
             result += (Prefetch(access, write=True) for access in prefetches.lines(prefetches.results))
@@ -315,7 +315,7 @@ class _Builder:
         """The inside of the site's loop: storage, producers, the rest of the block, consumers."""
         block, ranges, further = site.block, site.ranges, replace(site, k=site.k + 1)
         loop = self.schedule(block.name).order[site.k]
-        here = self.attached.get(f"{block.name}.{loop}", []) if site.part != "init" else []
+        here = self.attached.get(Inside(block.name, loop), []) if site.part != "init" else []
         if not here:
             return self.descend(further)
         before = [b for b in here if self.positions[b.name] < self.positions[block.name]]
@@ -341,7 +341,7 @@ class _Builder:
     def subtree(self, block: Block, k: int = 0) -> list[Block]:
         """`block` and every Block placed in its loops order[k:], or in theirs."""
         loops = self.schedule(block.name).order[k:]
-        placed = [b for loop in loops for b in self.attached.get(f"{block.name}.{loop}", [])]
+        placed = [b for loop in loops for b in self.attached.get(Inside(block.name, loop), [])]
         return [block, *(b for inner in placed for b in self.subtree(inner))]
 
     def shared_here(self, name: str, groups: Mapping[str, str]) -> list[str]:
@@ -417,7 +417,7 @@ def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...
 
 def _vectors(schedule: BlockSchedule) -> set[str]:
     """The iterators along which registers hold vectors: all of one width, though the last one may use less of it."""
-    vectors = (loop_of(loop).iterator for loop, tag in schedule.tags.items() if tag == "vector")
+    vectors = (loop.iterator for loop, tag in schedule.tags.items() if tag == "vector")
     return {n for n in vectors if schedule.scope == "register" and n in schedule.tiles}
 
 
@@ -425,9 +425,8 @@ def is_reduction(block: Block, name: str) -> bool:
     return any(i.name == name and i.reduce for i in block.iters)
 
 
-def _unused(name: str, ranges: Mapping[str, int]) -> str:
-    stem, level = loop_of(name)
-    while name in ranges:
-        stem += "_"
-        name = f"{stem}{level}"
-    return name
+def _unused(loop: Loop, ranges: Mapping[str, int]) -> str:
+    """The variable of a loop: its text, made longer where a loop around it has that."""
+    while (var := str(loop)) in ranges:
+        loop = Loop(f"{loop.iterator}_", loop.level)
+    return var

@@ -21,13 +21,13 @@ from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
+from modelc.ir.loop import ROOT, Loop, Root
 from modelc.ir.nest import Region
 from modelc.space.analysis.boxes import Span
-from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.analysis.loops import trips
 from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
 
-ROOT = "root"  # in place of a loop: what the whole Block leads to where it is placed
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
 
 Operand = TypeVar("Operand")
@@ -191,9 +191,9 @@ class Prefetches:
         serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
         spatial = {i.name for i in block.spatial}
         self.step = max(serial, default=-1)
-        self.tile = max((k for k in serial if loop_of(self.order[k]).iterator in spatial), default=-1)
+        self.tile = max((k for k in serial if self.order[k].iterator in spatial), default=-1)
         self.tiles = schedule.tiles
-        self.index: dict[str, Expr] = {}  # loop -> the iteration that it is in
+        self.index: dict[Loop | Root, Expr] = {}  # the iteration that a loop is in
         self.extents: dict[str, Mapping[str, int]] = {}  # buffer -> of the iterators, in one iteration of its loop
         self.panels: dict[str, Panel] = {}  # the next one of each operand
         self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours, and what ROOT stands for
@@ -208,17 +208,17 @@ class Prefetches:
             within = self.order[:last] if buffer not in self.written else (ROOT, *self.order[:last])
             if buffer not in operands or loop not in within:
                 raise InvalidIR(
-                    f"block {block.name} cannot prefetch {buffer!r} for loop {loop!r}: it has no such operand, or "
+                    f"block {block.name} cannot prefetch {buffer!r} for loop '{loop}': it has no such operand, or "
                     "no such loop around the innermost one that is not unrolled"
                 )
 
-    def enter(self, loop: str, index: Expr, extents: Mapping[str, int]) -> None:
+    def enter(self, loop: Loop | Root, index: Expr, extents: Mapping[str, int]) -> None:
         """Iteration `index` of `loop` begins, in which iterators have `extents`: less than the Block's where it is
         placed inside loops of another."""
         self.index[loop] = index
         self.extents |= {buffer: extents for buffer, outer in self.prefetch.items() if outer == loop}
 
-    def begins(self, loop: str, operands: Mapping[str, Operand]) -> list[Operand]:
+    def begins(self, loop: Loop | Root, operands: Mapping[str, Operand]) -> list[Operand]:
         """Those of `operands` (packed, computed, written) of which an iteration of `loop` reads or writes one part."""
         return [operands[buffer] for buffer, outer in self.prefetch.items() if outer == loop and buffer in operands]
 
@@ -237,7 +237,7 @@ class Prefetches:
         """The next box that is read, or the one that is to be written, begins at `start`; it has so many elements along
         the dimensions of its storage. There is none after the last: it would begin beyond the end of one of them."""
         buffer = start.buffer
-        boxes = self.results if buffer in self.written and self.prefetch[buffer] != ROOT else self.boxes
+        boxes = self.results if buffer in self.written and self.prefetch[buffer] is not ROOT else self.boxes
         boxes[buffer] = Box(start, tuple(extents))
         if min(extents) < 1:
             del boxes[buffer]
@@ -269,7 +269,7 @@ class Prefetches:
         """Which iteration it is of the loops up to order[last] in which a part of `buffer` is fetched, and of how
         many."""
         outer = self.prefetch[buffer]
-        inside = self.order[0 if outer == ROOT else self.order.index(outer) + 1 : last + 1]
+        inside = self.order[0 if outer is ROOT else self.order.index(outer) + 1 : last + 1]
         counts = [trips(loop, self.extents[buffer], self.tiles) for loop in inside]
         position: Expr = Const(0)
         for loop, count in zip(inside, counts, strict=True):

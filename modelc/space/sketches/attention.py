@@ -24,9 +24,9 @@ import numpy as np
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, variables
+from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
@@ -99,8 +99,8 @@ class Attention(Sketch):
         tiles = tuple(sorted({*self.query_tiles(), int(start["queries"])}))
         most = max(1, *(self.group(n) for n in tiles), int(start["group"]))
         groups = {1 << k for k in range(most.bit_length())} | {int(start["group"])}
-        loops, first = self.lead_loops(), str(start["parallel"])
-        free = self.target.cores > 1 and bool(self.parallel(loops))
+        loops, first = list(map(str, self.lead_loops())), str(start["parallel"])
+        free = self.target.cores > 1 and self.long
         knobs = [Knob("queries", tiles, "query rows of one tile")]
         for prefix, block in self.named().items():
             rows, vectors = self.register_tiles(block, tiles[-1])
@@ -120,7 +120,8 @@ class Attention(Sketch):
     @cached_property
     def _rules(self) -> dict[str, Value]:
         tile, *kernels = self.tiles()
-        values: dict[str, Value] = {"queries": tile, "group": self.group(tile), "parallel": self.first_loop(tile)}
+        values: dict[str, Value] = {"queries": tile, "group": self.group(tile)}
+        values["parallel"] = str(self.first_loop(tile))
         for prefix, kernel in zip(self.named(), kernels, strict=False):
             values |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
         return values
@@ -173,39 +174,40 @@ class Attention(Sketch):
         roles, task, tile, group = self.roles, self.task, int(values["queries"]), int(values["group"])
         kernels = [RegisterTile(int(values[f"{n}.rows"]), int(values[f"{n}.vectors"])) for n in self.named()]
         first, second = kernels[0], kernels[-1]
-        lead = self.lead(str(values["parallel"]))
-        root, rows = roles.root, f"{self.iterator(roles.root, roles.query)}0"
-        at = f"{root.name}.{lead[-1]}"
+        root, lead = roles.root, self.lead(Loop.parse(str(values["parallel"])))
+        at = Inside(root.name, lead[-1])
         schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in roles.others}
         schedules |= self.contraction(roles.scores, roles.epilogue, first, at, "local")
         key, row = self.iterator(roles.owner, roles.key), self.iterator(roles.owner, roles.query)
         tiles: dict[str, tuple[int, ...]]
+        vectors, vector = Loop(key, 0), Loop(key, 1)
         if roles.values is None:
-            inner = [f"{row}1", f"{row}2", f"{key}0", f"{key}1"]
-            tags = {f"{key}1": "vector"} | self.parallel(lead)
+            groups, inner = Loop(row, 1), (Loop(row, 2), vectors, vector)
+            tags = {vector: "vector"} | self.parallel(lead)
             tiles = {row: (tile, group), key: (self.lanes,)}
-            schedules[root.name] = BlockSchedule("root", "arena", tiles, (*lead, *inner), tags)
-            in_rows = f"{root.name}.{row}1"
+            schedules[root.name] = BlockSchedule(ROOT, "arena", tiles, (*lead, groups, *inner), tags)
         else:
-            inner = [f"{row}0", f"{row}1", f"{key}0", f"{key}1"]
-            tags, tiles = {f"{key}1": "vector"}, {row: (group,), key: (self.lanes,)}
-            schedules[roles.owner.name] = BlockSchedule(at, "local", tiles, tuple(inner), tags)
-            in_rows = f"{roles.owner.name}.{row}0"
+            groups, inner = Loop(row, 0), (Loop(row, 1), vectors, vector)
+            tags, tiles = {vector: "vector"}, {row: (group,), key: (self.lanes,)}
+            schedules[roles.owner.name] = BlockSchedule(at, "local", tiles, (groups, *inner), tags)
             of_values = self.contraction(roles.values, roles.results, second, at, "arena")
-            own, query = of_values[root.name], rows[:-1]
+            own, query = of_values[root.name], self.iterator(root, roles.query)
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
             order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
             tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
             unit = self.units.get(root.name)
             if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
-                macro = [loop for loop in order if loop not in tags and loop_of(loop).iterator not in reduced]
+                macro = [loop for loop in order if loop not in tags and loop.iterator not in reduced]
                 tags |= dict.fromkeys(macro, "pipeline")
             schedules |= of_values
-            schedules[root.name] = BlockSchedule("root", "register", tiles, (*lead, *order), tags, own.padded)
+            schedules[root.name] = BlockSchedule(ROOT, "register", tiles, (*lead, *order), tags, own.padded)
             for result in roles.results:
-                schedules[result.name] = replace(of_values[result.name], at=_deeper(of_values[result.name].at, query))
+                place = of_values[result.name].at
+                assert place is not ROOT
+                deeper = Inside(place.block, _deeper(place.loop, query))
+                schedules[result.name] = replace(of_values[result.name], at=deeper)
         for block in (*roles.before, *roles.after):
-            schedules[block.name] = inside_rows(task, block, self.target, in_rows)
+            schedules[block.name] = inside_rows(task, block, self.target, Inside(roles.owner.name, groups))
         for pack in roles.packs:
             schedules[pack.name] = self.pack(pack, lead)
         made = dict(zip(self.contractions(), (first, second), strict=False))
@@ -217,33 +219,33 @@ class Attention(Sketch):
 
     # --- loops around a tile --------------------------------------------------------------------------------------
 
-    def lead_loops(self) -> list[str]:
+    def lead_loops(self) -> list[Loop]:
         """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles."""
         roles, root = self.roles, self.roles.root
         dims = [d for d, n in enumerate(roles.iters[root.name]) if n and root.ranges[n] > 1]
         dims = [d for d in dims if d not in (roles.key, roles.query)]
         dims.sort(key=lambda d: not self.moves_keys(d))
-        return [f"{self.iterator(root, d)}0" for d in (*dims, roles.query)]
+        return [Loop(self.iterator(root, d), 0) for d in (*dims, roles.query)]
 
-    def lead(self, parallel: str) -> list[str]:
+    def lead(self, parallel: Loop) -> list[Loop]:
         """The same with the one in front whose iterations go to threads."""
         return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
 
-    def phases(self, parallel: str) -> int:
+    def phases(self, parallel: Loop) -> int:
         """Copies of all keys or values that are phases of their own."""
         return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.roles.packs)
 
-    def trips(self, loop: str, tile: int) -> int:
+    def trips(self, loop: Loop, tile: int) -> int:
         """Iterations of one of these loops."""
         extent, size = self.span(loop, tile)
         return -(-extent // size)
 
-    def span(self, loop: str, tile: int) -> tuple[int, int]:
+    def span(self, loop: Loop, tile: int) -> tuple[int, int]:
         """(how many values of its iterator one of these loops covers, how many one of its iterations does)."""
-        whole = loop_of(loop).iterator != self.iterator(self.roles.root, self.roles.query)
-        return self.roles.root.ranges[loop_of(loop).iterator], 1 if whole else tile
+        whole = loop.iterator != self.iterator(self.roles.root, self.roles.query)
+        return self.roles.root.ranges[loop.iterator], 1 if whole else tile
 
-    def first_loop(self, tile: int) -> str:
+    def first_loop(self, tile: int) -> Loop:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
         loops = self.lead_loops()
         return parallel_first(loops, {loop: self.trips(loop, tile) for loop in loops}, self.target)[0]
@@ -254,26 +256,33 @@ class Attention(Sketch):
         keyed = [r for r in self.roles.scores.reads if key in variables(r)]
         return any(self.iterator(self.roles.scores, dim) in variables(r) for r in keyed)
 
-    def parallel(self, lead: Sequence[str]) -> dict[str, str]:
-        return {lead[0]: "parallel"} if self.roles.scores.points() >= SERIAL_POINTS else {}
+    @property
+    def long(self) -> bool:
+        """Whether there is enough to do for threads."""
+        return self.roles.scores.points() >= SERIAL_POINTS
 
-    def packed_in(self, block: Block, lead: Sequence[str]) -> tuple[Block, str | None]:
+    def parallel(self, lead: Sequence[Loop]) -> dict[Loop, str]:
+        """The tag of the loop that goes to threads, if one does."""
+        return {lead[0]: "parallel"} if self.long else {}
+
+    def packed_in(self, block: Block, lead: Sequence[Loop]) -> tuple[Block, Loop | None]:
         """(what reads a copy of keys or values, the innermost loop that it moves with, before one it does not)."""
         roles = self.roles
         reader = next(b for b in (roles.scores, roles.values) if b and block.writes[0].buffer in b.buffers_read)
         (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
         inside = None
         for loop in lead:
-            dim = roles.iters[roles.root.name].index(loop_of(loop).iterator)
+            dim = roles.iters[roles.root.name].index(loop.iterator)
             if self.iterator(reader, dim) not in variables(read):
                 break
             inside = loop
         return reader, inside
 
-    def pack(self, block: Block, lead: Sequence[str]) -> BlockSchedule:
+    def pack(self, block: Block, lead: Sequence[Loop]) -> BlockSchedule:
         """The loops of a copy of keys or values."""
         roles, (reader, inside) = self.roles, self.packed_in(block, lead)
-        at, scope = ("root", "arena") if inside is None else (f"{roles.root.name}.{inside}", "local")
+        at = ROOT if inside is None else Inside(roles.root.name, inside)
+        scope = "arena" if inside is None else "local"
         unit = self.units.get(reader.name)
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
             return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
@@ -291,28 +300,29 @@ class Attention(Sketch):
     # --- micro-kernels --------------------------------------------------------------------------------------------
 
     def contraction(
-        self, block: Block, consumers: Sequence[Block], tile: RegisterTile, at: str, scope: str
+        self, block: Block, consumers: Sequence[Block], tile: RegisterTile, at: Inside, scope: str
     ) -> dict[str, BlockSchedule]:
         """A contraction over one tile of query rows, placed `at`, by register tiles; its consumers run on these."""
         row, vector = self.iterator(block, self.roles.query), self.vector(block)
         tiled = {*self.roles.iters[block.name], vector}
-        extra = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name not in tiled]
-        reduction = [f"{i.name}0" for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
+        extra = [Loop(i.name, 0) for i in block.spatial if i.extent > 1 and i.name not in tiled]
+        reduction = [Loop(i.name, 0) for i in sorted(block.reduction, key=self.nearness(block)) if i.extent > 1]
         unit = self.units.get(block.name)
-        panels = [f"{vector}0", f"{row}0"]  # rows are streamed past one; a unit has fewer rows at the end, shaped once
+        # rows are streamed past one; a unit has fewer rows at the end, shaped once
+        panels = [Loop(vector, 0), Loop(row, 0)]
         macro = [*extra, *(panels if unit is None else reversed(panels))]
         lanes = self.lanes if unit is None else unit.lanes
         width = min(tile.vectors * lanes, -(-block.ranges[vector] // lanes) * lanes)
         tiles: dict[str, tuple[int, ...]] = {row: (tile.rows,), vector: (width, lanes)}
-        inner, padded = {f"{vector}2": "vector"}, tuple[str, ...]()
+        inner, padded = {Loop(vector, 2): "vector"}, tuple[str, ...]()
         if unit is not None:
             tiles |= {n: (*tiles.get(n, ()), t) for n, t in unit.inner.items() if n != vector}
             inner, padded = unit.loops(tiles), (vector,)
-        micro = [f"{row}1", f"{vector}1"]
+        micro = [Loop(row, 1), Loop(vector, 1)]
         tags = dict.fromkeys(micro, "unroll") | inner
         order = (*macro, *reduction, *micro, *inner)
         result = {block.name: BlockSchedule(at, "register", tiles, order, tags, padded)}
-        inside, anchor, rows = f"{block.name}.{macro[-1]}", block, [row]
+        inside, anchor, rows = Inside(block.name, macro[-1]), block, [row]
         for consumer in consumers:
             if unit is not None and unit.stores_accumulators and anchor is block:
                 result[consumer.name] = store_schedule(block, consumer, rows, unit.match, inside)
@@ -427,17 +437,17 @@ class Attention(Sketch):
     def seconds(self, values: Mapping[str, Value], cores: int) -> float:
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
-        tile, parallel = int(values["queries"]), str(values["parallel"])
+        tile, parallel = int(values["queries"]), Loop.parse(str(values["parallel"]))
         cycles = self.traffic(tile)
         for prefix, block in self.named().items():
             kernel = RegisterTile(int(values[f"{prefix}.rows"]), int(values[f"{prefix}.vectors"]))
             cycles += self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
-        share = float(busiest_share(*self.span(parallel, tile), cores)) if self.parallel([parallel]) else 1.0
+        share = float(busiest_share(*self.span(parallel, tile), cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
         away = abs(log2(int(values["group"]) / self.group(tile)))
-        more = self.phases(parallel) - self.phases(str(self.start_values()["parallel"]))
+        more = self.phases(parallel) - self.phases(Loop.parse(str(self.start_values()["parallel"])))
         seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + self.target.cost.phase_seconds * more
         return seconds * self.least * (1 + SECOND_BEST * away)
 
@@ -474,7 +484,6 @@ def _followed(block: Block, copy: Block) -> dict[str, str]:
     return {str(i): str(copy.reads[0].indices[d]) for d, i in enumerate(block.writes[0].indices)}
 
 
-def _deeper(loop: str, iterator: str) -> str:
-    """The loop's name when `iterator` has been tiled once more around it: "m1" for "m0"."""
-    stem, level = loop_of(loop)
-    return f"{stem}{level + 1}" if stem.rpartition(".")[2] == iterator else loop
+def _deeper(loop: Loop, iterator: str) -> Loop:
+    """What `loop` is when `iterator` has been tiled once more around it: m1 for m0."""
+    return Loop(iterator, loop.level + 1) if loop.iterator == iterator else loop

@@ -19,6 +19,7 @@ from math import prod
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
@@ -69,10 +70,10 @@ class Unit:
         """The Block's reduction iterators that do not fill whole applications, and how long they are when they do."""
         return {g.inner[0]: g.padded for g in self.match.groups if g.reduce and g.padded != g.extent}
 
-    def loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    def loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
         """The loops of one application, with their tags."""
         names = [self.match.group(i.name).inner[0] for i in self.match.intrinsic.semantics.iters]
-        return {f"{n}{len(tiles[n])}": f"{INTRINSIC}{self.match.intrinsic.name}" for n in names}
+        return {Loop(n, len(tiles[n])): f"{INTRINSIC}{self.match.intrinsic.name}" for n in names}
 
     def layout(self, vectors: int) -> Layout:
         """How the packed operand is stored for register tiles of so many vectors."""

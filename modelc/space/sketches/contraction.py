@@ -25,7 +25,7 @@ from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.cost.population import chunks, legal
 from modelc.space.cost.register_tile import fits
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, loop_named, word_of
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
@@ -55,7 +55,7 @@ class Contraction(Sketch):
     def all_knobs(self) -> list[Knob]:
         tiled, model = self.tiled, self.model
         most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
-        loops = tuple(loop or "" for loop in model.parallel)
+        loops = tuple(map(word_of, model.parallel))
         return [
             *(
                 Knob(f"rows.{n}", tuple(tiled.unit.row_counts(tiled, n)), f"rows of {n} in the register tile")
@@ -75,12 +75,12 @@ class Contraction(Sketch):
     def values_of(self, knobs: TiledKnobs) -> dict[str, Value]:
         """Every knob as `knobs` have it; a chunk, as the size that makes it in whole register tiles, or the nearest."""
         chunk = min(self.chunks, key=lambda s: (abs(self.whole(s, knobs.rows) - knobs.chunk), s))
-        loops = [loop or "" for loop in self.model.parallel]
+        loops = self.model.parallel
         return {f"rows.{n}": c for n, c in knobs.rows} | {
             "vectors": knobs.vectors,
             "chunk": chunk,
             "order": "rows" if knobs.by_rows else "panels",
-            "parallel": knobs.parallel if knobs.parallel in loops else loops[0],
+            "parallel": word_of(knobs.parallel if knobs.parallel in loops else loops[0]),
             "steps": knobs.steps,
             "prefetch": knobs.prefetch,
         }
@@ -89,7 +89,7 @@ class Contraction(Sketch):
         """`values` as Tiled knows them; the chunk in whole register tiles."""
         rows = tuple((n, int(values[f"rows.{n}"])) for n in self.tiled.inside)
         chunk = self.whole(int(values["chunk"]), rows)
-        parallel = str(values["parallel"]) or None
+        parallel = loop_named(values["parallel"])
         vectors, steps, by_rows = int(values["vectors"]), int(values["steps"]), values["order"] == "rows"
         return TiledKnobs(rows, vectors, chunk, by_rows, parallel, steps, str(values["prefetch"]))
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.space.analysis.loops import loop_of
+from modelc.ir.loop import ROOT
 from modelc.space.cost.seconds import block_cycles, seconds_of
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, ruled_where_equal
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, ruled_where_equal, word_of
 from modelc.space.sketches.maps import Map, MapKnobs
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
@@ -51,12 +51,17 @@ class Elementwise(Sketch):
         ]
 
     def start_values(self) -> dict[str, Value]:
-        return {f"{name}.{field}": v for name, knobs in self.rules.items() for field, v in asdict(knobs).items()}
+        return {
+            f"{name}.{field}": value
+            for name, knobs in self.rules.items()
+            for field, value in {**asdict(knobs), "parallel": word_of(knobs.parallel)}.items()
+        }
 
     def schedule_of(self, name: str, values: Mapping[str, Value]) -> BlockSchedule:
         """The loops of Block `name`."""
-        knobs = MapKnobs(**{field: values[f"{name}.{field}"] for field in DECIDES})  # type: ignore[arg-type]
-        return self.maps[name].schedule(knobs, "root", "arena")
+        own = {field: values[f"{name}.{field}"] for field in DECIDES}
+        knobs = MapKnobs(**{**own, "parallel": loop_named(own["parallel"])})  # type: ignore[arg-type]
+        return self.maps[name].schedule(knobs, ROOT, "arena")
 
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
         return Candidate({name: self.schedule_of(name, values) for name in self.maps}, self.stages)
@@ -98,11 +103,11 @@ def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:
     elif facts.crossed is not None:
         tiles |= {"", "line", *(("square",) if facts.squares else ())}
     inner = tuple(facts.others[:-1]) if len(facts.others) > 1 else ()
-    loops = [n for n in facts.outer(rules) if not loop_of(n).level] if rules.parallel else []
+    loops = [str(loop) for loop in facts.outer(rules) if not loop.level] if rules.parallel else []
     return {
         "vectors": tuple(sorted(vectors)),
         "chunk": tuple(sorted(chunks)),
         "tile": tuple(sorted(tiles)),
         "inner": ("", *inner),
-        "parallel": ("", *loops) if loops else (rules.parallel,),
+        "parallel": ("", *loops) if loops else (word_of(rules.parallel),),
     }

@@ -12,6 +12,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Load, Var
+from modelc.ir.loop import Loop
 from modelc.space.analysis.access import accesses, reads_plainly, vector_iterator
 from modelc.space.analysis.loops import covered
 
@@ -24,10 +25,10 @@ def followed(
     anchor: Block,
     consumers: Sequence[Block],
     later: Block,
-    macro: Sequence[str],
+    macro: Sequence[Loop],
     tiles: Mapping[str, tuple[int, ...]],
     cache: int,
-) -> str | None:
+) -> Loop | None:
     """The loop of `macro` that `later` runs in; None if it has to be a phase of its own. `cache`: bytes of the
     second-level cache."""
     names = iterators(anchor, [*consumers, later])

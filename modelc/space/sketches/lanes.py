@@ -8,6 +8,7 @@ from contextlib import suppress
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import variables
+from modelc.ir.loop import Inside, Loop
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.clean import applied
@@ -47,23 +48,23 @@ def partial_of(task: Task, name: str) -> Block:
     return block
 
 
-def inside_rows(task: Task, block: Block, target: Target, at: str) -> BlockSchedule:
+def inside_rows(task: Task, block: Block, target: Target, at: Inside) -> BlockSchedule:
     """Loops of a Block that works on a group of rows. Partial results per lane stay in registers: they are made in the
     innermost loop of what reduces them."""
     if not block.reduction:
         return map_schedule(task, block, target, at, "local")
-    names = [f"{i.name}0" for i in block.spatial]
-    reduction = [f"{i.name}0" for i in block.reduction]
+    loops = [Loop(i.name, 0) for i in block.spatial]
+    reduction = [Loop(i.name, 0) for i in block.reduction]
     lane, lanes = block.iters[-1], stored_lanes(target, task.buffer(block.writes[0].buffer).dtype)
     if not lane.reduce and variables(block.writes[0].indices[-1]) == {lane.name} and lane.extent % lanes == 0:
-        order = (*names[:-1], *reduction, f"{lane.name}0", f"{lane.name}1")
-        tags = {f"{lane.name}0": "unroll", f"{lane.name}1": "vector"}
+        vectors, vector = Loop(lane.name, 0), Loop(lane.name, 1)
+        order, tags = (*loops[:-1], *reduction, vectors, vector), {vectors: "unroll", vector: "vector"}
         readers = [b for b in task.blocks if isinstance(b, Block) and block.writes[0].buffer in b.buffers_read]
         scope = "local"
-        if len(readers) == 1 and readers[0].reduction and len(readers[0].spatial) == len(names) - 1:
+        if len(readers) == 1 and readers[0].reduction and len(readers[0].spatial) == len(loops) - 1:
             scope = "register"
-            at = f"{readers[0].name}.{names[-2]}" if len(names) > 1 else at
+            at = Inside(readers[0].name, loops[-2]) if len(loops) > 1 else at
         return BlockSchedule(at, scope, {lane.name: (lanes,)}, order, tags)
     if lane.reduce and len(reduction) == 1 and lane.extent <= LANE_GROUPS * lanes:
-        return BlockSchedule(at, "local", {}, (*names, f"{lane.name}0"), {f"{lane.name}0": "vector"})
-    return BlockSchedule(at, "local", {}, (*names, *reduction), {})
+        return BlockSchedule(at, "local", {}, (*loops, *reduction), {reduction[0]: "vector"})
+    return BlockSchedule(at, "local", {}, (*loops, *reduction), {})

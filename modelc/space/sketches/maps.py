@@ -9,6 +9,7 @@ from math import prod
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import (
     MOST_STEP,
     accesses,
@@ -18,7 +19,7 @@ from modelc.space.analysis.access import (
     stored_lanes,
     vector_iterator,
 )
-from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.analysis.loops import trips
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
@@ -33,7 +34,7 @@ class MapKnobs:
     chunk: int = 0  # elements of the vector's iterator that one iteration of its outermost loop has; 0: no such loop
     tile: str = ""  # of a transposition: "line", rows of a cache line; "square", and in it squares of vectors; or ""
     inner: str = ""  # the iterator whose loop is inside those of all others but the vector's; "": as the output steps
-    parallel: str = ""  # the loop whose iterations go to threads
+    parallel: Loop | None = None  # the loop whose iterations go to threads
 
 
 class Map:
@@ -65,10 +66,10 @@ class Map:
             knobs = MapKnobs(tile="square" if self.squares else "line")
         elif parallel and self.vector and max((self.ranges[n] for n in self.others), default=1) < 2 * target.cores:
             knobs = MapKnobs(chunk=self.chunk(target.cores * CHUNKS_PER_CORE))
-        names, tiles = self.outer(knobs), self.tiles(knobs)
-        if parallel and names:
-            counts = {n: trips(n, self.ranges, tiles) for n in names if not loop_of(n).level}
-            knobs = replace(knobs, parallel=parallel_first(names, counts, target)[0])
+        loops, tiles = self.outer(knobs), self.tiles(knobs)
+        if parallel and loops:
+            counts = {loop: trips(loop, self.ranges, tiles) for loop in loops if not loop.level}
+            knobs = replace(knobs, parallel=parallel_first(loops, counts, target)[0])
         return knobs
 
     def tiles(self, knobs: MapKnobs) -> dict[str, tuple[int, ...]]:
@@ -86,42 +87,44 @@ class Map:
             tiles[self.crossed] = (self.line, self.lanes) if square else (self.line,)
         return tiles
 
-    def outer(self, knobs: MapKnobs) -> list[str]:
+    def outer(self, knobs: MapKnobs) -> list[Loop]:
         """The loops outside the vector's innermost one."""
         others = sorted(self.others, key=lambda n: n == knobs.inner)
-        tiles, names = self.tiles(knobs), [f"{n}0" for n in others]
+        tiles, loops = self.tiles(knobs), [Loop(n, 0) for n in others]
         if self.vector is not None:
-            names += [f"{self.vector}{k}" for k in range(len(tiles[self.vector]))]
+            loops += [Loop(self.vector, k) for k in range(len(tiles[self.vector]))]
         if self.crossed is not None:
-            names += [f"{self.crossed}{k + 1}" for k in range(len(tiles.get(self.crossed, ())))]
-        return names
+            loops += [Loop(self.crossed, k + 1) for k in range(len(tiles.get(self.crossed, ())))]
+        return loops
 
-    def schedule(self, knobs: MapKnobs, at: str, scope: str) -> BlockSchedule:
+    def schedule(self, knobs: MapKnobs, at: Inside | Root, scope: str) -> BlockSchedule:
         """The loops that `knobs` describe."""
-        names, tiles, tags = self.outer(knobs), self.tiles(knobs), dict[str, str]()
-        inner = [] if self.vector is None else [f"{self.vector}{len(tiles[self.vector])}"]
+        loops, tiles, tags = self.outer(knobs), self.tiles(knobs), dict[Loop, str]()
+        inner = [] if self.vector is None else [Loop(self.vector, len(tiles[self.vector]))]
         if self.vector is not None:
             if knobs.tile == "square" or knobs.vectors > 1:
-                tags[names[-1]] = "unroll"
+                tags[loops[-1]] = "unroll"
             tags[inner[0]] = "vector"
             tags |= dict.fromkeys(selecting(self.block, self.vector, tiles), "unroll")
         if knobs.parallel:
-            names = [knobs.parallel, *(n for n in names if n != knobs.parallel)]
-            tags[names[0]] = "parallel"
-        names += [f"{i.name}0" for i in self.block.reduction if i.extent > 1]
-        return BlockSchedule(at, scope, tiles, (*names, *inner), tags)
+            loops = [knobs.parallel, *(loop for loop in loops if loop != knobs.parallel)]
+            tags[loops[0]] = "parallel"
+        loops += [Loop(i.name, 0) for i in self.block.reduction if i.extent > 1]
+        return BlockSchedule(at, scope, tiles, (*loops, *inner), tags)
 
 
-def map_schedule(task: Task, block: Block, target: Target, at: str = "root", scope: str = "arena") -> BlockSchedule:
+def map_schedule(
+    task: Task, block: Block, target: Target, at: Inside | Root = ROOT, scope: str = "arena"
+) -> BlockSchedule:
     """Loops of a map, or of a reduction that nothing better is known for, as rules have them."""
     facts = Map(task, block, target)
-    return facts.schedule(facts.rules(at == "root"), at, scope)
+    return facts.schedule(facts.rules(at is ROOT), at, scope)
 
 
-def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[str]:
+def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[Loop]:
     """The loops over a few values that select together with the vector's iterator: one by one they do not hinder
     vectors."""
     conditions = [e.args[0] for b in block.body for e in walk(b) if isinstance(e, Op) and e.name == "select"]
     together = set[str]().union(*(variables(c) for c in conditions if vector in variables(c)))
     few = (i.name for i in block.spatial if i.name in together - {vector} and 1 < i.extent <= MOST_STEP)
-    return [f"{n}0" for n in few if n not in tiles]
+    return [Loop(n, 0) for n in few if n not in tiles]

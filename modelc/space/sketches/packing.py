@@ -8,8 +8,8 @@ from __future__ import annotations
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import variables
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses
-from modelc.space.analysis.loops import loop_of
 from modelc.space.analysis.match import Match
 from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.target import Target
@@ -27,7 +27,7 @@ def packed_operand(match: Match, vector: str) -> tuple[Operand, str]:
 
 
 def pack_schedule(
-    task: Task, pack: Block, match: Match, vector: str, target: Target, at: str, scope: str
+    task: Task, pack: Block, match: Match, vector: str, target: Target, at: Inside | Root, scope: str
 ) -> BlockSchedule:
     """The loops of the copy `pack` into the order of the operand of `match` that moves with its columns: rectangles
     between what is contiguous where it is read and what is contiguous where it is written."""
@@ -38,16 +38,16 @@ def pack_schedule(
     column, step = str(own[vector]), str(own[depth.inner[0]])
     (read,) = accesses(task, pack)[0]
     together = operand.digits[-1].extent if operand.digits[-1].iterator == depth.iterator else 1
-    others = [f"{i.name}0" for i in pack.spatial if i.extent > 1 and i.name not in (column, step)]
+    others = [Loop(i.name, 0) for i in pack.spatial if i.extent > 1 and i.name not in (column, step)]
     if read.strides[step] == 1:
         tiles = {column: (lanes,), step: (depth.tile,)}
-        order = [*others, f"{column}0", f"{step}0", f"{step}1", f"{column}1"]
+        order = [*others, Loop(column, 0), Loop(step, 0), Loop(step, 1), Loop(column, 1)]
     else:
         tiles = {column: (lanes,), step: (together,)}
-        order = [*others, f"{step}0", f"{column}0", f"{column}1", f"{step}1"]
+        order = [*others, Loop(step, 0), Loop(column, 0), Loop(column, 1), Loop(step, 1)]
     tags = {order[-2]: "unroll", order[-1]: "vector"}
-    if at == "root" and pack.points() >= SERIAL_POINTS:
-        counts = {n: pack.ranges[loop_of(n).iterator] // tiles.get(loop_of(n).iterator, (1,))[0] for n in order[:-2]}
+    if at is ROOT and pack.points() >= SERIAL_POINTS:
+        counts = {x: pack.ranges[x.iterator] // tiles.get(x.iterator, (1,))[0] for x in order[:-2]}
         order = [*parallel_first(order[:-2], counts, target), *order[-2:]]
         tags[order[0]] = "parallel"
     return BlockSchedule(at, scope, tiles, tuple(order), tags)

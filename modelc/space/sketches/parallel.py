@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from modelc.ir.loop import Loop
 from modelc.target import Target
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
@@ -26,8 +27,9 @@ def busiest_share(extent: ArrayLike, tile: ArrayLike, cores: int) -> NDArray[np.
     return np.asarray(np.minimum(1.0, values / extent), np.float64)
 
 
-def parallel_first(loops: list[str], trips: Mapping[str, int], target: Target) -> list[str]:
+def parallel_first(loops: list[Loop], trips: Mapping[Loop, int], target: Target) -> list[Loop]:
     """`loops` with the one in front whose iterations go to threads: of those in `trips` the outermost with enough for
     all, else the longest."""
-    first = next((n for n in trips if trips[n] >= 2 * target.cores), None) or max(trips, key=trips.__getitem__)
-    return [first, *(n for n in loops if n != first)]
+    many = (loop for loop in trips if trips[loop] >= 2 * target.cores)
+    first = next(many, None) or max(trips, key=trips.__getitem__)
+    return [first, *(loop for loop in loops if loop != first)]

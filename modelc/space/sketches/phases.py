@@ -18,6 +18,7 @@ from math import prod
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Const, Var
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied, collapsed
@@ -93,9 +94,10 @@ def columns_candidate(
     assert side is not None
     consumers, written = consumers_of(task, anchor), {w.buffer for w in anchor.writes}
     task, schedules = reduced(task, anchor, target, stages, knobs)
-    at, whole = "root", len(schedules) == 1 and not written & {*task.outputs} and not afterwards(task, anchor)
+    at: Inside | Root = ROOT
+    whole = len(schedules) == 1 and not written & {*task.outputs} and not afterwards(task, anchor)
     if whole and all(reads_plainly(c, buffer) is not None for c in consumers for buffer in written):
-        at, schedules[name] = f"{name}.{side.name}0", replace(schedules[name], scope="local")
+        at, schedules[name] = Inside(name, Loop(side.name, 0)), replace(schedules[name], scope="local")
     for block in task.blocks[len(schedules) :]:
         assert isinstance(block, Block)
         schedules[block.name] = map_schedule(task, block, target, at)
@@ -191,14 +193,14 @@ def lanes_schedules(task: Task, across: Block, points: int, target: Target) -> d
     """A reduction of `points` across lanes and, in its innermost loop but one, that of its partial results."""
     _, writes = accesses(task, across)
     spatial = sorted(across.spatial, key=lambda i: -abs(writes[0].strides[i.name] or 0))
-    order, lane = [f"{i.name}0" for i in spatial], f"{across.reduction[0].name}0"
+    order, lane = [Loop(i.name, 0) for i in spatial], Loop(across.reduction[0].name, 0)
     tags = {lane: "vector"}
     if points >= PARALLEL_POINTS:
-        order = parallel_first(order, {f"{i.name}0": i.extent for i in spatial}, target)
+        order = parallel_first(order, {Loop(i.name, 0): i.extent for i in spatial}, target)
         tags[order[0]] = "parallel"
-    partial = partial_of(task, across.name)
-    inner = replace(inside_rows(task, partial, target, ""), at=f"{across.name}.{order[-1]}")
-    return {partial.name: inner, across.name: BlockSchedule("root", "arena", {}, (*order, lane), tags)}
+    partial, at = partial_of(task, across.name), Inside(across.name, order[-1])
+    inner = replace(inside_rows(task, partial, target, at), at=at)
+    return {partial.name: inner, across.name: BlockSchedule(ROOT, "arena", {}, (*order, lane), tags)}
 
 
 def columns_schedule(task: Task, block: Block, side: str, knobs: PhaseKnobs, target: Target) -> BlockSchedule:
@@ -215,14 +217,15 @@ def columns_schedule(task: Task, block: Block, side: str, knobs: PhaseKnobs, tar
         stretches = max(stretches, 2 * target.cores)
     stretch = -(-ranges[side] // (stretches * lanes)) * lanes
     tiles: dict[str, tuple[int, ...]] = {side: (stretch, lanes)}
-    order, tags = [f"{n}0" for n in (*spatial, side)], {f"{side}2": "vector"}
+    order, vector = [Loop(n, 0) for n in (*spatial, side)], Loop(side, 2)
+    tags = {vector: "vector"}
     if parallel:
-        trips = {f"{n}0": -(-ranges[n] // tiles.get(n, (1,))[0]) for n in (*spatial, side)}
+        trips = {x: -(-ranges[x.iterator] // tiles.get(x.iterator, (1,))[0]) for x in order}
         order = parallel_first(order, trips, target)
         tags[order[0]] = "parallel"
-    order += [*(f"{n}0" for n in steps), f"{side}1"]
+    order += [*(Loop(n, 0) for n in steps), Loop(side, 1)]
     if 1 < knobs.rows <= ranges[steps[-1]]:
         tiles[steps[-1]] = (knobs.rows,)
-        order.append(f"{steps[-1]}1")
+        order.append(Loop(steps[-1], 1))
         tags[order[-1]] = "unroll"
-    return BlockSchedule("root", "arena", tiles, (*order, f"{side}2"), tags)
+    return BlockSchedule(ROOT, "arena", tiles, (*order, vector), tags)

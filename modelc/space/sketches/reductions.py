@@ -22,9 +22,19 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.seconds import task_seconds
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one, ruled_where_equal
+from modelc.space.sketch import (
+    Bools,
+    Floats,
+    Knob,
+    Points,
+    Sketch,
+    Value,
+    loop_named,
+    one_by_one,
+    ruled_where_equal,
+    word_of,
+)
 from modelc.space.sketches.lanes import LANE_GROUPS
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.phases import (
@@ -147,23 +157,24 @@ class InRows(Reductions):
         super().__init__("rows", "across rows" if facts.across else "along rows", facts.target, usual)
 
     def start_values(self) -> dict[str, Value]:
-        return asdict(self.rules)
+        return {**asdict(self.rules), "parallel": word_of(self.rules.parallel)}
 
     def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
-        return self.facts.candidate(RowKnobs(**values))  # type: ignore[arg-type]
+        together, groups = int(values["together"]), int(values["groups"])
+        return self.facts.candidate(RowKnobs(together, groups, loop_named(values["parallel"])))
 
     def considered(self) -> dict[str, Sequence[Value]]:
         facts = self.facts
         most = max(facts.owner.ranges[n] for n in facts.rows)
         together = [] if facts.across else [n for n in TOGETHER if n <= most]
-        loops = ["", *facts.outer] if facts.long else []
+        loops = ["", *map(str, facts.outer)] if facts.long else []
         return {"together": together, "groups": [] if facts.across else GROUPS, "parallel": loops}
 
     def legal(self, points: Points) -> Bools:
         """No more rows together than the innermost loop over rows has."""
         loops = [knob for knob in self.knobs if knob.name == "parallel"]
-        names = loops[0].values if loops else (self.fixed["parallel"],)
-        most = [self.facts.owner.ranges[loop_of(self.facts.order(str(n))[-1]).iterator] for n in names]
+        parallel = map(loop_named, loops[0].values if loops else (self.fixed["parallel"],))
+        most = [self.facts.owner.ranges[self.facts.order(loop)[-1].iterator] for loop in parallel]
         fitting = self.column(points, "together") <= np.array(most)[self.index(points, "parallel")]
         return np.asarray(fitting & super().legal(points))
 

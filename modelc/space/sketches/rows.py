@@ -16,11 +16,11 @@ from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
+from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
-from modelc.space.analysis.loops import loop_of
 from modelc.space.sketches.clean import collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lanes_split
-from modelc.space.sketches.maps import map_schedule
+from modelc.space.sketches.maps import Map, map_schedule
 from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.phases import PARALLEL_POINTS
 from modelc.target import Target
@@ -34,7 +34,7 @@ class RowKnobs:
 
     together: int  # rows in one iteration
     groups: int  # vectors of partial results of a lane-split reduction
-    parallel: str  # the loop over rows whose iterations go to threads
+    parallel: Loop | None  # the loop over rows whose iterations go to threads
 
 
 class Rows:
@@ -53,7 +53,7 @@ class Rows:
         self.inside = bool(self.rows) and not owner.reduction and all(map(_placeable, self.task.blocks[:-1]))
         self.vector = vector_iterator(owner, writes)
         self.lanes = stored_lanes(target, self.task.buffer(writes[0].load.buffer).dtype)
-        self.outer = [f"{n}0" for n in sorted(self.rows, key=lambda n: -abs(writes[0].strides[n] or 0))]
+        self.outer = [Loop(n, 0) for n in sorted(self.rows, key=lambda n: -abs(writes[0].strides[n] or 0))]
         reduced = [(r, i) for b in blocks for r in accesses(self.task, b)[0] for i in b.reduction if i.extent > 1]
         self.across = self.vector in self.rows and not any(r.strides[i.name] == 1 for r, i in reduced)
         self.count = prod(owner.ranges[n] for n in self.rows)
@@ -62,41 +62,41 @@ class Rows:
 
     def rules(self) -> RowKnobs:
         """Rows in the outermost loop that has enough for all threads; a few at once."""
-        owner, parallel = self.owner, ""
+        owner, parallel = self.owner, None
         if self.long:
-            parallel = parallel_first(
-                self.outer, {n: owner.ranges[loop_of(n).iterator] for n in self.outer}, self.target
-            )[0]
-        last = owner.ranges[loop_of(self.order(parallel)[-1]).iterator]
+            counts = {loop: owner.ranges[loop.iterator] for loop in self.outer}
+            parallel = parallel_first(self.outer, counts, self.target)[0]
+        last = owner.ranges[self.order(parallel)[-1].iterator]
         whole = self.vector is not None and owner.ranges[self.vector] % self.lanes == 0  # else rows begin amid lines
         together = group(last, self.count, self.target) if whole and not self.across else 1
         return RowKnobs(together, LANE_GROUPS, parallel)
 
-    def order(self, parallel: str) -> list[str]:
+    def order(self, parallel: Loop | None) -> list[Loop]:
         """The loops over rows: the one in front whose iterations go to threads."""
-        return sorted(self.outer, key=lambda n: n != parallel)
+        return sorted(self.outer, key=lambda loop: loop != parallel)
 
     def candidate(self, knobs: RowKnobs) -> tuple[Task, Candidate]:
         """All Blocks inside the loops over rows, and the Task after the Candidate's stages."""
         stages, target, owner, vector = [*self.stages], self.target, self.owner, self.vector
         task = self.task if self.across else lanes_split(self.task, target, stages, groups=knobs.groups)
         order = self.order(knobs.parallel)
-        base = map_schedule(task, owner, target, "inside")
-        inner = [n for n in base.order if loop_of(n).iterator not in self.rows]
-        tiles = {k: v for k, v in base.tiles.items() if k not in self.rows}
-        tags = {k: v for k, v in base.tags.items() if loop_of(k).iterator not in self.rows}
+        facts = Map(task, owner, target)
+        base = facts.schedule(facts.rules(at_root=False), ROOT, "arena")
+        inner = [loop for loop in base.order if loop.iterator not in self.rows]
+        tiles = {name: sizes for name, sizes in base.tiles.items() if name not in self.rows}
+        tags = {loop: tag for loop, tag in base.tags.items() if loop.iterator not in self.rows}
         if self.across:
             assert vector is not None
             tiles[vector] = (self.lanes,)
-            inner.append(f"{vector}1")
-            tags[f"{vector}1"] = "vector"
+            inner.append(Loop(vector, 1))
+            tags[inner[-1]] = "vector"
         if knobs.parallel:
             tags[knobs.parallel] = "parallel"
-        attach, last = f"{owner.name}.{order[-1]}", loop_of(order[-1]).iterator
+        attach, last = Inside(owner.name, order[-1]), order[-1].iterator
         if not self.across:
             tiles[last] = (knobs.together,)
-            inner.insert(0, f"{last}1")
-        schedules = {owner.name: BlockSchedule("root", "arena", tiles, tuple(order + inner), tags)}
+            inner.insert(0, Loop(last, 1))
+        schedules = {owner.name: BlockSchedule(ROOT, "arena", tiles, tuple(order + inner), tags)}
         for block in task.blocks[:-1]:
             assert isinstance(block, Block)
             place = partial(map_schedule, scope="local") if self.across else inside_rows

@@ -27,9 +27,9 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Op, variables, walk
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.overlap import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.rules.rule import DoesNotApply
@@ -192,7 +192,7 @@ class Strassen(Products):
         gemm, start = self.gemm, self.start_values()
         most = -(-gemm.ranges[gemm.vector] // self.lanes)
         first = str(start["parallel"])
-        loops = [first, *(loop for loop in self.open_loops() if loop != first and self.target.cores > 1)]
+        loops = [first, *(x for x in map(str, self.open_loops()) if x != first and self.target.cores > 1)]
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
@@ -215,7 +215,7 @@ class Strassen(Products):
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": vectors,
             "chunk": self.first_chunk,
-            "parallel": parallel_first(loops, counts, self.target)[0],
+            "parallel": str(parallel_first(loops, counts, self.target)[0]),
             "steps": self.gemm.usual_steps,
             "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
         }
@@ -225,19 +225,21 @@ class Strassen(Products):
         return tuple(sorted(halved(self.extent)))
 
     @property
-    def panels(self) -> str:
+    def panels(self) -> Loop:
         """The owner's loop over panels of columns."""
-        return f"{self.roles.owned[self.roles.columns]}0"
+        return Loop(self.roles.owned[self.roles.columns], 0)
 
-    def open_loops(self) -> list[str]:
+    def open_loops(self) -> list[Loop]:
         """The owner's loops outside the products: over samples, chunks, what the sums of one serve, and panels."""
-        samples, others = ([f"{n}0" for n in self.outside if (n in self.roles.samples) == own] for own in (True, False))
+        loops = [Loop(n, 0) for n in self.outside]
+        samples = [loop for loop in loops if loop.iterator in self.roles.samples]
+        others = [loop for loop in loops if loop not in samples]
         return [*samples, self.chunk_loop, *others, self.panels]
 
     @property
-    def chunk_loop(self) -> str:
+    def chunk_loop(self) -> Loop:
         """The owner's loop over chunks of rows."""
-        return f"{self.roles.owned[self.roles.rows]}0"
+        return Loop(self.roles.owned[self.roles.rows], 0)
 
     @property
     def outside(self) -> list[str]:
@@ -255,29 +257,32 @@ class Strassen(Products):
         roles, owner, knobs = self.roles, self.roles.owner.name, self.knobs_of(values)
         v, rows = roles.owned[roles.columns], roles.owned[roles.rows]
         panel = self.gemm.tiles(knobs)[roles.columns][0]
-        parts = [f"{n}0" for n in roles.within]
+        parts = [Loop(n, 0) for n in roles.within]
         inside = [n for n in roles.others if n not in self.outside]
-        first = str(values["parallel"])
+        first = Loop.parse(str(values["parallel"]))
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
-        around = [self.chunk_loop, *(f"{n}0" for n in self.outside if n in roles.samples)]
-        sums = ("root", "arena") if first == self.panels else (f"{owner}.{max(around, key=outer.index)}", "local")
-        products, spot = f"{owner}.{outer[-1]}", f"{owner}.{v}1"
-        order = (*outer, f"{rows}1", *(f"{n}0" for n in inside), f"{v}1", *parts, f"{v}2")
+        around = [self.chunk_loop, *(Loop(n, 0) for n in self.outside if n in roles.samples)]
+        sums = ROOT if first == self.panels else Inside(owner, max(around, key=outer.index))
+        vectors, columns = Loop(v, 1), roles.columns
+        order = (*outer, Loop(rows, 1), *(Loop(n, 0) for n in inside), vectors, *parts, Loop(v, 2))
         tags = dict.fromkeys(parts, "unroll") | {first: "parallel", order[-1]: "vector"}
         tiles: dict[str, tuple[int, ...]] = {v: (panel, self.lanes), rows: (knobs.chunk,)}
         schedules = {
-            roles.sums.name: self.sums_schedule(*sums),
+            roles.sums.name: self.sums_schedule(sums),
             roles.combine.name: BlockSchedule(
-                spot, "local", {roles.columns: (self.lanes,)}, (f"{roles.columns}0", f"{roles.columns}1"),
-                {f"{roles.columns}1": "vector"},
+                Inside(owner, vectors),
+                "local",
+                {columns: (self.lanes,)},
+                (Loop(columns, 0), Loop(columns, 1)),
+                {Loop(columns, 1): "vector"},
             ),
-            owner: BlockSchedule("root", "arena", tiles, order, tags),
-        }  # fmt: skip
+            owner: BlockSchedule(ROOT, "arena", tiles, order, tags),
+        }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
-        schedules[roles.product.name], macro = self.product_schedule(knobs, products)
-        write = self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs)
+        schedules[roles.product.name], macro = self.product_schedule(knobs, Inside(owner, outer[-1]))
+        write = self.gemm.unit.epilogue(self.gemm, roles.write, Inside(roles.product.name, macro[-1]), knobs)
         schedules[roles.write.name] = replace(write, scope="local")
-        layouts = self.layouts(knobs) | self.scratch_layouts(knobs, sums[0] == "root")
+        layouts = self.layouts(knobs) | self.scratch_layouts(knobs, sums is ROOT)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
     def scratch_layouts(self, knobs: TiledKnobs, apart: bool) -> dict[str, Layout]:
@@ -301,29 +306,28 @@ class Strassen(Products):
         layouts = {self.kernel.load.buffer: moved, accumulators.buffer: tile_layout(self.gemm, accumulators)}
         return {name: layout for name, layout in layouts.items() if layout is not None}
 
-    def product_schedule(self, knobs: TiledKnobs, at: str) -> tuple[BlockSchedule, list[str]]:
+    def product_schedule(self, knobs: TiledKnobs, at: Inside) -> tuple[BlockSchedule, list[Loop]]:
         """The products' loops at `at`, for one panel, and those outside their micro-kernel."""
         gemm, v, counts = self.gemm, self.gemm.vector, dict(knobs.rows)
         tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in counts.items()}}
-        tiled = (v, self.roles.number, *gemm.inside)
-        whole = [f"{i.name}0" for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
-        macro = [*whole, f"{self.roles.number}0", f"{v}0", *(f"{n}0" for n in counts)]
-        micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
+        tiled, number = (v, self.roles.number, *gemm.inside), Loop(self.roles.number, 0)
+        whole = [Loop(i.name, 0) for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
+        macro = [*whole, number, Loop(v, 0), *(Loop(n, 0) for n in counts)]
+        micro = [*(Loop(n, 1) for n in counts), Loop(v, 1), Loop(v, 2)]
         tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
         steps = gemm.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *(f"{n}0" for n in gemm.reduction), *steps, *micro)
-        far = knobs.prefetch == FAR
-        prefetch = {self.kernel.load.buffer: f"{self.roles.number}0"} if far else {}
+        order = (*macro, *(Loop(n, 0) for n in gemm.reduction), *steps, *micro)
+        prefetch: dict[str, Loop | Root] = {self.kernel.load.buffer: number} if knobs.prefetch == FAR else {}
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
-    def sums_schedule(self, at: str, scope: str) -> BlockSchedule:
+    def sums_schedule(self, at: Inside | Root) -> BlockSchedule:
         """Sums of parts of the data, a vector of each at a time."""
-        block, d = self.roles.sums, self.roles.depth
-        others = [f"{i.name}0" for i in block.spatial if i.extent > 1 and i.name != d]
-        others.sort(key=lambda loop: at == "root" and loop_of(loop).iterator != self.roles.rows)
-        tags = {f"{d}1": "vector"} | ({others[0]: "parallel"} if at == "root" else {})
-        return BlockSchedule(at, scope, {d: (self.lanes,)}, (*others, f"{d}0", f"{d}1"), tags)
+        block, d, scope = self.roles.sums, self.roles.depth, "arena" if at is ROOT else "local"
+        others = [Loop(i.name, 0) for i in block.spatial if i.extent > 1 and i.name != d]
+        others.sort(key=lambda loop: at is ROOT and loop.iterator != self.roles.rows)
+        tags = {Loop(d, 1): "vector"} | ({others[0]: "parallel"} if at is ROOT else {})
+        return BlockSchedule(at, scope, {d: (self.lanes,)}, (*others, Loop(d, 0), Loop(d, 1)), tags)
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
@@ -332,7 +336,7 @@ class Strassen(Products):
         while this goes on."""
         target = self.target
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        loops = [str(x) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
+        loops = [Loop.parse(str(x)) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
         every = np.stack([busiest_share(*self.span(loop, chunk, vectors), cores) for loop in loops])
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]
@@ -392,9 +396,9 @@ class Strassen(Products):
     def products_in(self, chunk: int) -> Tiled:
         return self.roles.tiled(chunk)
 
-    def span(self, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
+    def span(self, loop: Loop, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
         """(how many values of its iterator such a loop covers, how many one of its iterations does [P])."""
-        roles, name = self.roles, loop_of(loop).iterator
+        roles, name = self.roles, loop.iterator
         tiles = {roles.owned[roles.rows]: chunk, roles.owned[roles.columns]: vectors * self.lanes}
         return roles.owner.ranges[name], tiles.get(name, np.ones(len(chunk), np.int64))
 

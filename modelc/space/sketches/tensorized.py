@@ -22,10 +22,11 @@ from modelc.ir.block import AnyBlock, Block, Buffer
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import DTYPES, Var
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Inside, Loop, Root
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access
 from modelc.space.analysis.footprint import Floats, Ints
-from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.analysis.loops import trips
 from modelc.space.analysis.match import CannotPack, Match, matches
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
 from modelc.space.cost.step import epilogue_cycles, step_cycles, tile_step_cycles
@@ -189,14 +190,14 @@ def ragged(match: Match, iterator: str) -> bool:
     return group.extent % group.tile != 0
 
 
-def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], match: Match, at: str) -> BlockSchedule:
+def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], match: Match, at: Inside) -> BlockSchedule:
     """The loops of a copy of the accumulators of one register tile to memory, by the intrinsic that adds to them."""
     row, columns = (match.group(d.iterator) for d in match.intrinsic.accumulator.digits)
     (m,), (vector,) = row.inner, columns.inner
     plain = tile_epilogue(anchor, copy, rows, vector, columns.tile, at, "local")
     write = anchor.writes[0]
     own = {i.name: str(copy.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
-    unit = [f"{own[m]}1", f"{own[vector]}1"]
+    unit = [Loop(own[m], 1), Loop(own[vector], 1)]
     order = [n for n in plain.order if n not in unit]
     tags = dict.fromkeys(order, "unroll") | dict.fromkeys(unit, f"{INTRINSIC}{match.intrinsic.name}")
     return BlockSchedule(at, "local", {**plain.tiles, own[m]: (row.tile,)}, (*order, *unit), tags, (own[vector],))
@@ -237,10 +238,10 @@ class IntrinsicUnit(Unit):
         groups = [g for g in (self.row, self.depth) if g is not None and g.inner == (name,)]
         return (groups[0].tile,) if groups else ()
 
-    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
         names = [self.match.group(i.name).inner[0] for i in self.applied.semantics.iters]
         tag = "/".join((f"{INTRINSIC}{self.applied.name}", *self.once(tiled, tiles)))
-        return {f"{n}{len(tiles[n])}": tag for n in names}
+        return {Loop(n, len(tiles[n])): tag for n in names}
 
     def once(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Operands that are streamed while another stays near: panels where a chunk is one register tile, else its
@@ -264,12 +265,12 @@ class IntrinsicUnit(Unit):
         names = [o.name for o in self.applied.operands if self.match.operands[o.name] == read.load]
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
 
-    def copy(self, tiled: Tiled, block: Block, at: str, scope: str) -> BlockSchedule:
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
         if block.writes[0].buffer not in self.copied:
             return super().copy(tiled, block, at, scope)
         return pack_schedule(tiled.task, block, self.match, tiled.vector, tiled.target, at, scope)
 
-    def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
+    def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
         """Accumulators are stored where the consumers read them."""
         if self.row is None or consumer is not tiled.result:
             return vector_epilogue(tiled, consumer, at, knobs)
@@ -292,14 +293,14 @@ class IntrinsicUnit(Unit):
         most = -(-extent // (tiled.target.cores * CHUNKS_PER_CORE))
         return max(least, min(near, most) // least * least), True
 
-    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[str]) -> list[str]:
+    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[Loop]) -> list[Loop]:
         """One panel at a time goes over the rows of all lead iterators, if less comes from beyond the second-level
         cache that way."""
-        panels = f"{tiled.vector}0"
+        panels = tiled.panels
         lead = macro[: macro.index(panels)]
         if knobs.by_rows or not lead or tiled.batch or self.plain:
             return macro
-        passes = prod(tiled.ranges[loop_of(m).iterator] for m in lead), trips(panels, tiled.ranges, tiled.tiles(knobs))
+        passes = prod(tiled.ranges[m.iterator] for m in lead), trips(panels, tiled.ranges, tiled.tiles(knobs))
         near = tiled.target.second.bytes // 2
         constants, rows = (tiled.bytes_read(tiled.vector, moving) for moving in (True, False))
         again = constants * (1 if constants <= near else passes[0]), rows * (1 if rows <= near else passes[1])
@@ -307,14 +308,14 @@ class IntrinsicUnit(Unit):
             return macro
         return [panels, *(m for m in macro if m != panels)]
 
-    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+    def prefetches(self, tiled: Tiled, macro: list[Loop], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """In a single pass too: the arithmetic is faster than the CPU's own prefetcher. Not where chunks of rows
         outside find the panels near, again and again."""
         if self.plain:
             return vector_prefetches(tiled, macro, tiles)
-        panels = f"{tiled.vector}0"
+        panels = tiled.panels
         outside = macro[: macro.index(panels)]
-        again = prod(trips(m, tiled.ranges, tiles) for m in outside if loop_of(m).iterator in tiled.rows)
+        again = prod(trips(m, tiled.ranges, tiles) for m in outside if m.iterator in tiled.rows)
         return trips(panels, tiled.ranges, tiles) > 1 and again < FETCHING_ROWS
 
     # --- the micro-kernel -----------------------------------------------------------------------------------------

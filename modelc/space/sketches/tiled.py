@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
-from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.analysis.loops import trips
 from modelc.space.cost.operations import operations
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import consumers_of, output_strides
@@ -51,7 +52,7 @@ class TiledKnobs:
     vectors: int  # of the register tile along the vector iterator
     chunk: int  # rows of the first row iterator in one chunk, a multiple of its rows in the register tile
     by_rows: bool  # chunks of rows outside and panels of vectors inside them, or the other way round
-    parallel: str | None  # one of the macro loops over whole iterators ("h0"): it goes outermost
+    parallel: Loop | None  # one of the macro loops over whole iterators: it goes outermost
     steps: int = 1  # reduction steps in one iteration of the innermost loop, at most
     prefetch: str = FAR  # what is prefetched: FAR, or "none"
 
@@ -76,7 +77,7 @@ class Unit(ABC):
         return ()
 
     @abstractmethod
-    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
         """The loops of one unit, from the outermost, with their tags."""
 
     @abstractmethod
@@ -99,20 +100,20 @@ class Unit(ABC):
     def packing(self, tiled: Tiled, read: Access, knobs: TiledKnobs) -> Layout | None:
         """How a constant operand, or a copy of a computed one, is stored; None: as it is."""
 
-    def copy(self, tiled: Tiled, block: Block, at: str, scope: str) -> BlockSchedule:
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
         """The loops of a Block that makes a padded or packed copy."""
         return map_schedule(tiled.task, block, tiled.target, at, scope)
 
     @abstractmethod
-    def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
+    def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
         """The loops of a consumer over one register tile."""
 
     @abstractmethod
-    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[str]) -> list[str]:
+    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[Loop]) -> list[Loop]:
         """The loops around the micro-kernel, of which `macro` is the usual order."""
 
     @abstractmethod
-    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+    def prefetches(self, tiled: Tiled, macro: list[Loop], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the next panel of constants is prefetched while one is worked on."""
 
     @abstractmethod
@@ -224,22 +225,31 @@ class Tiled:
             tiles[n] = (*outer, counts[n], *self.unit.tile(n))
         return tiles | {n: unit for n in self.reduction if (unit := self.unit.tile(n))}
 
-    def macro_loops(self, knobs: TiledKnobs) -> list[str]:
+    @property
+    def panels(self) -> Loop:
+        """The loop over panels of vectors."""
+        return Loop(self.vector, 0)
+
+    def row_loops(self, tiles: Mapping[str, tuple[int, ...]]) -> list[Loop]:
+        """The loops over rows of a register tile."""
+        return [Loop(n, len(tiles[n]) - len(self.unit.tile(n))) for n in self.inside]
+
+    def macro_loops(self, knobs: TiledKnobs) -> list[Loop]:
         """The loops around the micro-kernel, from the outermost: the one that goes to threads, then the others."""
         return [*([knobs.parallel] if knobs.parallel else []), *(m for m in self.order(knobs) if m != knobs.parallel)]
 
-    def order(self, knobs: TiledKnobs) -> list[str]:
+    def order(self, knobs: TiledKnobs) -> list[Loop]:
         """The loops around the micro-kernel as one core would go through them."""
-        v, tiles, inside = self.vector, self.tiles(knobs), self.inside
-        chunk_loop = [f"{n}0" for n in inside[:1]]
-        inner = [f"{n}{len(tiles[n]) - len(self.unit.tile(n)) - 1}" for n in inside]
-        lead = [f"{n}0" for n in (*self.batch, *self.rows[: -len(inside) or None])]
-        macro = [*lead, *chunk_loop, f"{v}0", *inner] if knobs.by_rows else [*lead, f"{v}0", *chunk_loop, *inner]
+        tiles, inside, panels = self.tiles(knobs), self.inside, self.panels
+        chunk_loop = [Loop(n, 0) for n in inside[:1]]
+        inner = [Loop(n, len(tiles[n]) - len(self.unit.tile(n)) - 1) for n in inside]
+        lead = [Loop(n, 0) for n in (*self.batch, *self.rows[: -len(inside) or None])]
+        macro = [*lead, *chunk_loop, panels, *inner] if knobs.by_rows else [*lead, panels, *chunk_loop, *inner]
         if self.sliding:  # nothing is reused from one vector to the next: go through storage in order
-            macro = [*lead, *chunk_loop, *((*inner, f"{v}0") if knobs.by_rows else (f"{v}0", *inner))]
+            macro = [*lead, *chunk_loop, *((*inner, panels) if knobs.by_rows else (panels, *inner))]
         return self.unit.order(self, knobs, macro)
 
-    def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[str]:
+    def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[Loop]:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
         steps are few, or a unit's own, or where LLVM would spill accumulators."""
         if not self.unrollable() or knobs.steps == 1:
@@ -248,7 +258,7 @@ class Tiled:
         if self.unrolled_registers(knobs, steps) > self.target.vector.registers:
             return []
         tiles[name] = (steps,)
-        return [f"{name}1"]
+        return [Loop(name, 1)]
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
         """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those
@@ -284,18 +294,15 @@ class Tiled:
             return False
         return not self.unit.tile(name) and self.ranges[name] >= 2 * UNROLLED
 
-    def passes(self, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> int:
+    def passes(self, loop: Loop, macro: Sequence[Loop], tiles: Mapping[str, tuple[int, ...]]) -> int:
         """How many rows or panels go over what one iteration of `loop` reads."""
-        inside = [
-            *macro[macro.index(loop) + 1 :],
-            *(f"{n}{len(tiles[n]) - len(self.unit.tile(n))}" for n in self.inside),
-        ]
+        inside = [*macro[macro.index(loop) + 1 :], *self.row_loops(tiles)]
         return prod(trips(x, self.ranges, tiles) for x in inside)
 
-    def moving(self, read: Access, macro: Sequence[str]) -> list[str]:
+    def moving(self, read: Access, macro: Sequence[Loop]) -> list[Loop]:
         """The outer loops over whole iterators that all move through what is read, from the outermost."""
-        outer = list(takewhile(lambda loop: read.strides[loop_of(loop).iterator] != 0, macro))
-        return [loop for loop in outer if not loop_of(loop).level]
+        outer = takewhile(lambda loop: read.strides[loop.iterator] != 0, macro)
+        return [loop for loop in outer if not loop.level]
 
     def bytes_read(self, name: str, moving: bool) -> int:
         """Bytes of the operands that do (or do not) depend on iterator `name`."""

@@ -11,6 +11,7 @@ from modelc.ir.block import Block
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.loops import copies, covered, trips
 from modelc.space.cost.register_tile import registers
 from modelc.space.nest.prefetch import far_computed, far_results
@@ -22,20 +23,20 @@ from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MOST_COPIES, Tiled, 
 
 def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     """The schedule that `knobs` describe."""
-    anchor, v, inside, parallel = tiled.anchor, tiled.vector, tiled.inside, knobs.parallel
+    anchor, v, parallel = tiled.anchor, tiled.vector, knobs.parallel
     tiles, macro = tiled.tiles(knobs), tiled.macro_loops(knobs)
-    micro = [f"{n}{len(tiles[n]) - len(tiled.unit.tile(n))}" for n in inside] + [f"{v}1"]
+    micro = [*tiled.row_loops(tiles), Loop(v, 1)]
     unit = tiled.unit.loops(tiled, tiles)
     tags = dict.fromkeys(micro, "unroll") | unit
     if parallel:
         tags[parallel] = "parallel"
-    reduction = [f"{n}0" for n in tiled.reduction]
+    reduction = [Loop(n, 0) for n in tiled.reduction]
     steps = tiled.unrolled_steps(knobs, tiles)
     tags |= dict.fromkeys(steps, "unroll")
     if tiled.whole_window:
         tags |= dict.fromkeys(reduction, "unroll")
     layouts = {w.buffer: x for w in (*anchor.writes, *tiled.result.writes) if (x := tile_layout(tiled, w)) is not None}
-    free, prefetch = True, {}
+    free, prefetch = True, dict[str, Loop | Root]()
     for read in tiled.reads:
         constant = read.load.buffer in tiled.task.constants
         if read.strides[v] != 0 and (constant or read.load.buffer in tiled.unit.copied):
@@ -43,7 +44,7 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
             if layout is not None:
                 layouts[read.load.buffer] = layout
                 if constant and tiled.unit.prefetches(tiled, macro, tiles):
-                    prefetch[read.load.buffer] = f"{v}0"
+                    prefetch[read.load.buffer] = tiled.panels
                 continue
         end = vectors_end(tiled.task, anchor, read, v, tiled.lanes)
         room = end is not None and end[1] <= tiled.task.buffer(read.load.buffer).shape[end[0]]
@@ -54,12 +55,12 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     pad = (v,) if free else ()
     order = (*macro, *reduction, *steps, *micro, *unit)
     schedules: dict[str, BlockSchedule] = {}
-    at = f"{anchor.name}.{macro[-1]}"
+    at = Inside(anchor.name, macro[-1])
     for consumer in tiled.consumers:
         schedules[consumer.name] = tiled.unit.epilogue(tiled, consumer, at, knobs)
     for later in afterwards(tiled.task, tiled.result):
         loop = followed(tiled.task, anchor, tiled.consumers, later, macro, tiles, tiled.target.second.bytes)
-        spot = "root" if loop is None else f"{anchor.name}.{loop}"
+        spot = ROOT if loop is None else Inside(anchor.name, loop)
         schedules[later.name] = map_schedule(tiled.task, later, tiled.target, spot)
         near = later.buffers_read if loop is not None else set()
         for consumer in (c for c in tiled.consumers if near & {w.buffer for w in c.writes}):
@@ -69,20 +70,20 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
         schedules[producer.name], layout = prologue(tiled, producer, macro, tiles)
         if layout is not None:
             layouts[producer.writes[0].buffer] = layout
-        _, placed, loop = schedules[producer.name].at.partition(".")
-        if placed and prefetches_rows(tiled, producer.reads[0].buffer, loop, macro, tiles):
-            prefetch[producer.reads[0].buffer] = loop
+        place = schedules[producer.name].at
+        if place is not ROOT and prefetches_rows(tiled, producer.reads[0].buffer, place.loop, macro, tiles):
+            prefetch[producer.reads[0].buffer] = place.loop
     prefetch |= {name: macro[-1] for name in prefetched_results(tiled, knobs, tags)}
     if knobs.prefetch != FAR:
         prefetch = {}
     if tiled.unit.pipelined:
         tags |= dict.fromkeys((m for m in macro if m != parallel), "pipeline")
-    schedules[anchor.name] = BlockSchedule("root", "register", tiles, order, tags, pad, prefetch)
+    schedules[anchor.name] = BlockSchedule(ROOT, "register", tiles, order, tags, pad, prefetch)
     return Candidate({b.name: schedules[b.name] for b in tiled.task.blocks}, tiled.stages, layouts)
 
 
 def prologue(
-    tiled: Tiled, producer: Block, macro: list[str], tiles: Mapping[str, tuple[int, ...]]
+    tiled: Tiled, producer: Block, macro: list[Loop], tiles: Mapping[str, tuple[int, ...]]
 ) -> tuple[BlockSchedule, Layout | None]:
     """Where a padded or packed copy is made: in the innermost of the outer loops that all move through it, unless
     their iterations read much the same. Where each lane has a window of its own (depthwise) there is too little
@@ -100,12 +101,13 @@ def prologue(
         again = copies(read.load, tiled.ranges, macro[: macro.index(loop) + 1], tiles)
         if tiled.sliding or again <= MOST_COPIES:
             inside = loop
-    at, scope = ("root", "arena") if inside is None else (f"{tiled.anchor.name}.{inside}", "local")
-    return tiled.unit.copy(tiled, producer, at, scope), layout
+    if inside is None:
+        return tiled.unit.copy(tiled, producer, ROOT, "arena"), layout
+    return tiled.unit.copy(tiled, producer, Inside(tiled.anchor.name, inside), "local"), layout
 
 
 def prefetches_rows(
-    tiled: Tiled, buffer: str, loop: str, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]
+    tiled: Tiled, buffer: str, loop: Loop, macro: Sequence[Loop], tiles: Mapping[str, tuple[int, ...]]
 ) -> bool:
     """Whether what is read, or copied, of `buffer` in the next iteration of `loop` is prefetched in this one."""
     if tiled.sliding or not tiled.unit.plain or trips(loop, tiled.ranges, tiles) == 1:
@@ -115,12 +117,12 @@ def prefetches_rows(
     return buffer in far and tiled.passes(loop, macro, tiles) >= FETCHING_ROWS
 
 
-def prefetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[str, str]) -> list[str]:
+def prefetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[Loop, str]) -> list[str]:
     """Results whose lines are prefetched while register tiles are summed up, or each tile would wait for them when it
     is done. Not where accumulators leave no register over: LLVM spills them beside these hints."""
     rows, vectors = np.array([[c for _, c in knobs.rows]], np.int64), np.array([knobs.vectors], np.int64)
     full = registers(tiled, rows.reshape(1, -1), vectors)[0] >= tiled.target.vector.registers
-    if full or tiled.sliding or not tiled.unit.plain or all(f"{n}0" in tags for n in tiled.reduction):
+    if full or tiled.sliding or not tiled.unit.plain or all(Loop(n, 0) in tags for n in tiled.reduction):
         return []
     extents = covered(tiled.ranges, tiled.macro_loops(knobs), tiled.tiles(knobs))
     return far_results(tiled.task, tiled.anchor, extents, tiled.target.second.bytes)

@@ -10,8 +10,9 @@ from math import prod
 
 import numpy as np
 
+from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Ints
-from modelc.space.analysis.loops import loop_of, trips
+from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
@@ -52,10 +53,10 @@ def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
     return rows[held], vectors[held]
 
 
-def parallel_loop(tiled: Tiled, macro: Sequence[str], tiles: Mapping[str, tuple[int, ...]]) -> str | None:
+def parallel_loop(tiled: Tiled, macro: Sequence[Loop], tiles: Mapping[str, tuple[int, ...]]) -> Loop | None:
     """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
     if prod(tiled.ranges.values()) < SERIAL_POINTS:
         return None
-    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if not loop_of(m).level}
+    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if not m.level}
     best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None
     return best if best is not None and counts[best] > 1 else None

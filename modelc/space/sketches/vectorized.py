@@ -9,6 +9,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Inside, Loop
 from modelc.space.analysis.access import Access, reads_plainly, stored_lanes
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
@@ -63,8 +64,8 @@ class VectorUnit(Unit):
     def __init__(self, lanes: int):
         self.lanes = lanes
 
-    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-        return {f"{tiled.vector}2": "vector"}
+    def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
+        return {Loop(tiled.vector, 2): "vector"}
 
     def row_counts(self, tiled: Tiled, name: str) -> list[int]:
         return list(range(1, min(tiled.ranges[name], tiled.target.vector.registers) + 1))
@@ -102,32 +103,31 @@ class VectorUnit(Unit):
         reduced = [place[d] for d in others if depth(d) >= 0]
         return layout.then("reorder", *spatial, dim, *reduced, dim + 1)
 
-    def epilogue(self, tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
+    def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
         return vector_epilogue(tiled, consumer, at, knobs)
 
-    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[str]) -> list[str]:
+    def order(self, tiled: Tiled, knobs: TiledKnobs, macro: list[Loop]) -> list[Loop]:
         return macro
 
-    def prefetches(self, tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+    def prefetches(self, tiled: Tiled, macro: list[Loop], tiles: Mapping[str, tuple[int, ...]]) -> bool:
         return vector_prefetches(tiled, macro, tiles)
 
     def chunk(self, tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
         return vector_chunk(tiled, name, count, vectors)
 
 
-def vector_epilogue(tiled: Tiled, consumer: Block, at: str, knobs: TiledKnobs) -> BlockSchedule:
+def vector_epilogue(tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
     """The loops of a consumer that reads accumulators in registers."""
     scope = "arena" if read_afterwards(tiled.task, tiled.result, consumer) else "local"
     return tile_epilogue(tiled.result, consumer, [n for n, _ in knobs.rows], tiled.vector, tiled.lanes, at, scope)
 
 
-def vector_prefetches(tiled: Tiled, macro: list[str], tiles: Mapping[str, tuple[int, ...]]) -> bool:
+def vector_prefetches(tiled: Tiled, macro: list[Loop], tiles: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether panels are prefetched: there is a next one, and enough rows go over each that memory is
     not what everything waits for anyway."""
-    panels = f"{tiled.vector}0"
-    if tiled.sliding or trips(panels, tiled.ranges, tiles) == 1:
+    if tiled.sliding or trips(tiled.panels, tiled.ranges, tiles) == 1:
         return False
-    return tiled.passes(panels, macro, tiles) >= FETCHING_ROWS
+    return tiled.passes(tiled.panels, macro, tiles) >= FETCHING_ROWS
 
 
 def vector_chunk(tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
@@ -149,7 +149,7 @@ def vector_chunk(tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int
 
 
 def tile_epilogue(
-    anchor: Block, consumer: Block, rows: Sequence[str], vector: str, lanes: int, at: str, scope: str
+    anchor: Block, consumer: Block, rows: Sequence[str], vector: str, lanes: int, at: Inside, scope: str
 ) -> BlockSchedule:
     """The consumer's loops over one register tile of the anchor's: its own names for the anchor's iterators."""
     plain = {}
@@ -158,7 +158,7 @@ def tile_epilogue(
             index = write.indices[d]
             if isinstance(index, Var):
                 plain[index.name] = name
-    order = [f"{plain[n]}0" for n in rows if n in plain] + [f"{plain[vector]}0", f"{plain[vector]}1"]
+    order = [Loop(plain[n], 0) for n in rows if n in plain] + [Loop(plain[vector], 0), Loop(plain[vector], 1)]
     others = [i.name for i in consumer.iters if i.extent > 1 and i.name not in plain.values()]
-    tags = {name: "unroll" for name in order[:-1]} | {order[-1]: "vector"}
-    return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(f"{n}0" for n in others), *order), tags)
+    tags = dict.fromkeys(order[:-1], "unroll") | {order[-1]: "vector"}
+    return BlockSchedule(at, scope, {plain[vector]: (lanes,)}, (*(Loop(n, 0) for n in others), *order), tags)

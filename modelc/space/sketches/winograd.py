@@ -33,15 +33,14 @@ import numpy as np
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.footprint import Ints
-from modelc.space.analysis.loops import loop_of
 from modelc.space.cost.register_tile import registers
 from modelc.space.cost.transfers import of_others, transfer_seconds
-from modelc.space.nest.prefetch import ROOT
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
-from modelc.space.sketch import Bools, Floats, Knob, Points, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, loop_named
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
@@ -157,9 +156,9 @@ class Winograd(Products):
             chunk, vectors = np.array([self.first_chunk]), np.array([register_vectors])
             counts = {loop: int(self.trips("parallel", loop, chunk, vectors)[0]) for loop in loops}
             loops = parallel_first(loops, counts, self.target)
-        values["parallel"] = loops[0]
+        values["parallel"] = str(loops[0])
         if self.shape is Shape.POINTS:
-            values["multiplying"] = self.open_loops("multiplying")[0]
+            values["multiplying"] = str(self.open_loops("multiplying")[0])
         return values
 
     def product_ranges(self, tile_rows: int) -> dict[str, int]:
@@ -184,19 +183,19 @@ class Winograd(Products):
     def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
         """The values of a knob that names a parallel loop: none else than the rules' on one core."""
         first = str(start[knob])
-        others = [loop for loop in self.open_loops(knob) if loop != first and self.target.cores > 1]
+        others = [x for x in map(str, self.open_loops(knob)) if x != first and self.target.cores > 1]
         return (first, *others)
 
-    def open_loops(self, knob: str) -> list[str]:
+    def open_loops(self, knob: str) -> list[Loop]:
         """The loops that can go to threads: the owner's outside the products, or the products' own."""
         roles = self.roles
         if knob == "multiplying":
             moving, still = self.outside()
-            return [*moving, f"{roles.vector}0", *still]
-        samples, depths = ([f"{n}0" for n in names] for names in roles.lead)
-        rows = f"{roles.owned[roles.th]}0"
+            return [*moving, Loop(roles.vector, 0), *still]
+        samples, depths = ([Loop(n, 0) for n in names] for names in roles.lead)
+        rows = Loop(roles.owned[roles.th], 0)
         if self.shape is Shape.PANELS:
-            return [f"{self.v}0", *samples, *depths]
+            return [Loop(self.v, 0), *samples, *depths]
         return [*samples, rows] if self.shape is Shape.ROWS else [*samples, *depths, rows]
 
     def legal(self, points: Points) -> Bools:
@@ -216,37 +215,36 @@ class Winograd(Products):
         sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
         tiles: dict[str, tuple[int, ...]] = {v: sizes}
         level = len(panel)  # of the loop over what the output's transform works on at once
-        within = [f"{n}0" for n in roles.within] + [f"{v}{k}" for k in range(level + 1, len(sizes) + 1)]
-        open_loops = self.open_loops("parallel")
-        outer = [str(values["parallel"]), *(loop for loop in open_loops if loop != values["parallel"])]
-        depths = [f"{n}0" for n in roles.lead[1]]
-        transforms, products, scope = ("root", "arena"), "root", "arena"
-        spot = f"{owner}.{v}{level}"
+        within = [*(Loop(n, 0) for n in roles.within), *(Loop(v, k) for k in range(level + 1, len(sizes) + 1))]
+        parallel = Loop.parse(str(values["parallel"]))
+        outer = [parallel, *(loop for loop in self.open_loops("parallel") if loop != parallel)]
+        depths, across = [Loop(n, 0) for n in roles.lead[1]], Loop(tw, 0)
+        spot = Inside(owner, Loop(v, level))
+        transforms: Inside | Root = ROOT
+        products: Inside | Root = ROOT
         if self.shape is Shape.PANELS:
-            order = [*outer, f"{th}0", f"{tw}0", f"{v}1", *within]
-            products, scope = f"{owner}.{outer[-1]}", "local"
+            order = [*outer, Loop(th, 0), across, Loop(v, 1), *within]
+            products = Inside(owner, outer[-1])
         elif self.shape is Shape.ROWS:
             tiles |= {th: (knobs.chunk,)}
-            order = [*outer, *depths, f"{th}1", f"{tw}0", f"{v}0", *within]
-            transforms = (f"{owner}.{outer[-1]}", "local")
-            products, scope = f"{owner}.{(outer[-1], *depths)[-1]}", "local"
+            order = [*outer, *depths, Loop(th, 1), across, Loop(v, 0), *within]
+            transforms, products = Inside(owner, outer[-1]), Inside(owner, (outer[-1], *depths)[-1])
         else:
-            order = [*outer, f"{tw}0", f"{v}0", *within]
+            order = [*outer, across, Loop(v, 0), *within]
         tags = dict.fromkeys(within[:-1], "unroll") | {order[0]: "parallel", order[-1]: "vector"}
-        wide = int(values["vectors.in"])
+        wide, channels = int(values["vectors.in"]), Inside(roles.columns.name, Loop(roles.channel, 0))
         schedules = {
-            roles.pad.name: map_schedule(self.task, roles.pad, self.target, *transforms),
-            roles.columns.name: self.columns_schedule(wide, *transforms),
-            roles.rows.name: self.transform(roles.rows, roles.channel, f"{roles.columns.name}.{roles.channel}0", wide),
+            roles.pad.name: map_schedule(self.task, roles.pad, self.target, transforms, _scope(transforms)),
+            roles.columns.name: self.columns_schedule(wide, transforms),
+            roles.rows.name: self.transform(roles.rows, roles.channel, channels, wide),
             roles.gather.name: self.transform(roles.gather, roles.vector, spot, out),
             roles.scatter.name: self.transform(roles.scatter, roles.vector, spot, out),
-            owner: BlockSchedule("root", "arena", tiles, tuple(order), tags),
+            owner: BlockSchedule(ROOT, "arena", tiles, tuple(order), tags),
         }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
-        schedules[roles.product.name], macro = self.product_schedule(knobs, products, str(values["multiplying"]))
-        schedules[roles.write.name] = replace(
-            self.gemm.unit.epilogue(self.gemm, roles.write, f"{roles.product.name}.{macro[-1]}", knobs), scope=scope
-        )
+        schedules[roles.product.name], macro = self.product_schedule(knobs, products, loop_named(values["multiplying"]))
+        write = self.gemm.unit.epilogue(self.gemm, roles.write, Inside(roles.product.name, macro[-1]), knobs)
+        schedules[roles.write.name] = replace(write, scope=_scope(products))
         layouts = self.layouts(knobs) | self.scratch_layouts(knobs)
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
 
@@ -266,49 +264,53 @@ class Winograd(Products):
         layouts[accumulators.buffer] = tile_layout(self.gemm, accumulators)
         return {name: layout for name, layout in layouts.items() if layout is not None}
 
-    def outside(self) -> tuple[list[str], list[str]]:
+    def outside(self) -> tuple[list[Loop], list[Loop]]:
         """The products' loops over whole iterators: those that the kernel moves with, and the others."""
         tiled = (self.roles.vector, *self.gemm.inside)
-        loops = [f"{i.name}0" for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
+        loops = [Loop(i.name, 0) for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
         kernel = self.roles.kernel(self.gemm)
         moving, still = (
-            [n for n in loops if (kernel.strides[loop_of(n).iterator] != 0) == moves] for moves in (True, False)
+            [loop for loop in loops if (kernel.strides[loop.iterator] != 0) == moves] for moves in (True, False)
         )
         return moving, still
 
-    def product_schedule(self, knobs: TiledKnobs, at: str, parallel: str) -> tuple[BlockSchedule, list[str]]:
+    def product_schedule(
+        self, knobs: TiledKnobs, at: Inside | Root, parallel: Loop | None
+    ) -> tuple[BlockSchedule, list[Loop]]:
         """The product's loops at `at`, and those outside its micro-kernel."""
         v, counts = self.roles.vector, dict(knobs.rows)
         tile = self.gemm.tiles(knobs)[v][0]
         tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
         moving, still = self.outside()
-        rows, panels = [*still, *(f"{n}0" for n in counts)], [f"{v}0"]
+        rows, panels = [*still, *(Loop(n, 0) for n in counts)], [Loop(v, 0)]
         macro = [*moving, *rows, *panels] if knobs.by_rows else [*moving, *panels, *rows]
-        micro = [*(f"{n}1" for n in counts), f"{v}1", f"{v}2"]
+        micro = [*(Loop(n, 1) for n in counts), Loop(v, 1), Loop(v, 2)]
         tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
         if parallel:
             macro = [parallel, *(loop for loop in macro if loop != parallel)]
             tags[parallel] = "parallel"
-        reduction = [f"{n}0" for n in self.gemm.reduction]
+        reduction = [Loop(n, 0) for n in self.gemm.reduction]
         steps = self.gemm.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
         order = (*macro, *reduction, *steps, *micro)
         prefetch = self.prefetched(knobs, macro, tiles) | self.prefetched_results(knobs)
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
-    def prefetched(self, knobs: TiledKnobs, macro: list[str], tiles: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    def prefetched(
+        self, knobs: TiledKnobs, macro: list[Loop], tiles: dict[str, tuple[int, ...]]
+    ) -> dict[str, Loop | Root]:
         """The kernel, and the innermost loop over parts of it: where enough rows go over each."""
         v, ranges = self.roles.vector, self.product_ranges(knobs.chunk)
         here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
-        loops = [loop for loop in macro if loop_of(loop).iterator != v or here > tiles[v][0]]
+        loops = [loop for loop in macro if loop.iterator != v or here > tiles[v][0]]
         kernel = self.roles.kernel(self.gemm)
-        moving = [loop for loop in loops if kernel.strides[loop_of(loop).iterator]]
+        moving = [loop for loop in loops if kernel.strides[loop.iterator]]
         rows = prod(c for _, c in knobs.rows) if knobs.by_rows else self.rows_over_kernel(knobs.chunk)
         if not moving or rows < FETCHING_ROWS or knobs.prefetch != FAR:
             return {}
         return {kernel.load.buffer: moving[-1]}
 
-    def prefetched_results(self, knobs: TiledKnobs) -> dict[str, str]:
+    def prefetched_results(self, knobs: TiledKnobs) -> dict[str, Loop | Root]:
         """Results of a chunk that lie beyond the second-level cache, where registers are left over: the elements of a
         tile lie in rows apart, and the output's transform would wait for each."""
         (result,), gemm = self.roles.owner.writes, self.gemm
@@ -320,26 +322,24 @@ class Winograd(Products):
             return {}
         return {buffer.name: ROOT}
 
-    def columns_schedule(self, vectors: int, at: str, scope: str) -> BlockSchedule:
+    def columns_schedule(self, vectors: int, at: Inside | Root) -> BlockSchedule:
         """The second input transform, so many vectors of channels of one tile at a time; the first runs inside it."""
         block, c = self.roles.columns, self.roles.channel
         e = block.spatial[-1].name
-        others = [i.name for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
+        others = [Loop(i.name, 0) for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
         sizes = (vectors * self.lanes, self.lanes) if vectors > 1 else (self.lanes,)
-        unrolled = [f"{e}0", *(f"{c}{k}" for k in range(1, len(sizes)))]
-        order = [*(f"{n}0" for n in others), f"{c}0", *unrolled, f"{c}{len(sizes)}"]
-        tags = dict.fromkeys(unrolled, "unroll") | {order[-1]: "vector"}
-        if at == "root" and others:
-            first = max(others, key=lambda n: block.ranges[n])
-            order.remove(f"{first}0")
-            order.insert(0, f"{first}0")
-            tags[f"{first}0"] = "parallel"
-        return BlockSchedule(at, scope, {c: sizes}, tuple(order), tags)
+        unrolled, vector = [Loop(e, 0), *(Loop(c, k) for k in range(1, len(sizes)))], Loop(c, len(sizes))
+        tags = dict.fromkeys(unrolled, "unroll") | {vector: "vector"}
+        if at is ROOT and others:
+            first = max(others, key=lambda loop: block.ranges[loop.iterator])
+            others = [first, *(loop for loop in others if loop != first)]
+            tags[first] = "parallel"
+        return BlockSchedule(at, _scope(at), {c: sizes}, (*others, Loop(c, 0), *unrolled, vector), tags)
 
-    def transform(self, block: Block, vector: str, at: str, vectors: int) -> BlockSchedule:
+    def transform(self, block: Block, vector: str, at: Inside, vectors: int) -> BlockSchedule:
         """A transform of so many vectors of one tile, unrolled."""
         point = block.spatial[-1].name
-        order = (f"{point}0", f"{vector}0", f"{vector}1")
+        order = (Loop(point, 0), Loop(vector, 0), Loop(vector, 1))
         tags = {order[0]: "unroll", order[2]: "vector"} | ({order[1]: "unroll"} if vectors > 1 else {})
         return BlockSchedule(at, "local", {vector: (self.lanes,)}, order, tags)
 
@@ -397,34 +397,36 @@ class Winograd(Products):
             return np.zeros(len(points))
         every, part = (of_others(size, tiles, cores, self.target) for size in (tiles, tiles / cores))
         if self.shape is Shape.PANELS:
-            knob, read, made = "parallel", {f"{self.v}0": every}, roles.bytes(roles.owner)
+            knob, read, made = "parallel", {Loop(self.v, 0): every}, roles.bytes(roles.owner)
         else:
             knob, read, made = "multiplying", dict.fromkeys(self.outside()[0], part), products
-            read[f"{roles.vector}0"] = every
-        loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
+            read[Loop(roles.vector, 0)] = every
         written = of_others(made / cores, made, cores, self.target)
-        sizes = [read[loop] + written if loop in read else 0.0 for loop in loops]
+        sizes = [read[loop] + written if loop in read else 0.0 for loop in self.loops_of(knob)]
         return np.array(sizes)[self.index(points, knob)]
 
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
-        loops = [str(x) for k in self.all_knobs() if k.name == knob for x in k.values]
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        spans = [self.span(knob, loop, chunk, vectors) for loop in loops]
+        spans = [self.span(knob, loop, chunk, vectors) for loop in self.loops_of(knob)]
         every = np.stack([busiest_share(extent, tile, cores) for extent, tile in spans])
         return np.asarray(every[self.index(points, knob), np.arange(len(points))], np.float64)
 
-    def trips(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> Ints:
+    def loops_of(self, knob: str) -> list[Loop | None]:
+        """The loops that the values of a knob say."""
+        return [loop_named(value) for k in self.all_knobs() if k.name == knob for value in k.values]
+
+    def trips(self, knob: str, loop: Loop, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""
         extent, tile = self.span(knob, loop, chunk, vectors)
         return -(-extent // tile)
 
-    def span(self, knob: str, loop: str, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
+    def span(self, knob: str, loop: Loop | None, chunk: Ints, vectors: Ints) -> tuple[int, Ints]:
         """(how many values of its iterator such a loop covers, how many one of its iterations does [P])."""
         roles, one = self.roles, np.ones(len(chunk), np.int64)
-        if not loop:
+        if loop is None:
             return 1, one
-        name = loop_of(loop).iterator
+        name = loop.iterator
         block = roles.owner if knob == "parallel" else roles.product
         if name in (self.v, roles.vector):
             return block.ranges[name], vectors * self.lanes
@@ -445,3 +447,8 @@ class Winograd(Products):
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
+
+
+def _scope(at: Inside | Root) -> str:
+    """Where what a Block makes lies: phases share the arena."""
+    return "arena" if at is ROOT else "local"

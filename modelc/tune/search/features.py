@@ -26,7 +26,7 @@ import numpy as np
 from modelc.ir.affine import linear
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, FLOATS, Const, Expr, Load, Op, Var, dtype_of, loads, walk
-from modelc.ir.nest import Alloc, Branch, Leaf, Loop, Nest, Region, Stmt
+from modelc.ir.nest import Alloc, Branch, For, Leaf, Nest, Region, Stmt
 from modelc.space.analysis.footprint import Dim, Footprint, Reach, footprint
 from modelc.space.sketch import Floats
 
@@ -70,7 +70,7 @@ class Statement:
     allocated around it."""
 
     leaf: Leaf
-    loops: tuple[Loop, ...]
+    loops: tuple[For, ...]
     conditions: int
     allocated: tuple[Alloc, ...]
 
@@ -100,12 +100,12 @@ def statements(nest: Nest) -> Iterator[Statement]:
 
 
 def _statements(
-    body: Sequence[Stmt], loops: tuple[Loop, ...], conditions: int, allocated: tuple[Alloc, ...]
+    body: Sequence[Stmt], loops: tuple[For, ...], conditions: int, allocated: tuple[Alloc, ...]
 ) -> Iterator[Statement]:
     for stmt in body:
         if isinstance(stmt, Alloc):
             allocated = (*allocated, stmt)
-        elif isinstance(stmt, Loop):
+        elif isinstance(stmt, For):
             yield from _statements(stmt.body, (*loops, replace(stmt, body=())), conditions, allocated)
         elif isinstance(stmt, Branch):
             for side, taken in ((stmt.then, True), (stmt.otherwise, False)):
@@ -114,7 +114,7 @@ def _statements(
             yield Statement(stmt, loops, conditions + len(stmt.where), allocated)
 
 
-def _running(loops: tuple[Loop, ...], condition: Expr, taken: bool) -> tuple[Loop, ...]:
+def _running(loops: tuple[For, ...], condition: Expr, taken: bool) -> tuple[For, ...]:
     """The loops with as many iterations as there are on one side of `variable < number`; as they are, where the
     condition says something else."""
     if not isinstance(condition, Op) or condition.name != "lt":

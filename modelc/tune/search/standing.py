@@ -43,7 +43,7 @@ class ModelStanding:
 
     @staticmethod
     def of(model: str, predicted: float, untuned: float, beside: float, leading: str) -> ModelStanding:
-        """`beside` is ONNX Runtime's time over the untuned package's, as wholes (0: not known)."""
+        """`beside` is ONNX Runtime's time over the untuned package's, end to end (0: not known)."""
         ort_ratio = beside * untuned / predicted if beside and predicted else None
         return ModelStanding(model, predicted, untuned, ort_ratio, leading)
 
@@ -80,7 +80,7 @@ class Standing:
 class Watch:
     """Remembers when each of `subjects` was last improved, in an earlier `stage` too. `names` are for people, by the
     Subject's key; `models` are in the order of the objective's weights, and so are `beside`, ONNX Runtime's time over
-    the untuned package's, as wholes (0: not known), and what their `alternatives` have otherwise."""
+    the untuned package's, end to end (0: not known), and what their `alternatives` have otherwise."""
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ def program_of(path: Path) -> Program:
     "name, nodes",
     [("mixed", 70), ("chain", 150), ("shared", 60), ("below_a_move", 100), ("parallel", 100)],
 )
+@pytest.mark.sweep(3)
 def test_work_up_to_partition_grows_with_the_nodes(name: str, nodes: int, tmp_path: Path) -> None:
     sizes, counts = [], []
     for n in (nodes, 4 * nodes):

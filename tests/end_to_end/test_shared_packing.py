@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import modelc
 from modelc.package import read_package
-from modelc.space import agreement
-from modelc.space.agreement import Reader, _assigned
+from modelc.space import shared_packing
+from modelc.space.shared_packing import Reader, _assigned
 
 DEPTH = 192
 
@@ -55,7 +55,7 @@ def test_a_weight_is_stored_once_where_that_costs_next_to_nothing(tmp_path, rows
     found = json.loads(json.dumps(result.to_json()))["agreement"]
     assert found["several_bytes"] == (stored - 1) * 2 * weight.nbytes
     assert (found["constants"], found["saved_bytes"]) == ((2, 2 * weight.nbytes) if stored == 1 else (0, 0))
-    assert len(found["slower"]) == len(rows) and all(0 <= part <= agreement.SHARE for part in found["slower"])
+    assert len(found["slower"]) == len(rows) and all(0 <= part <= shared_packing.SHARE for part in found["slower"])
     assert any(found["slower"]) == (stored == 1)
     again = modelc.compile(
         tmp_path / "m.onnx", output=tmp_path / "again.modelc", choices=result.path / "choices.json", verify=False
@@ -66,17 +66,17 @@ def test_a_weight_is_stored_once_where_that_costs_next_to_nothing(tmp_path, rows
 def test_nothing_is_given_up_for_nothing(tmp_path, monkeypatch) -> None:
     """Without a share to give, every Task has the schedule that it has by itself."""
     weight = products(tmp_path / "m.onnx")
-    monkeypatch.setattr(agreement, "SHARE", 0.0)
+    monkeypatch.setattr(shared_packing, "SHARE", 0.0)
     options = {"dims": {"rows": (6, 48)}, "database": False, "verify": False}
     result = modelc.compile(tmp_path / "m.onnx", "x86-64-v3", tmp_path / "m.modelc", **options)
-    assert copies(result.path, weight) == 2 and not any(result.agreement.slower)
+    assert copies(result.path, weight) == 2 and not any(result.shared_packing.slower)
     tasks = json.loads((result.path / "choices.json").read_text())["tasks"]
     alone = {}
     for rows in (6, 48):
         one = modelc.compile(
             tmp_path / "m.onnx", "x86-64-v3", tmp_path / f"{rows}.modelc", **options | {"dims": {"rows": rows}}
         )
-        assert copies(one.path, weight) == 1 and one.agreement.constants == 0
+        assert copies(one.path, weight) == 1 and one.shared_packing.constants == 0
         alone |= json.loads((one.path / "choices.json").read_text())["tasks"]
     assert tasks == alone and len(tasks) >= 2
 

@@ -33,7 +33,7 @@ Forms = frozenset[tuple[int, Form]]  # of what a Task reads, by the number of th
 
 
 @dataclass(frozen=True)
-class Agreement:
+class SharedPacking:
     """What came of it: so many `constants` that would have been stored in several forms are stored in one, which are
     `saved_bytes` less; `several_bytes` are still stored beside another form of the same. `slower` says by which part of
     its seconds each Program is estimated to be slower; `schedules` are those of Tasks that are not scheduled as they
@@ -82,7 +82,9 @@ class Constants:
         return stored[-1][1]
 
 
-def agreed(programs: Sequence[Program], schedules: Schedules, given: Mapping[str, Candidate]) -> Agreement:
+def shared_packing_of(
+    programs: Sequence[Program], schedules: Schedules, given: Mapping[str, Candidate]
+) -> SharedPacking:
     """How the Tasks of `programs`, which make one package, agree; those that have a `given` Candidate, by their hash,
     keep it."""
     constants = Constants()
@@ -91,7 +93,7 @@ def agreed(programs: Sequence[Program], schedules: Schedules, given: Mapping[str
     own = {key: _own(reader, schedules, given, places[key]) for key, reader in readers.items()}
     groups = _groups(readers, places, own)
     if not groups:
-        return Agreement()
+        return SharedPacking()
     total = [_seconds(program, schedules) for program in programs]
     left = [SHARE * seconds for seconds in total]
     taken = dict(own)
@@ -107,7 +109,7 @@ def agreed(programs: Sequence[Program], schedules: Schedules, given: Mapping[str
                 for program, calls in readers[key].calls.items():
                     left[program] -= calls * slower
     lost = [SHARE - seconds_left / seconds for seconds_left, seconds in zip(left, total, strict=True)]
-    return _agreement(readers, constants, places, (own, taken), changed, lost)
+    return _summary(readers, constants, places, (own, taken), changed, lost)
 
 
 def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Reader]:
@@ -237,14 +239,14 @@ def _assigned(
         remaining = [key for key in remaining if key not in able]
 
 
-def _agreement(
+def _summary(
     readers: Mapping[str, Reader],
     constants: Constants,
     places: Mapping[str, Mapping[str, int]],
     forms: tuple[Mapping[str, Forms], Mapping[str, Forms]],
     schedules: Mapping[str, Constructed],
     slower: Iterable[float],
-) -> Agreement:
+) -> SharedPacking:
     """What is stored in how many forms before and after."""
     stored = []
     for by_task in forms:
@@ -259,4 +261,4 @@ def _agreement(
     once = [n for n in before if len(before[n]) > 1 and len(after[n]) == 1]
     saved = sum(constants.bytes[n] * (len(before[n]) - len(after[n])) for n in before)
     several = sum(constants.bytes[n] * (len(distinct) - 1) for n, distinct in after.items())
-    return Agreement(len(once), saved, several, tuple(slower), schedules)
+    return SharedPacking(len(once), saved, several, tuple(slower), schedules)
