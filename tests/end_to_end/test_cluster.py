@@ -51,7 +51,7 @@ class Processes:
 
     def start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
-        ours = os.pathsep.join(map(str, (ROOT, HELPERS, Path(__file__).parent)))  # of what is sent to it
+        ours = os.pathsep.join(map(str, (ROOT, HELPERS, Path(__file__).parent)))  # functions are sent by their module
         env = {**os.environ, "PYTHONPATH": ours, "TMPDIR": str(self.folder)}
         env |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}  # after which what a dead worker had is made again
         with (self.folder / f"{len(self.all)}.log").open("wb") as log:
