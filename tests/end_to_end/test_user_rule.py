@@ -11,19 +11,20 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from three_ways import check, random_inputs, run_task
+from three_ways import check, random_inputs, run_task, task_of
 
 import modelc
 from modelc.compile.choices import read_choices_file
 from modelc.errors import ConfigError, InvalidIR
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import Load, Var, variables
+from modelc.ir.expr import Const, Load, Op, Var, variables
 from modelc.ir.text import parse_task
-from modelc.space.choose import chosen
+from modelc.policy import Policy
+from modelc.space.choose import chosen, families
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Args, Rule, fresh, replaced
-from modelc.target import Target, load_target
+from modelc.target import Target, list_targets, load_target
 
 
 def separate(task: Task, block: str, tap: str) -> Task:
@@ -89,6 +90,33 @@ def test_a_users_rule_is_applied_where_it_pays(k: int, pays: bool) -> None:
     found = chosen(task, load_target("x86-64-v3"))
     assert (Stage("separate", {"block": "s0", "tap": "s"}) in found.candidate.stages) == pays
     check(task, chosen(task, load_target("native")).candidate)
+
+
+def wasteful(task: Task, block: str) -> Task:
+    """The same contraction with eight multiplications by one in each term."""
+    whole = task.block(block)
+    assert isinstance(whole, Block)
+    (term,) = whole.body
+    for _ in range(8):
+        term = Op("mul", (term, Const(1.0, "float32")))
+    return replaced(task, [replace(whole, body=(term,)) if b is whole else b for b in task.blocks], task.buffers)
+
+
+CONTRACTIONS = {
+    "product": task_of("MatMul", {}, [(512, 512), (512, 512)], (1,)),
+    "window": task_of("Conv", {"pads": (1,) * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True),
+}
+
+
+@pytest.mark.parametrize("name", list_targets())
+@pytest.mark.parametrize("task", CONTRACTIONS.values(), ids=CONTRACTIONS)
+def test_a_rule_that_only_adds_work_is_not_taken(task: Task, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derivation, "_RULES", dict(derivation._RULES))
+    modelc.register_rule(Rule("wasteful", wasteful, lambda task, target: [{"block": task.anchor}]))
+    found = chosen(task, load_target(name))
+    assert not any(stage.rule == "wasteful" for stage in found.candidate.stages)
+    derived = derivation.derive(task, (Stage("wasteful", {"block": task.anchor}),))
+    assert families(derived, load_target(name), Policy())  # there is something to choose it by
 
 
 @pytest.mark.usefixtures("known")

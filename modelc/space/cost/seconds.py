@@ -1,8 +1,8 @@
 """Seconds of a scheduled Task, in closed form: what its Candidate makes each Block cost on one core.
 
 It holds for Candidates of any Sketch, so it reads nothing but the Candidate and the accesses: register tiles from the
-unrolled and vector loops, loads and stores of each tile step by their strides along the vector, elements one by one
-where a vector is not contiguous, and the bytes of the boundary.
+unrolled and vector loops, or from those of an intrinsic, loads and stores of each tile step by their strides along the
+vector, elements one by one where a vector is not contiguous, and the bytes of the boundary.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import DTYPES, Op
 from modelc.ir.loop import ROOT, Loop
+from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access, accesses, moves, near, pieces, stored_lanes
 from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import moving_seconds, overlapped
-from modelc.space.cost.step import step_cycles
+from modelc.space.cost.step import step_cycles, tile_step_cycles
 from modelc.space.sketches.parallel import busiest_share
 from modelc.target import Target
 
@@ -111,8 +112,11 @@ def _again(task: Task, block: Block, candidate: Candidate) -> float:
 
 def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target) -> float:
     schedule = candidate.blocks[block.name]
-    tile, vector, lanes = _register_tile(block, schedule)
     reads, writes = accesses(task, block)
+    applied = [loop for loop in schedule.order if schedule.tags.get(loop, "").startswith(INTRINSIC)]
+    if applied:
+        return _applied_cycles(task, block, schedule, applied, reads, target)
+    tile, vector, lanes = _register_tile(block, schedule)
     if vector is None:
         return block.points() * (1.0 + operations(task, block, target.cost) / target.fma_ports)
     wide = stored_lanes(target, task.buffer(writes[0].load.buffer).dtype)
@@ -134,19 +138,57 @@ def _block_cycles(task: Task, block: Block, candidate: Candidate, target: Target
     return total * around
 
 
+def _applied_cycles(
+    task: Task, block: Block, schedule: BlockSchedule, applied: list[Loop], reads: tuple[Access, ...], target: Target
+) -> float:
+    """Cycles of a Block whose innermost loops `applied` are an intrinsic's: of one step of a register tile, for each
+    unit of which the intrinsic is applied once, as often as there are steps; and of storing what was added up."""
+    name = schedule.tags[applied[0]].removeprefix(INTRINSIC).partition("/")[0]
+    intrinsic = next(i for i in target.available_intrinsics if i.name == name)
+    unit = {loop.iterator: _size(block, schedule, loop) for loop in applied}
+    covered = dict(unit)  # of each iterator by a step
+    reduced = {i.name for i in block.reduction}
+    for loop in reversed(schedule.order[: schedule.order.index(applied[0])]):
+        if schedule.tags.get(loop) != "unroll":
+            break
+        if loop.iterator not in reduced:
+            covered[loop.iterator] = max(covered.get(loop.iterator, 1), _size(block, schedule, loop))
+    units = {iterator: ceil(size / unit.get(iterator, 1)) for iterator, size in covered.items()}
+    lines = 0.0
+    for read in reads:
+        bytes_read = DTYPES[task.buffer(read.load.buffer).dtype].itemsize
+        bytes_read *= prod(size for iterator, size in unit.items() if read.strides.get(iterator) != 0)
+        count = prod(n for iterator, n in units.items() if read.strides.get(iterator) != 0)
+        lines += count * ceil(bytes_read / (target.vector.bits // 8))
+    cost, held = target.cost, prod(units.values())
+    products, latency = held / intrinsic.throughput, float(intrinsic.latency)
+    if unit.keys().isdisjoint(reduced) and intrinsic.tiles is None:  # a multiply-add of vectors, of which a target says
+        products, latency = held / target.fma_ports, float(target.fma_latency)
+    if intrinsic.tiles is not None:
+        cycles = tile_step_cycles(cost, products, lines, 0.0, latency)
+    else:
+        cycles = step_cycles(cost, products, 0.0, lines, latency)
+    steps = prod(ceil(extent / covered.get(iterator, 1)) for iterator, extent in block.ranges.items())
+    stored = prod(extent for iterator, extent in block.ranges.items() if iterator not in reduced)
+    lanes = prod(size for iterator, size in unit.items() if iterator not in reduced)
+    return float(steps * cycles + cost.accumulator_store_cycles * stored / lanes)
+
+
+def _size(block: Block, schedule: BlockSchedule, loop: Loop) -> int:
+    """How many values of its iterator a loop covers."""
+    return span(loop, block.ranges, schedule.tiles)[0]
+
+
 def _register_tile(block: Block, schedule: BlockSchedule) -> tuple[dict[str, int], str | None, int]:
     """(elements of each iterator that the innermost unrolled and vector loops cover, the vector iterator, lanes)."""
     tile: dict[str, int] = {}
     vector, lanes = None, 1
-    ranges = block.ranges
     reduced = {i.name for i in block.reduction}
     for loop in reversed(schedule.order):
         tag = schedule.tags.get(loop)
         if tag not in ("unroll", "vector"):
             break
-        name, level = loop
-        sizes = (ranges[name], *schedule.tiles.get(name, ()), 1)
-        size = min(sizes[level], ranges[name])
+        name, size = loop.iterator, _size(block, schedule, loop)
         if tag == "vector":
             vector, lanes = name, size
         elif name in reduced:

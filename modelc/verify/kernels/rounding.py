@@ -32,7 +32,7 @@ LARGEST = {name: float(np.finfo(DTYPES[name]).max) for name in ("float64", "floa
 LARGEST["bfloat16"] = float((2 - 2.0**-7) * 2.0**127)
 
 # What the functions of modelc/codegen/math are off by beside the rounding of their result: so many units of roundoff of
-# the result, and an absolute part in such units (tests/test_kernel_judge.py measures them).
+# the result, and an absolute part in such units (test_kernel_judge.py measures them).
 POLYNOMIAL: dict[str, tuple[float, float]] = {
     "exp": (4, 0),
     "log": (4, 1),
