@@ -90,6 +90,7 @@ def test_compile_with_tolerances_of_zero_is_decided_by_float64(cli, tmp_path) ->
     assert code == 0, err
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("keep", [False, True])
 def test_compile_of_what_turns_out_wrong(cli, tmp_path, monkeypatch, keep) -> None:
     from broken_kernels import broken

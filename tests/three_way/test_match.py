@@ -317,7 +317,7 @@ def check(task: Task, intrinsic: Intrinsic, together: Mapping[str, int], seed: i
 
 
 INT8 = [ODD, SHIPPED["avx512-vnni"], SHIPPED["neon-usmmla"]]
-SMALL = settings(max_examples=40, deadline=None)
+SMALL = settings(max_examples=16, deadline=None)
 
 
 @SMALL
