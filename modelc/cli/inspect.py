@@ -53,8 +53,8 @@ def _print_model(model: dict[str, Any]) -> None:
         say(f"  free dimensions: add {' '.join(model['free'])}")
     for steered in model["steering"]:
         node, op, what = steered["places"][0]
-        more = f" and {len(steered['places']) - 1} more" * (len(steered["places"]) > 1)
-        steers = f"{what} of {op} {node!r}{more}"
+        other_places = f" and {len(steered['places']) - 1} more" * (len(steered["places"]) > 1)
+        steers = f"{what} of {op} {node!r}{other_places}"
         say(
             f"  {steered['name']} steers {steers}: if it never changes, add "
             f"--constant {shlex.quote(steered['name'])}=VALUE"

@@ -68,18 +68,18 @@ class Recorded:
         what is fastest for each Task by itself."""
         faster = self.look(tasks, policy, cold_bytes)
         network = self.network(occurrences, policy, cold_bytes)
-        whole = next(self.database.wholes(network), None)
-        if whole is None:
+        settled = next(self.database.wholes(network), None)
+        if settled is None:
             return
         self.candidates.clear()
-        if whole.gained:
-            for key in whole.taken.keys() & tasks.keys():
-                self._take(key, whole.taken[key], self._conditions(tasks[key], policy, cold_bytes))
+        if settled.gained:
+            for key in settled.taken.keys() & tasks.keys():
+                self._take(key, settled.taken[key], self._conditions(tasks[key], policy, cold_bytes))
         elif faster:
             together = "among its neighbours none of it was faster"
-            if whole.taken:
+            if settled.taken:
                 together = (
-                    f"together they took {1e3 * whole.tuned_seconds:.3f} ms, and {1e3 * whole.untuned_seconds:.3f} ms "
+                    f"together they took {1e3 * settled.tuned_seconds:.3f} ms, and {1e3 * settled.untuned_seconds:.3f} ms "
                     "without, by turns"
                 )
             self.note = f"what was measured to be faster for {len(faster)} tasks is not taken: {together}"

@@ -113,7 +113,9 @@ def run_passes(
     """
     made = [make_pass(spec, machine) for spec in specs]
     for name, apply in made:
-        graph = checked_pass(graph, name, apply)
+        with blaming(f"pass {name}"):
+            graph = apply(graph)
+        verify_graph(graph, f"pass {name}", infer)
         if on_pass is not None:
             on_pass(name, graph)
     if any(node.bodies for node in graph.nodes):
@@ -122,12 +124,4 @@ def run_passes(
     return graph
 
 
-def checked_pass(graph: Graph, name: str, apply: Pass) -> Graph:
-    """`graph` after one pass. Raises InternalError where it fails, and InvalidIR for a broken result; both name it."""
-    with blaming(f"pass {name}"):
-        graph = apply(graph)
-    verify_graph(graph, f"pass {name}", infer)
-    return graph
-
-
-__all__ = ["PASSES", "SIMPLIFY", "Machine", "Pass", "Spec", "checked_pass", "infer", "make_pass", "run_passes"]
+__all__ = ["PASSES", "SIMPLIFY", "Machine", "Pass", "Spec", "infer", "make_pass", "run_passes"]

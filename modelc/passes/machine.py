@@ -30,8 +30,7 @@ class Machine:
     @classmethod
     def of(cls, target: Target, tensorize: bool = True) -> Machine:
         """That of `target`; its instructions, if kernels may be made of them."""
-        kept_bytes = target.caches[-1].bytes * target.cost.between_share
-        return cls(multiplied(target) if tensorize else (), kept_bytes)
+        return cls(multiplied(target) if tensorize else (), target.kept_bytes(target.caches[-1]))
 
 
 ANY = Machine()

@@ -81,6 +81,11 @@ class Target:
         """The second-level cache, or the only one."""
         return self.caches[min(1, len(self.caches) - 1)]
 
+    def kept_bytes(self, cache: Cache) -> float:
+        """How much of a network's constants stays in `cache` from one run to the next: other things pass through it in
+        between, and others share it."""
+        return cache.bytes * self.cost.between_share
+
     def memory_gbs(self, cores: int) -> float:
         """GB/s that so many cores together read from memory."""
         alone = self.core_memory_bandwidth_gbs

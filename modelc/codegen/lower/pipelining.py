@@ -145,8 +145,8 @@ def _shares(stmt: Stmt, steps: Sequence[tuple[str, int]]) -> tuple[Body, Body]:
     """(what of a map runs in every iteration of `steps`, what is left): its outermost unrolled loops, in order."""
     rows: list[For] = []
     inner, count = stmt, prod(extent for _, extent in steps)
-    whole = any(isinstance(s, For) and _crossing(s) for s in walk((stmt,)))
-    while isinstance(inner, For) and inner.tag == "unroll" and prod(x.extent for x in rows) < count and not whole:
+    crosses = any(isinstance(s, For) and _crossing(s) for s in walk((stmt,)))
+    while isinstance(inner, For) and inner.tag == "unroll" and prod(x.extent for x in rows) < count and not crosses:
         rows.append(inner)
         if len(inner.body) > 1:
             break

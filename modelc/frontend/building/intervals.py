@@ -56,8 +56,8 @@ def _interval_without_limits(b: Builder, name: str, intervals: dict[str, Interva
     node = b.producers.get(name)
     if node is None or depth > DEEPEST or node.bodies:
         return ANY
-    given = [interval_of(b, x, intervals, depth + 1) if x else ANY for x in node.inputs]
-    low, high = _result(b, node, given)
+    operands = [interval_of(b, x, intervals, depth + 1) if x else ANY for x in node.inputs]
+    low, high = _result(b, node, operands)
     return ANY if isnan(low) or isnan(high) else (low, high)
 
 

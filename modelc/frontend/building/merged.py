@@ -110,15 +110,19 @@ def emit_if(b: Builder, n: OnnxNode, bodies: Sequence[Body], attrs: Mapping[str,
 def _elements(sizes: _Sizes, names: Sequence[str]) -> Array | None:
     """The whole numbers that an output of the bodies is, with marks for sizes, if some are among them."""
     b = sizes.b
-    every = [x for x in (b.sizes.elements.get(x, b.data(x)) for x in names) if x is not None]
-    if not any(x in b.sizes.elements for x in names) or len(every) < len(names) or len({x.shape for x in every}) > 1:
+    numbers_of_bodies = [x for x in (b.sizes.elements.get(x, b.data(x)) for x in names) if x is not None]
+    if (
+        not any(x in b.sizes.elements for x in names)
+        or len(numbers_of_bodies) < len(names)
+        or len({x.shape for x in numbers_of_bodies}) > 1
+    ):
         return None
     numbers = []
-    for said in zip(*(x.reshape(-1).tolist() for x in every), strict=True):
+    for said in zip(*(x.reshape(-1).tolist() for x in numbers_of_bodies), strict=True):
         if len({*said}) == 1 and b.sizes.marked(said[0]) is None:
             numbers.append(said[0])
         elif min(said) < 0:
             return None
         else:
             numbers.append(b.sizes.mark(sizes.count(tuple(b.sizes.marked(x) or x for x in said))))
-    return np.asarray(numbers, np.int64).reshape(every[0].shape)
+    return np.asarray(numbers, np.int64).reshape(numbers_of_bodies[0].shape)

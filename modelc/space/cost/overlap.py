@@ -34,9 +34,8 @@ def parted_seconds(size: int, share: Floats, target: Target, more: int = 0, core
 
 
 def stay_in(cache: Cache, target: Target, more: int = 0) -> bool:
-    """Whether the constants of the network, and so many bytes `more`, are in `cache` from one run to the next: other
-    things pass through it in between, and others share it."""
-    return target.cold_bytes + more <= cache.bytes * target.cost.between_share
+    """Whether the constants of the network, and so many bytes `more`, are in `cache` from one run to the next."""
+    return target.cold_bytes + more <= target.kept_bytes(cache)
 
 
 def beside(compute: Seconds, moving: float | Seconds, target: Target) -> Seconds:
