@@ -79,8 +79,8 @@ class Recorded:
             together = "among its neighbours none of it was faster"
             if settled.taken:
                 together = (
-                    f"together they took {1e3 * settled.tuned_seconds:.3f} ms, and {1e3 * settled.untuned_seconds:.3f} ms "
-                    "without, by turns"
+                    f"together they took {1e3 * settled.tuned_seconds:.3f} ms, and "
+                    f"{1e3 * settled.untuned_seconds:.3f} ms without, by turns"
                 )
             self.note = f"what was measured to be faster for {len(faster)} tasks is not taken: {together}"
 
