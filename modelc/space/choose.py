@@ -15,7 +15,6 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
 from modelc.space.check import check_knobs, check_scratch, check_unrolled, derived_by
 from modelc.space.construct import Constructed, constructed
-from modelc.space.cost.seconds import task_seconds
 from modelc.space.nest.build import nest_of
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import families
@@ -142,15 +141,10 @@ def ranked(by_family: Sequence[Sequence[Sketch]], target: Target) -> tuple[Const
     """The best points of all Sketches of a Task and of what users' rules make of it, the best first: of each family,
     the Sketches by the seconds of their first, each one's points in the order in which they were constructed (its doubt
     may put start() first)."""
-    groups = []
-    for family in by_family:
-        points = sorted((constructed(s, target.cores, KEPT) for s in family), key=lambda kept: kept[0].seconds)
-        groups.append([point for kept in points for point in kept])
-    if len(groups) > 1:  # other Blocks, other Sketches: one formula for all of them compares the best ones
-        groups.sort(key=lambda group: _seconds(group[0], target))
-    return tuple(point for group in groups for point in group)
+    points = [sorted((constructed(s, target.cores, KEPT) for s in family), key=_first) for family in by_family]
+    families_ = sorted(points, key=lambda kept: _first(kept[0]))
+    return tuple(point for family in families_ for kept in family for point in kept)
 
 
-def _seconds(schedule: Constructed, target: Target) -> float:
-    task = schedule.sketch.derived(schedule.sketch.values(schedule.point))
-    return task_seconds(task, schedule.candidate, target, target.cores)
+def _first(kept: Sequence[Constructed]) -> float:
+    return kept[0].seconds

@@ -3,7 +3,7 @@
     knobs              named, finite and ordered: what of the schedule is open
     start()            the point that closed forms would take
     legal(points)      which points describe a schedule at all
-    estimate(points)   seconds of each, for a stated number of cores
+    work(points)       what each does, for a stated number of cores; cost/terms.py makes seconds of it
     candidate(point)   the Candidate that a point describes: plain data
 
 A point is a row of indices, one into the values of each knob; points are arrays [P x knobs], so that construction,
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.loop import Loop
+from modelc.space.cost.terms import seconds
+from modelc.space.cost.work import Work
 from modelc.target import Target
 
 Value = int | str  # a whole number or a word, for they are kept in records: of a loop its text
@@ -32,11 +34,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LISTED = 1 << 12  # points at most of a space that is listed whole
-TERMS = (  # shares of the seconds; numbers as log2(1 + x)
-    *("computing", "copying", "second level", "third level", "fourth level"),
-    *("efficiency", "balance", "accumulators", "registers", "lines into the first level", "misses"),
-)
-SECOND_BEST = 1e-3  # of an estimate, for a knob that is not as rules would have it
+SECOND_BEST = 1e-3  # of a price, for a knob that is not as rules would have it
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,20 @@ class Sketch(ABC):
         """What closed forms would take for every knob."""
 
     @abstractmethod
-    def estimate(self, points: Points, cores: int) -> Floats:
-        """Seconds [P] on `cores` cores, with data where it lies in a network: constants beyond the second-level
+    def work(self, points: Points, cores: int) -> Work:
+        """What `points` do on `cores` cores, with data where it lies in a network: constants beyond the second-level
         cache."""
 
-    def terms(self, points: Points, cores: int) -> Floats:
-        """What estimate() is made of, as far as it says [P x len(TERMS)]: what learns its error reads them."""
-        return np.zeros((len(points), len(TERMS)))
+    def away(self, points: Points) -> Floats:
+        """How many knobs that no Work sees are otherwise than rules would have them [P]: what no formula tells apart,
+        rules decide."""
+        return np.zeros(len(points))
+
+    def estimate(self, points: Points, cores: int) -> Floats:
+        """The price of `points` [P]: seconds of their Work on `cores` cores, longer by a trifle for every knob that it
+        does not see and that is not as rules would have it."""
+        price = seconds(self.work(points, cores), self.target.cost)
+        return np.asarray(price * (1 + SECOND_BEST * self.away(points)), np.float64)
 
     def derived(self, values: Mapping[str, Value]) -> Task:
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""
@@ -172,17 +177,12 @@ class Sketch(ABC):
 _NONE = np.zeros((1, 0), np.int64)  # the one point of a Sketch without knobs
 
 
-def one_by_one(
-    sketch: Sketch, points: Points, cores: int, seconds: Callable[[Mapping[str, Value], int], float]
-) -> Floats:
-    """Estimates of points whose cost is a closed form on numbers, not on arrays: equal points are asked for once."""
+def one_by_one(sketch: Sketch, points: Points, work: Callable[[Mapping[str, Value]], Work]) -> Work:
+    """The Work of points that is a closed form on numbers, not on arrays: equal points are asked for once."""
     distinct, back = np.unique(points, axis=0, return_inverse=True)
-    estimates = np.array([seconds(sketch.values(p), cores) for p in distinct], np.float64)
-    return estimates[back.reshape(-1)]
+    return Work.join([work(sketch.values(p)) for p in distinct]).take(back.reshape(-1))
 
 
-def ruled_where_equal(sketch: Sketch, points: Points, seconds: Floats) -> Floats:
-    """`seconds` [P], longer by a trifle for every knob that is not as at start(): what no formula tells apart,
-    rules decide."""
-    away = np.count_nonzero(points != sketch.start()[None, :], axis=1)
-    return np.asarray(seconds * (1 + SECOND_BEST * away), np.float64)
+def otherwise(sketch: Sketch, points: Points) -> Floats:
+    """How many knobs are not as at start() [P]."""
+    return np.asarray(np.count_nonzero(points != sketch.start()[None, :], axis=1), np.float64)

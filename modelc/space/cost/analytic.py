@@ -21,7 +21,9 @@ from modelc.space.cost.overlap import parted_seconds, stay_in
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
+from modelc.space.cost.terms import seconds
 from modelc.space.cost.transfers import transfer_seconds
+from modelc.space.cost.work import SOURCES, Work, level_of
 from modelc.space.sketches.parallel import busiest_share
 from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
 from modelc.target.cost import LEVELS, CostParameters
@@ -29,12 +31,10 @@ from modelc.target.cost import LEVELS, CostParameters
 
 @dataclass(frozen=True)
 class Estimate:
-    """What each member of a population costs; everything of one core but `seconds`. All [P], except `traffic`."""
+    """What each member of a population costs; everything of one core. All [P], except `traffic`."""
 
+    work: Work
     seconds: Floats
-    compute: Floats  # seconds of arithmetic, loads and loop control
-    prologue: Floats  # seconds of copies
-    memory: Floats  # [P x levels] seconds of each level's bandwidth: what leaves L2, L3, ..., memory
     traffic: Floats  # [P x levels] bytes that enter L1, L2, ...
     registers: Ints
     accumulators: Ints
@@ -87,9 +87,11 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     rough = np.maximum(0.0, np.stack([f.misses[-1] for f in footprints]) / whole * 4 - 1)
     bandwidths = [c.bandwidth_gbs for c in target.caches[1:]] + [target.memory_gbs(cores) / cores]
     slower = 1 + cost.miss_share * np.minimum(rough, 3) / 3
-    memory = np.column_stack([reduce_sum(m * slower) / (1e9 * b) for m, b in zip(moved, bandwidths, strict=True)])
+    moving = np.zeros((members, len(SOURCES)))
+    for place, (m, bandwidth) in enumerate(zip(moved, bandwidths, strict=True)):
+        moving[:, level_of(place, len(moved))] += reduce_sum(m * slower) / (1e9 * bandwidth)
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
-    waiting = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near] * cost.demanded_share)
+    demanded = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
@@ -99,29 +101,33 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in needed}
     begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
     begun = begun + cost.near_begin_share * _begun_cycles(cost, [footprints[k] for k in waited], trips, inner, lines)
-    compute = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
-    prologue = _copies(model, population, walk, footprints, far, asked) / hertz
-    resources = np.column_stack([compute + prologue, memory])
-    top = np.max(resources, axis=1, keepdims=True)
-    total = top[:, 0] * np.sum((resources / top) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
+    computing = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
+    copying = _copies(model, population, walk, footprints, far, asked) / hertz
     waited_for = exposed(cost, instructions(tiled, population.rows, population.vectors))
     held_registers = registers(tiled, population.rows, population.vectors)
     if model.fetched:
         waited_for = waited_for * (held_registers >= target.vector.registers)
-    late = cost.exposed_share * waited_for * np.minimum(resources[:, 0], memory.sum(axis=1))
     constants = packed * inside[:, -1]
     whole_constants = np.maximum(1.0, reduce_sum(constants * own))  # of all cores
     size = int(whole_constants.max())
     part = reduce_sum(constants) / whole_constants
     arriving = parted_seconds(size, part, target, cores=cores) * whole_constants / size
     others = model.transferred(inside[:, -1], population.parallel, cores) - model.least_transferred(cores)
-    waiting = waiting + transfer_seconds(np.maximum(0.0, others), target)
-    waiting = waiting + late + begun / hertz + cost.streamed_wait_ratio * np.minimum(resources[:, 0], arriving)
+    work = Work.of(
+        members,
+        computing=computing,
+        copying=copying,
+        moving=moving,
+        exposed=cost.exposed_share * waited_for,
+        demanded=demanded,
+        arriving=arriving,
+        begun=begun / hertz,
+        transferred=transfer_seconds(np.maximum(0.0, others), target),
+        forks=float(cores > 1),
+    )
     return Estimate(
-        total + waiting + (cost.fork_join_seconds if cores > 1 else 0.0),
-        compute,
-        prologue,
-        memory,
+        work,
+        seconds(work, cost),
         np.column_stack([reduce_sum(level) for level in moved]),
         held_registers,
         np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64),

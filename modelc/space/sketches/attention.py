@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import log2, prod
+from math import prod
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from modelc.ir.expr import DTYPES, variables
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
-from modelc.space.cost.seconds import block_cycles, laid_out, seconds_of
+from modelc.space.cost.blocks import block_cycles, laid_out, work_around
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, one_by_one
+from modelc.space.cost.work import Work
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one
 from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
 from modelc.space.sketches.attention_units import Unit
 from modelc.space.sketches.lanes import inside_rows
@@ -431,10 +432,10 @@ class Attention(Sketch):
         spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
         return (operands / 2 + spilled) / rate
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        return one_by_one(self, points, cores, self.seconds)
+    def work(self, points: Points, cores: int) -> Work:
+        return one_by_one(self, points, lambda values: self.work_at(values, cores))
 
-    def seconds(self, values: Mapping[str, Value], cores: int) -> float:
+    def work_at(self, values: Mapping[str, Value], cores: int) -> Work:
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
         tile, parallel = int(values["queries"]), Loop.parse(str(values["parallel"]))
@@ -446,10 +447,12 @@ class Attention(Sketch):
         share = float(busiest_share(*self.span(parallel, tile), cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
-        away = abs(log2(int(values["group"]) / self.group(tile)))
         more = self.phases(parallel) - self.phases(Loop.parse(str(self.start_values()["parallel"])))
-        seconds = float(seconds_of(task, candidate, compute, self.target)[0]) + self.target.cost.phase_seconds * more
-        return seconds * self.least * (1 + SECOND_BEST * away)
+        return work_around(task, candidate, compute, self.target, float(more))
+
+    def away(self, points: Points) -> Floats:
+        group = np.array([self.group(int(n)) for n in self.column(points, "queries")])
+        return np.asarray(np.abs(np.log2(self.column(points, "group") / group)), np.float64)
 
     @cached_property
     def as_ruled(self) -> tuple[Candidate, Task]:

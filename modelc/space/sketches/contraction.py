@@ -25,7 +25,8 @@ from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import Model, Population, model_of
 from modelc.space.cost.population import chunks, legal
 from modelc.space.cost.register_tile import fits
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Knob, Points, Sketch, Value, loop_named, word_of
+from modelc.space.cost.work import Work
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, word_of
 from modelc.space.sketches.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
@@ -121,16 +122,9 @@ class Contraction(Sketch):
         population = self.population(points)
         return fits(self.tiled, population.rows, population.vectors)
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        seconds = estimate(self.model, self.population(points), cores).seconds
-        away = np.abs(np.log2(self.column(points, "steps") / self.tiled.usual_steps))
-        return np.asarray(seconds * (1 + SECOND_BEST * (away + self.index(points, "prefetch"))), np.float64)
+    def work(self, points: Points, cores: int) -> Work:
+        return estimate(self.model, self.population(points), cores).work
 
-    def terms(self, points: Points, cores: int) -> Floats:
-        costs = estimate(self.model, self.population(points), cores)
-        memory = np.zeros((len(points), 3))
-        memory[:, : costs.memory.shape[1]] = costs.memory[:, :3]
-        shares = np.column_stack([costs.compute, costs.prologue, memory]) / costs.seconds[:, None]
-        lines = costs.traffic[:, 0] / self.target.caches[0].line
-        numbers = np.log2(1 + np.column_stack([costs.accumulators, costs.registers, lines, costs.misses]))
-        return np.column_stack([shares, costs.efficiency, costs.balance, numbers])
+    def away(self, points: Points) -> Floats:
+        steps = np.abs(np.log2(self.column(points, "steps") / self.tiled.usual_steps))
+        return np.asarray(steps + self.index(points, "prefetch"), np.float64)

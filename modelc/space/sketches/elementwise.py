@@ -17,8 +17,9 @@ import numpy as np
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.loop import ROOT
-from modelc.space.cost.seconds import block_cycles, seconds_of
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, ruled_where_equal, word_of
+from modelc.space.cost.blocks import block_cycles, work_around
+from modelc.space.cost.work import Work
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, otherwise, word_of
 from modelc.space.sketches.maps import Map, MapKnobs
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
@@ -74,7 +75,7 @@ class Elementwise(Sketch):
             fine &= (chunk == 0) | (chunk >= vectors * facts.lanes)
         return fine
 
-    def estimate(self, points: Points, cores: int) -> Floats:
+    def work(self, points: Points, cores: int) -> Work:
         """No Block's loops change what another one costs: each has a sum of its own, over its own knobs."""
         cycles, start, ruled = np.zeros(len(points)), self.start(), self.candidate_of(self.start_values())
         for block in self.task.blocks:
@@ -89,7 +90,10 @@ class Elementwise(Sketch):
                 candidate = replace(ruled, blocks={**ruled.blocks, block.name: schedule})
                 sums[k] = block_cycles(self.task, block, candidate, self.target, cores)
             cycles += sums[back.reshape(-1)]
-        return ruled_where_equal(self, points, seconds_of(self.task, ruled, cycles, self.target))
+        return work_around(self.task, ruled, cycles, self.target)
+
+    def away(self, points: Points) -> Floats:
+        return otherwise(self, points)
 
 
 def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
@@ -15,29 +14,10 @@ from modelc.ir.expr import Const, Load
 from modelc.ir.layout import Layout
 from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.overlap import beside
-from modelc.space.cost.register_tile import fits, kernel_cycles, registers
-from modelc.space.sketch import SECOND_BEST, Bools, Floats, Points, Sketch, Value
+from modelc.space.cost.register_tile import fits, kernel_cycles
+from modelc.space.sketch import Bools, Floats, Points, Sketch, Value
 from modelc.space.sketches.spread import spread
 from modelc.space.sketches.tiled import FAR, Tiled, TiledKnobs
-from modelc.target import Target
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What the seconds of a schedule go into [P], on the busiest core; `balance` is the mean work of a core over that
-    of this one."""
-
-    products: Floats  # by the micro-kernel
-    sums: Floats  # of the data before, and of products after
-    near: Floats  # of the second-level cache's bandwidth, where products wait for that
-    beyond: Floats  # of what is moved from beyond it, beside the arithmetic
-    waited: Floats  # of what no prefetch brings
-    fixed: Floats  # waking threads, beginning phases
-    balance: Floats
-
-    def seconds(self, target: Target) -> Floats:
-        return beside(self.products + self.sums + self.near, self.beyond, target) + self.waited + self.fixed
 
 
 class Products(Sketch):
@@ -55,36 +35,15 @@ class Products(Sketch):
     def products_in(self, chunk: int) -> Tiled:
         """The products in one chunk."""
 
-    @abstractmethod
-    def spent(self, points: Points, cores: int) -> Spent:
-        """What estimates on `cores` cores are made of."""
-
     def away(self, points: Points) -> Floats:
         """How many knobs that estimates do not see are otherwise than rules would have them [P]."""
         steps = np.abs(np.log2(self.column(points, "steps") / self.gemm.usual_steps))
         return np.asarray(steps + self.index(points, "prefetch"), np.float64)
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        seconds = self.spent(points, cores).seconds(self.target)
-        return np.asarray(seconds * (1 + SECOND_BEST * self.away(points)), np.float64)
-
-    def terms(self, points: Points, cores: int) -> Floats:
-        spent, rows, vectors = self.spent(points, cores), self.register_rows(points), self.column(points, "vectors")
-        parts = (spent.products, spent.sums, spent.near, spent.beyond, spent.waited)
-        shares = np.column_stack(parts) / spent.seconds(self.target)[:, None]
-        most = self.gemm.lanes * self.target.fma_ports * self.product_cycles(points)
-        accumulators = np.prod(rows, axis=1) * vectors
-        numbers = np.column_stack([accumulators, registers(self.gemm, rows, vectors)])
-        unknown = np.zeros((len(points), 2))  # lines into the first level, and misses there
-        efficiency = self.gemm.anchor.points() / most
-        return np.column_stack([shares, efficiency, spent.balance, np.log2(1 + numbers), unknown])
-
-    def waited(self, points: Points, streamed: Floats) -> Floats:
-        """Seconds [P] that products wait for what takes `streamed` to move from beyond the second-level cache."""
-        cost = self.target.cost
+    def fetched(self, points: Points) -> Bools:
+        """Whether what comes from beyond the second-level cache is prefetched [P]."""
         (knob,) = (k for k in self.all_knobs() if k.name == "prefetch")
-        ratios = [cost.streamed_wait_ratio if value == FAR else 1 / cost.demanded_share for value in knob.values]
-        return np.asarray(np.array(ratios)[self.index(points, "prefetch")] * streamed, np.float64)
+        return np.array([value == FAR for value in knob.values])[self.index(points, "prefetch")]
 
     def sum_cycles(self, loaded: float, additions: float, stored: float) -> float:
         """Cycles of vectors that are loaded, added up and stored."""

@@ -22,7 +22,8 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.space.cost.seconds import task_seconds
+from modelc.space.cost.blocks import scheduled_work
+from modelc.space.cost.work import Work
 from modelc.space.sketch import (
     Bools,
     Floats,
@@ -32,7 +33,7 @@ from modelc.space.sketch import (
     Value,
     loop_named,
     one_by_one,
-    ruled_where_equal,
+    otherwise,
     word_of,
 )
 from modelc.space.sketches.lanes import LANE_GROUPS
@@ -141,12 +142,11 @@ class Reductions(Sketch):
         exact = np.array([longest_chain(self.derived(self.values(p))) <= most for p in distinct], np.bool_)
         return exact[back.reshape(-1)]
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        def seconds(values: Mapping[str, Value], cores: int) -> float:
-            return task_seconds(*self.scheduled(values), self.target, cores)
+    def work(self, points: Points, cores: int) -> Work:
+        return one_by_one(self, points, lambda values: scheduled_work(*self.scheduled(values), self.target, cores))
 
-        estimates = ruled_where_equal(self, points, one_by_one(self, points, cores, seconds))
-        return estimates if self.usual else estimates / (1 - self.doubt)
+    def away(self, points: Points) -> Floats:
+        return otherwise(self, points)
 
 
 class InRows(Reductions):

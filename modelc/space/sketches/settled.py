@@ -8,9 +8,10 @@ import numpy as np
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.space.cost.seconds import task_seconds
+from modelc.space.cost.blocks import scheduled_work
+from modelc.space.cost.work import Work
 from modelc.space.rules.derivation import derive
-from modelc.space.sketch import Floats, Knob, Points, Sketch, Value
+from modelc.space.sketch import Knob, Points, Sketch, Value
 from modelc.target import Target
 
 
@@ -30,5 +31,5 @@ class Settled(Sketch):
     def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
         return self.settled
 
-    def estimate(self, points: Points, cores: int) -> Floats:
-        return np.full(len(points), task_seconds(self.task, self.settled, self.target, cores))
+    def work(self, points: Points, cores: int) -> Work:
+        return scheduled_work(self.task, self.settled, self.target, cores).take(np.zeros(len(points), np.intp))

@@ -32,6 +32,7 @@ from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.overlap import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
+from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.rules.sums import shared
@@ -40,7 +41,7 @@ from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
-from modelc.space.sketches.products import Products, Spent, halved
+from modelc.space.sketches.products import Products, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -331,7 +332,7 @@ class Strassen(Products):
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
-    def spent(self, points: Points, cores: int) -> Spent:
+    def work(self, points: Points, cores: int) -> Work:
         """Products at the micro-kernel's rate; sums by loads, additions and stores; and what passes through memory
         while this goes on."""
         target = self.target
@@ -348,15 +349,18 @@ class Strassen(Products):
         more = kernel - kernel * self.by.parts**2 // self.by.products
         once = parted_seconds(kernel, own, target, more, cores)
         streamed = once + self.again_seconds(chunk, vectors, apart, share, cores)
-        threads = target.cost.fork_join_seconds * (cores > 1) + target.cost.phase_seconds * apart
-        return Spent(
-            products=self.product_cycles(points) * share / rate,
-            sums=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
-            near=np.zeros(len(points)),
-            beyond=streamed,
-            waited=self.waited(points, streamed) + transfer_seconds(apart * self.transferred(cores), target),
-            fixed=threads,
-            balance=1 / (share * cores),
+        moving, fetched = np.zeros((len(points), len(SOURCES))), self.fetched(points)
+        moving[:, -1] = streamed
+        return Work.of(
+            len(points),
+            computing=self.product_cycles(points) * share / rate,
+            copying=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
+            moving=moving,
+            demanded=streamed * ~fetched,
+            arriving=streamed * fetched,
+            transferred=transfer_seconds(apart * self.transferred(cores), target),
+            phases=apart.astype(np.float64),
+            forks=float(cores > 1),
         )
 
     def again_seconds(self, chunk: Ints, vectors: Ints, apart: Bools, share: Floats, cores: int) -> Floats:

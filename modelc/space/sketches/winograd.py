@@ -37,6 +37,7 @@ from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import registers
 from modelc.space.cost.transfers import of_others, transfer_seconds
+from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
@@ -45,7 +46,7 @@ from modelc.space.sketches.clean import applied
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
 from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
-from modelc.space.sketches.products import Products, Spent, halved
+from modelc.space.sketches.products import Products, halved
 from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
@@ -348,7 +349,7 @@ class Winograd(Products):
     def away(self, points: Points) -> Floats:
         return super().away(points) + self.index(points, "vectors.in") + self.index(points, "vectors.out")
 
-    def spent(self, points: Points, cores: int) -> Spent:
+    def work(self, points: Points, cores: int) -> Work:
         """Products at the micro-kernel's rate; transforms by loads, additions and stores; and what passes through
         memory while this goes on."""
         roles = self.roles
@@ -368,17 +369,19 @@ class Winograd(Products):
         cycles_out = vectors_out * self.transform_cycles(rows_of.output, columns_of.output)
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
-        streamed = passing.kernel_seconds(self.target, within)
-        beyond, waited = passing.seconds(self.target, within)
-        waited = waited + transfer_seconds(self.transferred(points, cores), self.target)
-        return Spent(
-            products=self.product_cycles(points) * within / rate,
-            sums=(cycles_in * before + cycles_out * owner) / rate,
-            near=near_seconds * within,
-            beyond=beyond + streamed,
-            waited=waited + self.waited(points, streamed),
-            fixed=np.full(len(points), PHASES[self.shape] * self.target.cost.phase_seconds),
-            balance=1 / (within * cores),
+        streamed, fetched = passing.kernel_seconds(self.target, within), self.fetched(points)
+        again = passing.again_seconds(self.target, within)
+        moving = np.zeros((len(points), len(SOURCES)))
+        moving[:, -1] = again + streamed
+        return Work.of(
+            len(points),
+            computing=self.product_cycles(points) * within / rate + near_seconds * within,
+            copying=(cycles_in * before + cycles_out * owner) / rate,
+            moving=moving,
+            demanded=streamed * ~fetched + passing.scattered_seconds(self.target, within),
+            arriving=streamed * fetched + passing.demanded_seconds(self.target, within),
+            transferred=transfer_seconds(self.transferred(points, cores), self.target),
+            phases=float(PHASES[self.shape]),
         )
 
     def transform_cycles(self, rows: Matrix, columns: Matrix) -> float:

@@ -44,13 +44,21 @@ class Traffic:
     held: Bools  # whether the last cache, or each core's own, holds all that is touched in between
     cores: int
 
-    def seconds(self, target: Target, share: Floats) -> tuple[Floats, Floats]:
-        """(seconds of moving, which goes beside arithmetic, seconds that arithmetic waits) [P] of all but the kernel,
-        where the busiest core has that share of the products."""
-        cost, rate = target.cost, self.rate(target, share)
-        apart = np.where(self.held, 1.0, cost.scattered_share)
-        scattered = share * self.scattered / (self.bandwidth(target, 1) * apart)  # each core waits for lines of its own
-        return self.again / rate, cost.streamed_wait_ratio * self.demanded / rate + scattered
+    def again_seconds(self, target: Target, share: Floats) -> Floats:
+        """Of moving what is moved again beside arithmetic [P], where the busiest core has that share of the products:
+        all but the kernel."""
+        return np.asarray(self.again / self.rate(target, share), np.float64)
+
+    def demanded_seconds(self, target: Target, share: Floats) -> Floats:
+        """Of these, of what the CPU's own prefetcher brings to the products [P]."""
+        return np.asarray(self.demanded / self.rate(target, share), np.float64)
+
+    def scattered_seconds(self, target: Target, share: Floats) -> Floats:
+        """Of lines that each lie far from the one before, at the part of a demanded bandwidth that is had there [P]:
+        each core waits for lines of its own."""
+        cost = target.cost
+        apart = np.where(self.held, 1.0, cost.scattered_share) / cost.demanded_share
+        return np.asarray(share * self.scattered / (self.bandwidth(target, 1) * apart), np.float64)
 
     def kernel_seconds(self, target: Target, share: Floats) -> Floats:
         """Of moving the kernel [P]: once from where a network left it, then from nearer by for other chunks."""

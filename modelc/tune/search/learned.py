@@ -28,8 +28,8 @@ import numpy as np
 
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
+from modelc.space.cost.terms import FEATURES
 from modelc.space.nest.build import nest_of
-from modelc.space.sketch import TERMS
 from modelc.tune.search.features import NAMES, features
 from modelc.tune.search.population import Individual, Space
 from modelc.tune.search.ranking import Floats, Ints, pairs_of
@@ -63,7 +63,7 @@ class Example:
     noise: float = 0.0
 
 
-COLUMNS = (*NAMES, *TERMS)
+COLUMNS = (*NAMES, *FEATURES)
 
 
 def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
@@ -82,7 +82,7 @@ def _described(space: Space, individuals: Sequence[Individual]) -> list[Example 
     if not individuals:
         return []
     rows = np.stack([space.row(individual) for individual in individuals])
-    estimated, terms = space.estimate(rows), space.terms(rows)
+    estimated, terms = space.estimate(rows), space.features(rows)
     examples: list[Example | None] = []
     for individual, seconds, own in zip(individuals, estimated, terms, strict=True):
         candidate = individual.candidate.without_prefetch()

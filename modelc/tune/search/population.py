@@ -17,9 +17,9 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, KEPT
 from modelc.space.construct import constructed
-from modelc.space.cost.seconds import task_seconds
+from modelc.space.cost.terms import FEATURES, features
 from modelc.space.rules.derivation import derive
-from modelc.space.sketch import TERMS, Bools, Floats, Points, Sketch
+from modelc.space.sketch import Bools, Floats, Points, Sketch
 from modelc.space.sketches.listing import families
 from modelc.target import Target
 
@@ -48,7 +48,6 @@ class Space:
         self.task, self.target, self.cores = task, target, cores
         groups = families(task, target, policy) if listed is None else listed
         self.sketches = tuple(s for group in groups for s in group)
-        self.scales = np.concatenate([np.full(len(g), _scale(g, cores) if len(groups) > 1 else 1.0) for g in groups])
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
         self._derived: dict[tuple[Stage, ...], Task] = {}
         self.described: dict[bytes, Any] = {}  # by the row: what a learned cost knows of a schedule (learned.py)
@@ -87,21 +86,21 @@ class Space:
         return legal
 
     def estimate(self, rows: Points) -> Floats:
-        """Seconds by the closed forms, on one scale [P]."""
+        """The price of each, in seconds [P]."""
         estimates = np.zeros(len(rows))
         for number in np.unique(rows[:, 0]):
             at = rows[:, 0] == number
-            seconds = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
-            estimates[at] = seconds * self.scales[number]
+            estimates[at] = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
         return estimates
 
-    def terms(self, rows: Points) -> Floats:
-        """What the estimates are made of [P x len(TERMS)]."""
-        terms = np.zeros((len(rows), len(TERMS)))
+    def features(self, rows: Points) -> Floats:
+        """What the estimates are made of [P x len(FEATURES)]."""
+        numbers = np.zeros((len(rows), len(FEATURES)))
         for number in np.unique(rows[:, 0]):
             at = rows[:, 0] == number
-            terms[at] = self.sketches[number].terms(self.points(number, rows[at]), self.cores)
-        return terms
+            work = self.sketches[number].work(self.points(number, rows[at]), self.cores)
+            numbers[at] = features(work, self.target.cost)
+        return numbers
 
     def random(self, count: int, rng: np.random.Generator) -> Points:
         """About `count` legal rows, as many of each Sketch as far as it has them, in no order."""
@@ -113,7 +112,7 @@ class Space:
         """What construction finds in each Sketch for `cores`, the best of all first."""
         if (cores, seed) not in self._constructed:
             constructions = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
-            constructions.sort(key=lambda pair: pair[1].seconds * self.scales[pair[0]])
+            constructions.sort(key=lambda pair: pair[1].seconds)
             self._constructed[cores, seed] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in constructions])
         return self._constructed[cores, seed]
 
@@ -142,12 +141,3 @@ class Space:
         """The row of an individual of this space."""
         number = next(n for n, s in enumerate(self.sketches) if s is individual.sketch)
         return np.asarray(self.rows(number, individual.point[None, :])[0])
-
-
-def _scale(group: Sequence[Sketch], cores: int) -> float:
-    """What the estimates of Sketches of one Task are multiplied by where they are compared with those of another Task:
-    its best start by the formula that is the same for all."""
-    estimates = [float(s.estimate(s.start()[None, :], cores)[0]) for s in group]
-    best = int(np.argmin(estimates))
-    sketch = group[best]
-    return task_seconds(sketch.task, sketch.candidate(sketch.start()), sketch.target, cores) / estimates[best]

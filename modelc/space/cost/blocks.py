@@ -1,4 +1,4 @@
-"""Seconds of a scheduled Task, in closed form: what its Candidate makes each Block cost on one core.
+"""The Work of a scheduled Task, in closed form: what its Candidate makes each Block do on the busiest core.
 
 It holds for Candidates of any Sketch, so it reads nothing but the Candidate and the accesses: register tiles from the
 unrolled and vector loops, or from those of an intrinsic, loads and stores of each tile step by their strides along the
@@ -24,20 +24,21 @@ from modelc.space.analysis.access import Access, accesses, moves, near, pieces, 
 from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.operations import operations
-from modelc.space.cost.overlap import moving_seconds, overlapped
+from modelc.space.cost.overlap import constant_seconds, moving_seconds
 from modelc.space.cost.step import step_cycles, tile_step_cycles
+from modelc.space.cost.work import SOURCES, Work
 from modelc.space.sketches.parallel import busiest_share
 from modelc.target import Target
 
 Floats = NDArray[np.float64]
 
 
-def task_seconds(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> float:
-    """Seconds of `task`, which is the Task after the candidate's stages, scheduled by `candidate` on `cores` cores.
-    Opaque Blocks cost nothing."""
+def scheduled_work(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> Work:
+    """That of `task`, which is the Task after the candidate's stages, scheduled by `candidate` on `cores` cores [1].
+    Opaque Blocks do nothing."""
     task = laid_out(task, candidate)
     cycles = sum(block_cycles(task, b, candidate, target, cores) for b in task.blocks if isinstance(b, Block))
-    return float(seconds_of(task, candidate, np.array([cycles]), target)[0])
+    return work_around(task, candidate, np.array([cycles]), target)
 
 
 def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target, cores: int) -> float:
@@ -46,17 +47,19 @@ def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target,
     return _share(task, block, candidate, cores) * again * _block_cycles(task, block, candidate, target)
 
 
-def seconds_of(task: Task, candidate: Candidate, cycles: Floats, target: Target) -> Floats:
-    """Seconds [P] of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are
-    fetched, and phases begin, of which there are as many as `candidate` has."""
-    hertz = target.hertz
+def work_around(task: Task, candidate: Candidate, cycles: Floats, target: Target, phases: Floats | float = 0.0) -> Work:
+    """That of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are fetched,
+    and phases begin, of which there are `phases` [P] more than `candidate` has."""
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
-    memory = moving_seconds(moved, target.caches[-1:], target)
-    compute = cycles / hertz
-    phases = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
     constants = sum(reached_bytes(task, b) for b in task.constants)
-    busy = np.maximum(compute, memory) + target.cost.beside_share * np.minimum(compute, memory)
-    return np.asarray(target.cost.phase_seconds * phases + overlapped(busy, constants, target), np.float64)
+    moving = np.zeros((len(cycles), len(SOURCES)))
+    moving[:, 1] = moving_seconds(moved, target.caches[-1:], target)
+    moving[:, 2] = constant_seconds(constants, target)
+    own = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
+    computing = cycles / target.hertz
+    return Work.of(
+        len(cycles), computing=computing, moving=moving, exposed=target.cost.beside_share, phases=own + phases
+    )
 
 
 def laid_out(task: Task, candidate: Candidate) -> Task:

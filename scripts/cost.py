@@ -1,0 +1,202 @@
+"""Measures schedules for `targets/cost/`, and says how well they are priced.
+
+    python scripts/cost.py collect FILE.jsonl [--networks NAME ...] [--minutes 30] [--models DIR] [--machine NAME]
+    python scripts/cost.py check [FILE.jsonl ...]
+
+`collect` measures points of every Sketch of the Tasks of networks (NAME.onnx in DIR) on this machine: on one core, by
+turns with one of them, constants as cold as among all of the network's; the points that construction takes, where
+Sketches start, and random ones. What is near the best is measured again, longer. FILE gets a line for each Task as soon
+as it is measured; a Task that it has is measured again only in points that are new to it.
+
+`check` prints, by kind, the regret of the price: the time of what is estimated least over the least measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import paths
+from kept_rows import CLOSE, LONGER, MODELS
+from rich.table import Table
+from space_tasks import Found, model_file, tasks_of
+
+from modelc import __version__
+from modelc.cli.terminal import err, out
+from modelc.measure import Measurer
+from modelc.policy import Policy
+from modelc.space.measured import (
+    KEY_DIGITS,
+    MeasuredPoint,
+    MeasuredTask,
+    Measurements,
+    by_kind,
+    geometric_mean,
+    priced,
+    read_measurements,
+)
+from modelc.target import Target, load_target
+from modelc.tune.search.population import Space
+
+FOLDER = paths.ROOT / "targets/cost"
+NETWORKS = (
+    *("yunet", "resnet18", "mobilenet-v2", "bert-tiny", "minilm", "minilm-int8", "nsnet2", "ppocr-rec", "silero-vad"),
+    *("dcgan", "opennsfw", "resnet3d-18", "vit-b16", "ppocr-det"),
+)
+LONGEST = 4  # Tasks of each network that are estimated to take most, before those of kinds that are seldom
+OF_A_KIND = 10  # Tasks of each kind, until which every one is taken
+CONSTRUCTED, RANDOM = 12, 14  # points of a Task that construction takes, those that it takes first; that are drawn
+MOST_SECONDS = 0.06  # of a Task that is measured
+
+
+def kind_of(found: Found, target: Target) -> tuple[str, float]:
+    """The kind of the Sketch that is estimated best, and its seconds."""
+    space = Space(found.task, found.among(target, "cold"), found.policy, cores=1)
+    rows = space.constructed(1)[:1]
+    return space.individual(rows[0]).sketch.kind, float(space.estimate(rows)[0])
+
+
+def selected(networks: Sequence[str], models: Path, folder: Path, target: Target) -> list[Found]:
+    """Tasks of networks: of each the longest, and of kinds that there are few of all; the longest of every network
+    first."""
+    seen: set[str] = set()
+    count: dict[str, int] = defaultdict(int)
+    chosen: list[tuple[int, Found]] = []
+    for name in networks:
+        err.print(f"{name}: listing", markup=False)
+        listed = [f for f in tasks_of(model_file(name, models, folder), "f32", target) if f.task.hash not in seen]
+        seen |= {found.task.hash for found in listed}
+        kinds = sorted(((*kind_of(f, target), f) for f in listed), key=lambda entry: -entry[1])
+        for place, (kind, seconds, found) in enumerate(kinds):
+            if seconds > MOST_SECONDS or kind == "opaque":
+                continue
+            if place < LONGEST or count[kind] < OF_A_KIND:
+                count[kind] += 1
+                chosen.append((place, found))
+    return [found for _, found in sorted(chosen, key=lambda entry: entry[0])]
+
+
+def rows_of(space: Space, seed: int) -> np.ndarray:
+    """What construction takes in each Sketch, where each starts, and random points, each once."""
+    starts = [space.rows(n, s.start()[None, :]) for n, s in enumerate(space.sketches)]
+    drawn = space.random(RANDOM, np.random.default_rng(seed))
+    rows = np.concatenate([space.constructed(1)[:CONSTRUCTED], *starts, drawn])
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return rows[np.sort(first)]
+
+
+def measured(found: Found, before: MeasuredTask | None, target: Target, measurer: Measurer, seed: int) -> MeasuredTask:
+    """The Task with what it had `before`, and its new points. Of those, times are made comparable with the old ones by
+    the best of these, which is measured first."""
+    space = Space(found.task, found.among(target, "cold"), found.policy, cores=1)
+    individuals = [(int(row[0]), space.individual(row)) for row in rows_of(space, seed)]
+    old = {p.key: p for p in before.points} if before else {}
+    candidates = {i.candidate.key[:KEY_DIGITS]: (n, i) for n, i in individuals}
+    new = {key: entry for key, entry in candidates.items() if key not in old}
+    if not new:
+        assert before is not None
+        return before
+    anchor = min((k for k in old if k in candidates), key=lambda k: old[k].microseconds, default=None)
+    keys = [*([anchor] if anchor else []), *new]
+    subject = measurer.subject(found.task, found.constant_bytes)
+    results = dict(zip(keys, measurer.measure(subject, [candidates[k][1].candidate for k in keys]), strict=True))
+    wrong = [m for m in results.values() if m.outcome in ("wrong", "crashed")]
+    if wrong:
+        raise SystemExit(f"{found.name}: a schedule is a bug of modelc ({wrong[0].outcome}): {wrong[0].message}")
+    best = min(m.relative for m in results.values())
+    near = [k for k, m in results.items() if m.ok and m.relative <= CLOSE * best]
+    numbers = {measurer.submit(subject, candidates[k][1].candidate, LONGER): k for k in near}
+    results |= {numbers[number]: m for number, m in measurer.results()}
+    seconds = statistics.median(m.reference_seconds for m in results.values() if m.ok)
+    if anchor is not None:
+        seconds = 1e-6 * old[anchor].microseconds / results.pop(anchor).relative
+    points = [
+        MeasuredPoint(
+            candidates[k][0],
+            {
+                name: v
+                for name, v in candidates[k][1].sketch.values(candidates[k][1].point).items()
+                if name not in candidates[k][1].sketch.fixed
+            },
+            k,
+            round(1e6 * m.relative * seconds, 3),
+            round(m.noise, 4),
+        )
+        for k, m in results.items()
+        if m.ok
+    ]
+    return MeasuredTask(found.name, found.task, found.constant_bytes, (*old.values(), *points))
+
+
+def collect(options: argparse.Namespace) -> None:
+    target = replace(load_target(options.target), cores=1)
+    kept: dict[str, MeasuredTask] = {}
+    if options.file.exists():
+        kept = {task.name: task for task in read_measurements(options.file).tasks}
+        target = read_measurements(options.file).target
+    until = time.monotonic() + 60 * options.minutes
+    date = datetime.date.today().isoformat()
+    with tempfile.TemporaryDirectory(prefix="modelc-cost-") as folder, Measurer(target) as measurer:
+        for found in selected(options.networks, options.models, Path(folder), target):
+            if time.monotonic() > until:
+                break
+            if found.policy != Policy():
+                raise SystemExit(f"{found.name} is scheduled under a policy of its own, which no measurements say")
+            if found.name in kept and not options.again:
+                continue
+            kept[found.name] = measured(found, kept.get(found.name), target, measurer, options.seed)
+            times = kept[found.name].microseconds
+            out.print(f"{found.name}: {len(times)} points, best {times.min():.1f} us", markup=False)
+            Measurements(options.machine, date, __version__, target, tuple(kept.values())).write(options.file)
+
+
+def check(options: argparse.Namespace) -> None:
+    for file in options.files or sorted(FOLDER.glob("*.jsonl")):
+        measurements = read_measurements(file)
+        tasks = [priced(task, measurements.target, Policy(), check=options.keys) for task in measurements.tasks]
+        regrets = [task.regret(task.estimates(lambda sketch, points: sketch.estimate(points, 1))) for task in tasks]
+        table = Table("kind", "tasks", "regret", "worst", box=None)
+        for kind, own in sorted(by_kind(tasks, regrets).items()):
+            table.add_row(kind, str(len(own)), f"{geometric_mean(own):.3f}", f"{max(own):.2f}")
+        table.add_row("all", str(len(tasks)), f"{geometric_mean(regrets):.3f}", f"{max(regrets):.2f}")
+        stale, points = sum(t.stale for t in tasks), sum(len(t.points) for t in tasks)
+        out.print(f"{file.name}: {measurements.machine}, {measurements.date}: {points} points, {stale} stale")
+        out.print(table)
+        if options.worst:
+            for task, regret in sorted(zip(tasks, regrets, strict=True), key=lambda pair: -pair[1])[: options.worst]:
+                out.print(f"{task.name} ({task.kind}): {regret:.3f}", markup=False)
+
+
+def main() -> None:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    collecting = verbs.add_parser("collect")
+    collecting.add_argument("file", type=Path)
+    collecting.add_argument("--networks", nargs="+", default=NETWORKS)
+    collecting.add_argument("--minutes", type=float, default=30)
+    collecting.add_argument("--models", type=Path, default=MODELS)
+    collecting.add_argument("--machine", default="unnamed", help="what the header calls it")
+    collecting.add_argument("--target", default="native")
+    collecting.add_argument("--seed", type=int, default=0)
+    collecting.add_argument("--again", action="store_true", help="measure new points of Tasks that the file has")
+    collecting.set_defaults(run=collect)
+    checking = verbs.add_parser("check")
+    checking.add_argument("files", nargs="*", type=Path)
+    checking.add_argument("--keys", action="store_true", help="compare the Candidates too")
+    checking.add_argument("--worst", type=int, default=0, metavar="N", help="print the N worst Tasks")
+    checking.set_defaults(run=check)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
