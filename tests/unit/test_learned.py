@@ -15,7 +15,7 @@ from three_ways import task_of
 from modelc.database import Database
 from modelc.measure.measurement import Measurement
 from modelc.space.choose import chosen
-from modelc.space.sketch import TERMS
+from modelc.space.cost.terms import FEATURES, features
 from modelc.tune.search import learned
 from modelc.tune.search.evolve import Evolve
 from modelc.tune.search.learned import (
@@ -192,13 +192,9 @@ def test_estimates_say_what_they_are_made_of() -> None:
     for sketch in [sketch for task in (window, plain) for sketch in Space(task.canonical(), TARGET).sketches]:
         points = np.stack([sketch.start(), *sketch.random(8, np.random.default_rng(0))])
         for cores in (1, 4):
-            terms = dict(zip(TERMS, sketch.terms(points, cores).T, strict=True))
-            parts = np.stack([terms[name] for name in TERMS[:5]])
-            assert (parts >= 0).all() and (parts <= 1 + 1e-9).all()
-            assert (parts.sum(axis=0) > 0.9).all() and (terms["computing"] > 0).all()
-            for share in ("efficiency", "balance"):
-                assert (terms[share] > 0).all() and (terms[share] <= 1 + 1e-9).all()
-            assert (terms["registers"] > terms["accumulators"]).all()
+            shares = features(sketch.work(points, cores), TARGET.cost)
+            assert (shares >= 0).all() and (shares <= 1 + 1e-9).all()
+            assert (shares.sum(axis=1) > 0.9).all() and (shares[:, FEATURES.index("computing")] > 0).all()
         kinds.add(sketch.kind)
     assert kinds == {"contraction", "winograd", "strassen"}
 

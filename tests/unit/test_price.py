@@ -1,0 +1,86 @@
+"""The price of schedules (cost/terms.py): every quantity of Work and every coefficient moves it, and all Sketches of a
+Task, be it as it is or as a rule proposes it, are priced alike."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from three_ways import task_of
+
+import modelc
+from modelc.ir.block import Task
+from modelc.policy import Policy
+from modelc.space.choose import ranked
+from modelc.space.cost.terms import FEATURES, TERMS, features, seconds, terms
+from modelc.space.cost.work import SOURCES, Work
+from modelc.space.rules import derivation
+from modelc.space.rules.rule import Rule
+from modelc.space.sketches.listing import families
+from modelc.target import CostParameters, list_targets, load_target
+
+COST = CostParameters()
+ONE = Work.of(
+    1,
+    computing=3e-3,
+    copying=1e-3,
+    moving=np.array([[1e-3, 2e-3, 1.5e-3]]),
+    exposed=0.1,
+    demanded=1e-4,
+    arriving=5e-4,
+    begun=1e-4,
+    transferred=1e-4,
+    phases=1,
+    forks=1,
+)
+COEFFICIENTS = ("sharpness", "demanded_share", "streamed_wait_ratio", "phase_seconds", "fork_join_seconds")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Work)])
+def test_more_of_anything_takes_longer(name: str) -> None:
+    before = seconds(ONE, COST)[0]
+    after = seconds(replace(ONE, **{name: 1.5 * getattr(ONE, name)}), COST)[0]
+    assert before < after <= 1.5 * before
+
+
+@pytest.mark.parametrize("name", COEFFICIENTS)
+def test_every_coefficient_moves_the_price(name: str) -> None:
+    other = replace(COST, **{name: 0.9 * getattr(COST, name)})
+    assert seconds(ONE, other)[0] != seconds(ONE, COST)[0]
+
+
+def test_terms_add_up_and_features_are_their_shares() -> None:
+    parts, total = terms(ONE, COST)[0], seconds(ONE, COST)[0]
+    assert len(parts) == len(TERMS) and (parts > 0).all() and parts.sum() == pytest.approx(total)
+    shares = dict(zip(FEATURES, features(ONE, COST)[0], strict=True))
+    assert shares["computing"] == pytest.approx(ONE.computing[0] / total)
+    assert [shares[s] for s in SOURCES] == pytest.approx(list(ONE.moving[0] / total))
+    assert shares["phases"] == pytest.approx(COST.phase_seconds / total)
+
+
+def test_nothing_that_is_done_takes_no_time() -> None:
+    nothing = Work.of(2)
+    assert seconds(nothing, COST).tolist() == [0.0, 0.0]
+    assert not features(nothing, COST).any()
+
+
+TASKS = {
+    "product": task_of("MatMul", {}, [(512, 512), (512, 512)], (1,)),
+    "window": task_of("Conv", {"pads": (1,) * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True),
+    "map": task_of("Relu", {}, [(1, 64, 28, 28)]),
+    "rows": task_of("Softmax", {}, [(64, 512)]),
+}
+
+
+@pytest.mark.parametrize("name", list_targets())
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_two_families_for_one_computation_have_one_price(
+    task: Task, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derivation, "_RULES", dict(derivation._RULES))
+    modelc.register_rule(Rule("as it is", lambda task: task, lambda task, target: [{}]))
+    target = load_target(name)
+    own, proposed = families(task, target, Policy())
+    prices = [ranked([family], target)[0].seconds for family in (own, proposed)]
+    assert prices[0] > 0 and prices[0] == pytest.approx(prices[1])
