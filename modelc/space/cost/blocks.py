@@ -38,7 +38,13 @@ def scheduled_work(task: Task, candidate: Candidate, target: Target, cores: int 
     Opaque Blocks do nothing."""
     task = laid_out(task, candidate)
     cycles = sum(block_cycles(task, b, candidate, target, cores) for b in task.blocks if isinstance(b, Block))
-    return work_around(task, candidate, np.array([cycles]), target)
+    forks = cores > 1 and any(goes_to_threads(schedule) for schedule in candidate.blocks.values())
+    return work_around(task, candidate, np.array([cycles]), target, forks=float(forks))
+
+
+def goes_to_threads(schedule: BlockSchedule) -> bool:
+    """Whether a loop of a Block does."""
+    return "parallel" in schedule.tags.values()
 
 
 def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target, cores: int) -> float:
@@ -47,9 +53,17 @@ def block_cycles(task: Task, block: Block, candidate: Candidate, target: Target,
     return _share(task, block, candidate, cores) * again * _block_cycles(task, block, candidate, target)
 
 
-def work_around(task: Task, candidate: Candidate, cycles: Floats, target: Target, phases: Floats | float = 0.0) -> Work:
+def work_around(
+    task: Task,
+    candidate: Candidate,
+    cycles: Floats,
+    target: Target,
+    phases: Floats | float = 0.0,
+    forks: Floats | float = 0.0,
+) -> Work:
     """That of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are fetched,
-    and phases begin, of which there are `phases` [P] more than `candidate` has."""
+    other cores are woken `forks` times [P], and phases begin, of which there are `phases` [P] more than `candidate`
+    has."""
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     constants = sum(reached_bytes(task, b) for b in task.constants)
     moving = np.zeros((len(cycles), len(SOURCES)))
@@ -58,7 +72,12 @@ def work_around(task: Task, candidate: Candidate, cycles: Floats, target: Target
     own = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
     computing = cycles / target.hertz
     return Work.of(
-        len(cycles), computing=computing, moving=moving, exposed=target.cost.beside_share, phases=own + phases
+        len(cycles),
+        computing=computing,
+        moving=moving,
+        exposed=target.cost.beside_share,
+        phases=own + phases,
+        forks=forks,
     )
 
 

@@ -448,7 +448,7 @@ class Attention(Sketch):
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
         more = self.phases(parallel) - self.phases(Loop.parse(str(self.start_values()["parallel"])))
-        return work_around(task, candidate, compute, self.target, float(more))
+        return work_around(task, candidate, compute, self.target, float(more), float(self.long and cores > 1))
 
     def away(self, points: Points) -> Floats:
         group = np.array([self.group(int(n)) for n in self.column(points, "queries")])

@@ -17,7 +17,7 @@ import numpy as np
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.loop import ROOT
-from modelc.space.cost.blocks import block_cycles, work_around
+from modelc.space.cost.blocks import block_cycles, goes_to_threads, work_around
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, otherwise, word_of
 from modelc.space.sketches.maps import Map, MapKnobs
@@ -77,20 +77,23 @@ class Elementwise(Sketch):
 
     def work(self, points: Points, cores: int) -> Work:
         """No Block's loops change what another one costs: each has a sum of its own, over its own knobs."""
-        cycles, start, ruled = np.zeros(len(points)), self.start(), self.candidate_of(self.start_values())
+        cycles, forks = np.zeros(len(points)), np.zeros(len(points), np.bool_)
+        start, ruled = self.start(), self.candidate_of(self.start_values())
         for block in self.task.blocks:
             assert isinstance(block, Block)
             own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]
             distinct, back = np.unique(points[:, own], axis=0, return_inverse=True)
-            sums = np.empty(len(distinct))
+            sums, threads = np.empty(len(distinct)), np.empty(len(distinct), np.bool_)
             for k, part in enumerate(distinct):
                 point = start.copy()
                 point[own] = part
                 schedule = self.schedule_of(block.name, self.values(point))
+                threads[k] = goes_to_threads(schedule)
                 candidate = replace(ruled, blocks={**ruled.blocks, block.name: schedule})
                 sums[k] = block_cycles(self.task, block, candidate, self.target, cores)
             cycles += sums[back.reshape(-1)]
-        return work_around(self.task, ruled, cycles, self.target)
+            forks |= threads[back.reshape(-1)]
+        return work_around(self.task, ruled, cycles, self.target, forks=np.where(forks, cores > 1, 0.0))
 
     def away(self, points: Points) -> Floats:
         return otherwise(self, points)

@@ -382,6 +382,7 @@ class Winograd(Products):
             arriving=streamed * fetched + passing.demanded_seconds(self.target, within),
             transferred=transfer_seconds(self.transferred(points, cores), self.target),
             phases=float(PHASES[self.shape]),
+            forks=float(cores > 1),
         )
 
     def transform_cycles(self, rows: Matrix, columns: Matrix) -> float:
