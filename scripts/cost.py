@@ -167,7 +167,8 @@ def check(options: argparse.Namespace) -> None:
         for kind, own in sorted(by_kind(tasks, regrets).items()):
             table.add_row(kind, str(len(own)), f"{geometric_mean(own):.3f}", f"{max(own):.2f}")
         table.add_row("all", str(len(tasks)), f"{geometric_mean(regrets):.3f}", f"{max(regrets):.2f}")
-        stale, points = sum(t.stale for t in tasks), sum(len(t.points) for t in tasks)
+        points = sum(len(t.points) for t in tasks)
+        stale = sum(len(t.points) for t in measurements.tasks) - points
         out.print(f"{file.name}: {measurements.machine}, {measurements.date}: {points} points, {stale} stale")
         out.print(table)
         if options.worst:

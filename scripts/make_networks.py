@@ -1,6 +1,8 @@
-"""Builds the papers' networks with seeded random weights: python scripts/make_networks.py [NAME...] [--dir models]
+"""Builds the papers' networks, and small ones, with seeded random weights:
 
-tests/helpers/networks.py says how. Every file is checked by onnx and run once in ONNX Runtime.
+    python scripts/make_networks.py [NAME...] [--dir models]
+
+tests/helpers/networks.py and small_networks.py say how. Every file is checked by onnx and run once in ONNX Runtime.
 """
 
 import argparse
@@ -9,7 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import paths
-from networks import NETWORKS, random_inputs, run, write
+from networks import NETWORKS as OF_PAPERS
+from networks import random_inputs, run, write
+from small_networks import SMALL
+
+NETWORKS = OF_PAPERS | SMALL
 
 
 def main() -> None:

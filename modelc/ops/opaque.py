@@ -75,11 +75,11 @@ def trees(
     given = np.zeros(result.shape, bool)
     for row, root in np.ndindex(len(x), len(roots)):
         at = int(roots[root])
-        while code := int(nodes[1, at]):
-            value = x[row, nodes[0, at]]
+        while code := int(nodes[at, 1]):
+            value = x[row, nodes[at, 0]]
             yes = ANSWERS[code % MISSING](value, splits[at]) or (code >= MISSING and np.isnan(value))
-            at = int(nodes[2 if yes else 3, at])
-        for k in range(nodes[2, at], nodes[3, at]):
+            at = int(nodes[at, 2 if yes else 3])
+        for k in range(nodes[at, 2], nodes[at, 3]):
             place = row, int(targets[k])
             result[place] = combine(result[place], weights[k]) if given[place] else weights[k]
             given[place] = True

@@ -1,7 +1,8 @@
 """Ensembles of decision trees, as an opaque Block over tables (frontend/classical/trees.py makes them).
 
-`nodes` has four rows: feature, code, and for a branch the nodes to go on with where its question is answered by yes and
-by no, for a leaf (code 0) the first of its weights and the one after the last. Children come after their parents.
+Each row of `nodes` is a node: feature, code, and for a branch the nodes to go on with where its question is answered by
+yes and by no, for a leaf (code 0) the first of its weights and the one after the last. Children come after their
+parents. The attribute `code` is that of all branches, or 0 where they have several.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def _infer(node: Node, inputs: Inputs) -> Types:
 
 
 def _define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    attrs = (("aggregate", text(node, "aggregate", "add")), ("targets", int(node.attrs["targets"])))
+    numbers = tuple((name, int(node.attrs[name])) for name in ("targets", "code"))
+    attrs = (("aggregate", text(node, "aggregate", "add")), *numbers)
     return Definition((), (OpaqueBlock("trees", "trees", tuple(f"x{k}" for k in range(6)), ("y0",), attrs),))
 
 

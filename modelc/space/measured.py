@@ -110,8 +110,8 @@ def _task(tree: Mapping[str, Any]) -> MeasuredTask:
 
 @dataclass(frozen=True)
 class PricedTask:
-    """A measured Task with the Sketches that its points are of. `points` are those that a Sketch still has; `stale`
-    says how many it has no more, or makes another Candidate of."""
+    """A measured Task with the Sketches that its points are of. `points` are those that a Sketch still has, and makes
+    the same Candidate of: `places` says which of those that were measured."""
 
     name: str
     cold_bytes: int
@@ -119,7 +119,7 @@ class PricedTask:
     numbers: tuple[int, ...]  # of each point's Sketch
     points: tuple[Points, ...]
     microseconds: Floats
-    stale: int
+    places: tuple[int, ...]
 
     @property
     def kind(self) -> str:
@@ -144,8 +144,8 @@ def priced(measured: MeasuredTask, target: Target, policy: Policy, check: bool =
     measured."""
     target = replace(target, cores=1, cold_bytes=measured.cold_bytes)
     sketches = families(measured.task, target, policy)[0]
-    numbers, points, times = [], [], []
-    for own in measured.points:
+    numbers, points, places = [], [], []
+    for place, own in enumerate(measured.points):
         try:
             sketch = sketches[own.sketch]
             point = sketch.point({**sketch.fixed, **own.knobs})
@@ -155,11 +155,9 @@ def priced(measured: MeasuredTask, target: Target, policy: Policy, check: bool =
             continue
         numbers.append(own.sketch)
         points.append(point)
-        times.append(own.microseconds)
-    stale = len(measured.points) - len(points)
-    return PricedTask(
-        measured.name, measured.cold_bytes, sketches, tuple(numbers), tuple(points), np.array(times), stale
-    )
+        places.append(place)
+    times = measured.microseconds[places]
+    return PricedTask(measured.name, measured.cold_bytes, sketches, tuple(numbers), tuple(points), times, tuple(places))
 
 
 def geometric_mean(values: Iterable[float]) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from modelc.target.section import Section
 
@@ -100,21 +99,23 @@ class CostParameters:
     map_doubt_share: float = 0.3
     layout_doubt_share: float = 0.15  # of a Task's seconds, where they decide a layout against the rule
 
-    def overridden(self) -> dict[str, float | list[float]]:
-        """What is not as it is by default, by name."""
-        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+    def beside(self, usual: CostParameters) -> dict[str, float | list[float]]:
+        """What is not as it is in `usual`, by name."""
+        pairs = ((f.name, getattr(self, f.name), getattr(usual, f.name)) for f in fields(self))
+        changed = {name: own for name, own, other in pairs if own != other}
         return {name: list(x) if isinstance(x, tuple) else x for name, x in changed.items()}
 
 
-def cost_parameters(part: Section) -> CostParameters:
-    """The section `cost` of a target: any of the parameters, each in its range. Raises TargetError."""
+def cost_parameters(part: Section, usual: CostParameters | None = None) -> CostParameters:
+    """The section `cost` of a target or a family: any of the parameters, each in its range; the others are as `usual`.
+    Raises TargetError."""
     part.only_keys([f.name for f in fields(CostParameters)], required=())
     parameters: dict[str, float | tuple[float, ...]] = {}
     for name in part.tree:
         parameters[name] = _latencies(part) if name == "latencies" else part.positive(name)
         if name.endswith("_share") and part.tree[name] >= 1:
             raise part.wrong(name, part.tree[name], "a number between 0 and 1")
-    return _made(parameters)
+    return replace(usual or CostParameters(), **parameters)  # type: ignore[arg-type]
 
 
 def _latencies(part: Section) -> tuple[float, ...]:
@@ -125,6 +126,3 @@ def _latencies(part: Section) -> tuple[float, ...]:
         raise part.wrong("latencies", values, expected)
     return tuple(map(float, values))
 
-
-def _made(parameters: Mapping[str, float | tuple[float, ...]]) -> CostParameters:
-    return CostParameters(**parameters)  # type: ignore[arg-type]

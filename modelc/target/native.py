@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modelc.errors import TargetError
 from modelc.scratch import TemporaryFolder, beside, is_private, make_private, user_cache
+from modelc.target.family import family_of
 from modelc.target.host import Host, read_host
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.target.isa import architecture
@@ -82,6 +83,7 @@ def _target(host: Host, timing: Timing) -> Target:
         measured=timing.measured,
         core_memory_bandwidth_gbs=timing.core_memory_bandwidth,
         throughput=timing.throughput,
+        cost=family_of(host.cpu).cost,
     )
 
 

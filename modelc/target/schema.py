@@ -13,6 +13,7 @@ from typing import Any
 from modelc.errors import TargetError
 from modelc.target import strict_yaml
 from modelc.target.cost import CostParameters, cost_parameters
+from modelc.target.family import family_of
 from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
@@ -138,8 +139,8 @@ class Target:
             del tree["throughput"]
         tree.pop("cost")
         tree.pop("cold_bytes")
-        if self.cost.overridden():
-            tree["cost"] = self.cost.overridden()
+        if own := self.cost.beside(family_of(self.cpu).cost):
+            tree["cost"] = own
         tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
         if self.intrinsics is not None:
             tree["intrinsics"] = list(dict.fromkeys(intrinsic.file or intrinsic.name for intrinsic in self.intrinsics))
@@ -159,7 +160,7 @@ def parse_target(text: str, source: str) -> Target:
     if triple.split("-")[-1] not in arch.environments:
         raise top.wrong("triple", triple, f"a triple that ends with {' or '.join(arch.environments)}")
     cpu = top.text("cpu", WORD, "LLVM's name of a CPU")
-    features = _features(top, arch, cpu)
+    features, usual = _features(top, arch, cpu), family_of(cpu).cost
     target = Target(
         name=top.text("name", WORD, "a name of letters, digits and . _ + -"),
         triple=triple,
@@ -176,7 +177,7 @@ def parse_target(text: str, source: str) -> Target:
         measured=top.flag("measured"),
         core_memory_bandwidth_gbs=_core_bandwidth(top) if "core_memory_bandwidth_gbs" in top.tree else None,
         intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
-        cost=cost_parameters(top.section("cost")) if "cost" in top.tree else CostParameters(),
+        cost=cost_parameters(top.section("cost"), usual) if "cost" in top.tree else usual,
     )
     return replace(target, throughput=_throughput(top, target)) if "throughput" in top.tree else target
 

@@ -79,7 +79,7 @@ def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, ag
     features = b.shape(x)[1]
     keys = forest.order(n)
     at = {key: k for k, key in enumerate(keys)}
-    table = np.zeros((4, len(keys)), np.int32)  # feature, code, and the children or the span of the weights
+    table = np.zeros((len(keys), 4), np.int32)  # feature, code, and the children or the span of the weights
     split = np.zeros(len(keys), DTYPES[b.value(x).dtype])
     target: list[int] = []
     weight: list[float] = []
@@ -88,12 +88,12 @@ def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, ag
             feature, threshold, code, yes, no = forest.branches[key]
             if not 0 <= feature < features:
                 raise n.fail(f"expected features from 0 to {features - 1}, found {feature}")
-            table[:, k], split[k] = (feature, code, at[yes], at[no]), threshold
+            table[k], split[k] = (feature, code, at[yes], at[no]), threshold
         else:
             first = len(target)
             target += [t for t, _ in forest.leaves[key]]
             weight += [w for _, w in forest.leaves[key]]
-            table[:, k] = 0, 0, first, len(target)
+            table[k] = 0, 0, first, len(target)
     if any(not 0 <= t < targets for t in target) or targets < 1:
         raise n.fail(f"expected targets from 0 to {targets - 1}, found others")
     tables = {
@@ -107,7 +107,9 @@ def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, ag
     fold = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}.get(aggregate)
     if fold is None:
         raise n.fail(f"expected aggregate_function {', '.join(AGGREGATES)}, found {aggregate!r}")
-    scores = b.emit(n, "Trees", (x, *given), {"aggregate": fold, "targets": targets})
+    codes = {branch[2] for branch in forest.branches.values()}
+    common = codes.pop() if len(codes) == 1 else 0
+    scores = b.emit(n, "Trees", (x, *given), {"aggregate": fold, "targets": targets, "code": common})
     if aggregate == "AVERAGE":
         scores = b.emit(n, "Div", (scores, number(b, n, len(forest.roots), dtype)))
     return scores
