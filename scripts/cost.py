@@ -5,8 +5,9 @@
 
 `collect` measures points of every Sketch of the Tasks of networks (NAME.onnx in DIR) on this machine: on one core, by
 turns with one of them, constants as cold as among all of the network's; the points that construction takes, where
-Sketches start, and random ones. What is near the best is measured again, longer. FILE gets a line for each Task as soon
-as it is measured; a Task that it has is measured again only in points that are new to it.
+Sketches start, and random ones. FILE gets a line for each Task as soon as it is measured. With --again the Tasks that
+it has are measured in another round, those of fewest rounds first: what is not slow, and the points that construction
+takes now.
 
 `check` prints, by kind, the regret of the price: the time of what is estimated least over the least measured.
 """
@@ -19,13 +20,13 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import paths
-from kept_rows import CLOSE, LONGER, MODELS
+from kept_rows import MODELS
 from rich.table import Table
 from space_tasks import Found, model_file, tasks_of
 
@@ -55,6 +56,7 @@ LONGEST = 4  # Tasks of each network that are estimated to take most, before tho
 OF_A_KIND = 10  # Tasks of each kind, until which every one is taken
 CONSTRUCTED, RANDOM = 12, 14  # points of a Task that construction takes, those that it takes first; that are drawn
 MOST_SECONDS = 0.06  # of a Task that is measured
+SLOW = 1.6  # times the best: what is slower is measured in one round alone
 
 
 def kind_of(found: Found, target: Target) -> tuple[str, float]:
@@ -94,46 +96,45 @@ def rows_of(space: Space, seed: int) -> np.ndarray:
 
 
 def measured(found: Found, before: MeasuredTask | None, target: Target, measurer: Measurer, seed: int) -> MeasuredTask:
-    """The Task with what it had `before`, and its new points. Of those, times are made comparable with the old ones by
-    the best of these, which is measured first."""
+    """The Task with new points and another round of those that it had `before` and that are not slow. The times of a
+    round are made comparable with those before by the best point before, which is measured first."""
     space = Space(found.task, found.among(target, "cold"), found.policy, cores=1)
     individuals = [(int(row[0]), space.individual(row)) for row in rows_of(space, seed)]
-    old = {p.key: p for p in before.points} if before else {}
-    candidates = {i.candidate.key[:KEY_DIGITS]: (n, i) for n, i in individuals}
-    new = {key: entry for key, entry in candidates.items() if key not in old}
-    if not new:
-        assert before is not None
-        return before
-    anchor = min((k for k in old if k in candidates), key=lambda k: old[k].microseconds, default=None)
-    keys = [*([anchor] if anchor else []), *new]
+    candidates = {i.candidate.key[:KEY_DIGITS]: (n, i.sketch, i.point) for n, i in individuals}
+    points = {point.key: point for point in before.points} if before else {}
+    fastest = min(points.values(), key=lambda point: point.microseconds, default=None)
+    for point in points.values():
+        if fastest is not None and point.microseconds <= SLOW * fastest.microseconds:
+            sketch = space.sketches[point.sketch]
+            candidates.setdefault(point.key, (point.sketch, sketch, sketch.point({**sketch.fixed, **point.knobs})))
+    keys = [key for key in candidates if key not in points or points[key].microseconds <= SLOW * fastest.microseconds]
+    keys.sort(key=lambda key: fastest is None or key != fastest.key)
     subject = measurer.subject(found.task, found.constant_bytes)
-    results = dict(zip(keys, measurer.measure(subject, [candidates[k][1].candidate for k in keys]), strict=True))
+    schedules = [sketch.candidate(point) for _, sketch, point in map(candidates.__getitem__, keys)]
+    results = dict(zip(keys, measurer.measure(subject, schedules), strict=True))
     wrong = [m for m in results.values() if m.outcome in ("wrong", "crashed")]
     if wrong:
         raise SystemExit(f"{found.name}: a schedule is a bug of modelc ({wrong[0].outcome}): {wrong[0].message}")
-    best = min(m.relative for m in results.values())
-    near = [k for k, m in results.items() if m.ok and m.relative <= CLOSE * best]
-    numbers = {measurer.submit(subject, candidates[k][1].candidate, LONGER): k for k in near}
-    results |= {numbers[number]: m for number, m in measurer.results()}
     seconds = statistics.median(m.reference_seconds for m in results.values() if m.ok)
-    if anchor is not None:
-        seconds = 1e-6 * old[anchor].microseconds / results.pop(anchor).relative
-    points = [
-        MeasuredPoint(
-            candidates[k][0],
-            {
-                name: v
-                for name, v in candidates[k][1].sketch.values(candidates[k][1].point).items()
-                if name not in candidates[k][1].sketch.fixed
-            },
-            k,
-            round(1e6 * m.relative * seconds, 3),
-            round(m.noise, 4),
-        )
-        for k, m in results.items()
-        if m.ok
-    ]
-    return MeasuredTask(found.name, found.task, found.constant_bytes, (*old.values(), *points))
+    if fastest is not None:
+        seconds = 1e-6 * fastest.microseconds / results[fastest.key].relative
+    for key, measurement in results.items():
+        if measurement.ok:
+            number, sketch, point = candidates[key]
+            knobs = {name: value for name, value in sketch.values(point).items() if name not in sketch.fixed}
+            rounds = points[key].rounds if key in points else ()
+            us = round(1e6 * measurement.relative * seconds, 3)
+            points[key] = MeasuredPoint(number, knobs, key, (*rounds, us))
+    return MeasuredTask(found.name, found.task, found.constant_bytes, tuple(points.values()))
+
+
+def ordered(tasks: Sequence[Found], kept: Mapping[str, MeasuredTask]) -> list[Found]:
+    """`tasks`, those that were measured in fewest rounds first."""
+
+    def rounds(found: Found) -> int:
+        return max((len(point.rounds) for point in kept[found.name].points), default=0) if found.name in kept else 0
+
+    return sorted(tasks, key=rounds)
 
 
 def collect(options: argparse.Namespace) -> None:
@@ -145,7 +146,7 @@ def collect(options: argparse.Namespace) -> None:
     until = time.monotonic() + 60 * options.minutes
     date = datetime.date.today().isoformat()
     with tempfile.TemporaryDirectory(prefix="modelc-cost-") as folder, Measurer(target) as measurer:
-        for found in selected(options.networks, options.models, Path(folder), target):
+        for found in ordered(selected(options.networks, options.models, Path(folder), target), kept):
             if time.monotonic() > until:
                 break
             if found.policy != Policy():
@@ -188,7 +189,7 @@ def main() -> None:
     collecting.add_argument("--machine", default="unnamed", help="what the header calls it")
     collecting.add_argument("--target", default="native")
     collecting.add_argument("--seed", type=int, default=0)
-    collecting.add_argument("--again", action="store_true", help="measure new points of Tasks that the file has")
+    collecting.add_argument("--again", action="store_true", help="another round of the Tasks that the file has")
     collecting.set_defaults(run=collect)
     checking = verbs.add_parser("check")
     checking.add_argument("files", nargs="*", type=Path)

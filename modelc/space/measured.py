@@ -4,7 +4,7 @@ The first line of a file says where and when it was measured: the machine, the d
 YAML, from which the price is computed wherever the file is read. Each other line is a Task: its name (MODEL:TASK), its
 text, the bytes of its network's constants (among which it was measured, on one core), and its points. A point is the
 number of its Sketch in the Task's first family, the value of every knob, the first digits of its Candidate's key, and
-microseconds with their relative standard error.
+the microseconds of each round that it was measured in: rounds are minutes apart, and the median counts.
 
 Regret is the measured time of the point that is estimated least over the least measured time (1 is perfect).
 """
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,14 @@ class MeasuredPoint:
     sketch: int
     knobs: Mapping[str, Value]
     key: str
-    microseconds: float
-    noise: float
+    rounds: tuple[float, ...]
+
+    @property
+    def microseconds(self) -> float:
+        return median(self.rounds)
 
     def to_json(self) -> list[Any]:
-        return [self.sketch, dict(self.knobs), self.key, self.microseconds, self.noise]
+        return [self.sketch, dict(self.knobs), self.key, list(self.rounds)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def read_measurements(path: Path) -> Measurements:
 
 
 def _task(tree: Mapping[str, Any]) -> MeasuredTask:
-    points = tuple(MeasuredPoint(*point) for point in tree["points"])
+    points = tuple(MeasuredPoint(n, knobs, key, tuple(map(float, us))) for n, knobs, key, us in tree["points"])
     return MeasuredTask(tree["name"], parse_task(tree["task"]), tree["cold_bytes"], points)
 
 

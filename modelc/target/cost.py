@@ -125,4 +125,3 @@ def _latencies(part: Section) -> tuple[float, ...]:
     if len(values) != LEVELS or not numbers or values != sorted(values):
         raise part.wrong("latencies", values, expected)
     return tuple(map(float, values))
-
