@@ -148,8 +148,8 @@ def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[
                     moved = 0;
                     for (int l = 0; l < lanes; l++) {{
                         const int32_t *node = x1 + 4 * (int64_t)at[l], code = node[1];
-                        const int32_t next = node[3 - answer({question}, x0[(r + l) * {features} + node[0]], x2[at[l]])];
-                        at[l] = code ? next : at[l];
+                        const int asked = answer({question}, x0[(r + l) * {features} + node[0]], x2[at[l]]);
+                        at[l] = code ? node[3 - asked] : at[l];
                         moved |= code;
                     }}
                 }} while (moved);

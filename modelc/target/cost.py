@@ -30,6 +30,8 @@ class CostParameters:
     broadcast_cycles: float = 0.05  # of a scalar that is loaded into all lanes, or of a line that is certainly near
     step_cycles: float = 0.25  # loop control
     extreme_operations: float = 2.0  # of the larger or the smaller of two floats, neither known not to be NaN
+    integer_add_operations: float = 0.5  # of a product of whole numbers that is added: more ports add than multiply
+    spread_operations: float = 2.0  # until all lanes have a scalar that was cast, and so is not loaded into them
     spill_cycles: float = 1.0  # of a vector that does not fit in the registers
     conflict_cycles: float = 0.6  # of a line in a set of the first cache that more are read in turn from than it holds
     look_ahead: float = 512.0  # instructions in flight: the next register tile begins before a short one ends
@@ -73,7 +75,9 @@ class CostParameters:
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
     exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
+    unhinted_ratio: float = 1.0  # of what no instruction prefetches, that the CPU's own prefetchers do not bring either
     scattered_share: float = 0.2  # of memory's, that is had where each line lies far from the one before, in turn
+    held_scattered_ratio: float = 1.0  # of the last cache's bandwidth, that is had where such lines lie there
     between_share: float = 0.5  # of the last cache, that what one phase leaves for the next stays in
     streamed_wait_ratio: float = 0.25  # waiting for constants that are prefetched over moving them
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps

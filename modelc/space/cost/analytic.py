@@ -91,7 +91,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     for place, (m, bandwidth) in enumerate(zip(moved, bandwidths, strict=True)):
         moving[:, level_of(place, len(moved))] += reduce_sum(m * slower) / (1e9 * bandwidth)
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
-    demanded = reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near])
+    demanded = cost.unhinted_ratio * reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)

@@ -25,7 +25,7 @@ from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.operations import operations
 from modelc.space.cost.overlap import constant_seconds, moving_seconds
-from modelc.space.cost.step import step_cycles, tile_step_cycles
+from modelc.space.cost.step import chain_cycles, step_cycles, tile_step_cycles
 from modelc.space.cost.work import SOURCES, Work
 from modelc.space.sketches.parallel import busiest_share
 from modelc.target import Target
@@ -264,7 +264,8 @@ def _step_cycles(
     looped = not block.reduction or any(
         schedule.tags.get(Loop(i.name, 0)) != "unroll" for i in block.reduction if i.extent > 1
     )
-    latency = float(target.fma_latency) if block.reduction and looped else 0.0
+    steps = prod(i.extent for i in block.reduction) if block.reduction and looped else 0
+    latency = chain_cycles(cost, target.fma_latency, float(steps * held)) if steps else 0.0
     arithmetic = held * operations(task, block, cost) / target.fma_ports
     cycles = step_cycles(cost, arithmetic, wide, narrow, latency, stores=stored, loops=float(looped))
     guarded = any(isinstance(e, Op) and e.name == "select" for e in block.body)

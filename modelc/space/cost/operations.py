@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads
+from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads, walk
 from modelc.target import CostParameters
 
 SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
@@ -20,6 +20,8 @@ def operations(task: Task, block: Block, cost: CostParameters) -> float:
     count = sum(_counted(e, cost.slow_cycles, extreme) for e in block.body)
     if block.aggregation in EXTREMES:
         return count + extreme * len(block.body)
+    if block.reduction and dtype not in FLOATS:  # no instruction multiplies whole numbers of 32 bits and adds as well
+        return count + cost.integer_add_operations * len(block.body)
     return max(1.0, count) if block.reduction else count
 
 
@@ -32,6 +34,11 @@ def shared_operations(block: Block, cost: CostParameters, still: Collection[Load
         return sum(counted(c) for c in children(e)) if isinstance(e, Op) else 0.0
 
     return sum(counted(e) for e in block.body)
+
+
+def cast_before(e: Expr, load: Load) -> bool:
+    """Whether `e` takes what `load` gives in another dtype."""
+    return any(isinstance(x, Op) and x.name == "cast" and load in x.args for x in walk(e))
 
 
 def _counted(e: Expr, slow: float, extreme: float) -> float:

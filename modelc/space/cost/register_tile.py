@@ -12,7 +12,7 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import Access, flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
-from modelc.space.cost.operations import operations, shared_operations
+from modelc.space.cost.operations import cast_before, operations, shared_operations
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.nest.prefetch import computed
 from modelc.space.sketches.tiled import Bools, Tiled
@@ -87,10 +87,11 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     target = tiled.target
     wide, narrow = loads(tiled, rows, vectors)
     accumulators = np.prod(rows, axis=1) * vectors
-    every, shared = operations(tiled.task, tiled.anchor, target.cost), _shared_operations(tiled)
+    every, (by_vector, by_row) = operations(tiled.task, tiled.anchor, target.cost), _shared_operations(tiled)
+    done = accumulators * max(0.0, every - by_vector - by_row) + vectors * by_vector
     return step_cycles(
         target.cost,
-        (accumulators * (every - shared) + vectors * shared) / target.fma_ports,
+        (done + np.prod(rows, axis=1) * (by_row + _spread(tiled))) / target.fma_ports,
         wide,
         narrow,
         chain_cycles(target.cost, target.fma_latency, tiled.steps * accumulators),
@@ -100,12 +101,25 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 
 
 @lru_cache(256)
-def _shared_operations(tiled: Tiled) -> float:
-    """Operations of one step that all rows of a register tile have in common: weights that are taken apart."""
-    if not tiled.inside:
+def _shared_operations(tiled: Tiled) -> tuple[float, float]:
+    """Operations of one step that all rows of a register tile have in common (weights that are taken apart), and those
+    that all of a row's vectors have (a scalar that is shifted before it is multiplied)."""
+    anchor, cost = tiled.anchor, tiled.target.cost
+    by_vector = {r.load for r in tiled.reads if not any(r.strides[n] for n in tiled.inside)}
+    by_row = {r.load for r in tiled.reads if r.strides[tiled.vector] == 0}
+    common = shared_operations(anchor, cost, by_vector) if tiled.inside else 0.0
+    return common, shared_operations(anchor, cost, by_row)
+
+
+@lru_cache(256)
+def _spread(tiled: Tiled) -> float:
+    """Operations of one step and row until all lanes have what was computed of its scalar: one from memory is loaded
+    into them."""
+    (value,) = tiled.anchor.body if len(tiled.anchor.body) == 1 else (None,)
+    scalars = [r.load for r in tiled.reads if r.strides[tiled.vector] == 0 and any(r.strides.values())]
+    if value is None or not any(cast_before(value, load) for load in scalars):
         return 0.0
-    still = {r.load for r in tiled.reads if not any(r.strides[n] for n in tiled.inside)}
-    return shared_operations(tiled.anchor, tiled.target.cost, still)
+    return tiled.target.cost.spread_operations
 
 
 def _conflicts(tiled: Tiled, rows: Ints) -> Floats:

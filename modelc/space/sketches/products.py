@@ -40,10 +40,11 @@ class Products(Sketch):
         steps = np.abs(np.log2(self.column(points, "steps") / self.gemm.usual_steps))
         return np.asarray(steps + self.index(points, "prefetch"), np.float64)
 
-    def fetched(self, points: Points) -> Bools:
-        """Whether what comes from beyond the second-level cache is prefetched [P]."""
+    def unhinted(self, points: Points) -> Floats:
+        """The part of what comes from beyond the second-level cache that nothing prefetches [P]."""
         (knob,) = (k for k in self.all_knobs() if k.name == "prefetch")
-        return np.array([value == FAR for value in knob.values])[self.index(points, "prefetch")]
+        parts = [0.0 if value == FAR else self.target.cost.unhinted_ratio for value in knob.values]
+        return np.array(parts)[self.index(points, "prefetch")]
 
     def sum_cycles(self, loaded: float, additions: float, stored: float) -> float:
         """Cycles of vectors that are loaded, added up and stored."""

@@ -349,15 +349,15 @@ class Strassen(Products):
         more = kernel - kernel * self.by.parts**2 // self.by.products
         once = parted_seconds(kernel, own, target, more, cores)
         streamed = once + self.again_seconds(chunk, vectors, apart, share, cores)
-        moving, fetched = np.zeros((len(points), len(SOURCES))), self.fetched(points)
+        moving = np.zeros((len(points), len(SOURCES)))
         moving[:, -1] = streamed
         return Work.of(
             len(points),
             computing=self.product_cycles(points) * share / rate,
             copying=(after * share + before * np.where(apart, 1 / cores, share)) / rate,
             moving=moving,
-            demanded=streamed * ~fetched,
-            arriving=streamed * fetched,
+            demanded=self.unhinted(points) * streamed,
+            arriving=streamed,
             transferred=transfer_seconds(apart * self.transferred(cores), target),
             phases=apart.astype(np.float64),
             forks=float(cores > 1),

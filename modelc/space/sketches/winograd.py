@@ -369,17 +369,18 @@ class Winograd(Products):
         cycles_out = vectors_out * self.transform_cycles(rows_of.output, columns_of.output)
         passing = traffic(roles, self.gemm, self.shape, tilings, cores)
         near_seconds = passing.near / (1e9 * self.target.second.bandwidth_gbs)
-        streamed, fetched = passing.kernel_seconds(self.target, within), self.fetched(points)
+        streamed = passing.kernel_seconds(self.target, within)
         again = passing.again_seconds(self.target, within)
         moving = np.zeros((len(points), len(SOURCES)))
-        moving[:, -1] = again + streamed
+        moving[:, 1] = again * passing.held
+        moving[:, 2] = again * ~passing.held + streamed
         return Work.of(
             len(points),
             computing=self.product_cycles(points) * within / rate + near_seconds * within,
             copying=(cycles_in * before + cycles_out * owner) / rate,
             moving=moving,
-            demanded=streamed * ~fetched + passing.scattered_seconds(self.target, within),
-            arriving=streamed * fetched + passing.demanded_seconds(self.target, within),
+            demanded=self.unhinted(points) * streamed + passing.scattered_seconds(self.target, within),
+            arriving=streamed + passing.demanded_seconds(self.target, within),
             transferred=transfer_seconds(self.transferred(points, cores), self.target),
             phases=float(PHASES[self.shape]),
             forks=float(cores > 1),

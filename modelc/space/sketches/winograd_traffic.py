@@ -57,7 +57,7 @@ class Traffic:
         """Of lines that each lie far from the one before, at the part of a demanded bandwidth that is had there [P]:
         each core waits for lines of its own."""
         cost = target.cost
-        apart = np.where(self.held, 1.0, cost.scattered_share) / cost.demanded_share
+        apart = np.where(self.held, cost.held_scattered_ratio, cost.scattered_share) / cost.demanded_share
         return np.asarray(share * self.scattered / (self.bandwidth(target, 1) * apart), np.float64)
 
     def kernel_seconds(self, target: Target, share: Floats) -> Floats:
@@ -104,12 +104,14 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         moved = tiles * far + 2 * products * (results > near_by)
         chunks = -(-roles.tile_rows // tilings.chunk) * (samples // phases) * (depths // groups)
         reread = zero + (kernel > room * phases) * kernel * (chunks - 1)
-        scattered, held = tiles * far, threads * (scratch + results) + kernel <= room_between
+        scattered = tiles * far + products * (results > near_by)
+        held = threads * (scratch + results) + kernel <= room_between
     elif shape is Shape.PANELS:
         results = products / (panels * samples * depths)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
         moved, reread = 2 * products * (results > room), zero
-        scattered, held = tiles * (tiles > room), phases_touch + threads * results <= room_between
+        scattered = tiles * (tiles > room) + products * (results > room)
+        held = phases_touch + threads * results <= room_between
     else:
         read, moved, reread = tiles * (tiles > room), products * (products > room), zero
         scattered, held = read + moved, phases_touch + products <= room_between
