@@ -1,7 +1,8 @@
 """Measures schedules for `targets/cost/`, and says how well they are priced.
 
     python scripts/cost.py collect FILE.jsonl [--networks NAME ...] [--minutes 30] [--models DIR] [--machine NAME]
-    python scripts/cost.py check [FILE.jsonl ...]
+    python scripts/cost.py check [FILE.jsonl ...] [--record]
+    python scripts/cost.py fit FILE.jsonl [--rounds 1] [--held-out NETWORK ...]
 
 `collect` measures points of every Sketch of the Tasks of networks (NAME.onnx in DIR) on this machine: on one core, by
 turns with one of them, constants as cold as among all of the network's; the points that construction takes, where
@@ -9,13 +10,19 @@ Sketches start, and random ones. FILE gets a line for each Task as soon as it is
 it has are measured in another round, those of fewest rounds first: what is not slow, and the points that construction
 takes now.
 
-`check` prints, by kind, the regret of the price: the time of what is estimated least over the least measured.
+`check` prints, by kind, the regret of the price: the time of what is estimated least over the least measured. --record
+writes it to FILE.regret.json, which a test holds the price to.
+
+`fit` fits coefficients of the price to measurements, and prints what changes as YAML: the section `cost` of a target or
+of a family. Networks that are held out say what the fit is worth where it has not looked.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
+import math
 import statistics
 import tempfile
 import time
@@ -26,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import paths
+import yaml
 from kept_rows import MODELS
 from rich.table import Table
 from space_tasks import Found, model_file, tasks_of
@@ -44,7 +52,7 @@ from modelc.space.measured import (
     priced,
     read_measurements,
 )
-from modelc.target import Target, load_target
+from modelc.target import CostParameters, Target, load_target
 from modelc.tune.search.population import Space
 
 FOLDER = paths.ROOT / "targets/cost"
@@ -172,9 +180,97 @@ def check(options: argparse.Namespace) -> None:
         stale = sum(len(t.points) for t in measurements.tasks) - points
         out.print(f"{file.name}: {measurements.machine}, {measurements.date}: {points} points, {stale} stale")
         out.print(table)
+        if options.record:
+            record = {kind: round(geometric_mean(own), 4) for kind, own in sorted(by_kind(tasks, regrets).items())}
+            record |= {"all": round(geometric_mean(regrets), 4)}
+            file.with_suffix(".regret.json").write_text(json.dumps(record, indent=1) + "\n")
         if options.worst:
             for task, regret in sorted(zip(tasks, regrets, strict=True), key=lambda pair: -pair[1])[: options.worst]:
                 out.print(f"{task.name} ({task.kind}): {regret:.3f}", markup=False)
+
+
+FITTED = (  # coefficients that measurements on one core decide
+    *("load_ports", "load_cycles", "broadcast_cycles", "step_cycles", "scheduler_entries", "accumulator_cycles"),
+    *("tile_cycles", "copy_cycles", "element_cycles", "slow_cycles", "spread_operations", "integer_add_operations"),
+    *("winograd_sums_ratio", "strassen_sums_ratio", "scattered_share", "held_scattered_ratio", "unhinted_ratio"),
+    *("streamed_wait_ratio", "beside_share", "exposed_share"),
+)
+STEP, MOST_STEP = 0.15, 1.0  # of the logarithm of a coefficient: to see what it does; in one round of the fit
+RIDGE = 0.003  # a Task's share of the squared error for which a coefficient changes by a factor of e
+SCALE_WEIGHT = 0.3  # of a Task's scale beside the order of its points
+
+
+def log_estimates(measurements: Measurements, cost: CostParameters) -> list[np.ndarray]:
+    """The logarithms of the prices of every Task's points; nan for those that no Sketch has."""
+    target, result = replace(measurements.target, cost=cost), []
+    for measured_task in measurements.tasks:
+        task = priced(measured_task, target, Policy(), check=False)
+        values = np.full(len(measured_task.points), np.nan)
+        values[[*task.places]] = np.log(task.estimates(lambda sketch, points: sketch.estimate(points, 1)))
+        result.append(values)
+    return result
+
+
+def moved(cost: CostParameters, name: str, step: float) -> CostParameters:
+    """`cost` with one coefficient times e ** step; shares stay below 1."""
+    value = getattr(cost, name) * math.exp(step)
+    return replace(cost, **{name: min(value, 0.98) if name.endswith("_share") else value})
+
+
+def fitted(measurements: Measurements, cost: CostParameters) -> CostParameters:
+    """One round of least squares: of the logarithms of prices over times within each Task, and a little of their mean,
+    the fast points more; coefficients stay near what they are (ridge)."""
+    before = log_estimates(measurements, cost)
+    slopes = []
+    for name in FITTED:
+        after = log_estimates(measurements, moved(cost, name, STEP))
+        slopes.append([np.nan_to_num((a - b) / STEP) for a, b in zip(after, before, strict=True)])
+        err.print(f"{name}: its effect is known", markup=False)
+    rows, errors = [], []
+    for place, task in enumerate(measurements.tasks):
+        slope = np.stack([own[place] for own in slopes], axis=1)
+        error = np.log(1e-6 * task.microseconds) - before[place]
+        weight = np.where(np.isnan(error), 0.0, (task.microseconds.min() / task.microseconds) ** 1.5)
+        weight, error = weight / weight.sum(), np.nan_to_num(error)
+        mean_slope, mean_error = weight @ slope, weight @ error
+        root = np.sqrt(weight)
+        rows += [(slope - mean_slope) * root[:, None], SCALE_WEIGHT * mean_slope[None]]
+        errors += [(error - mean_error) * root, SCALE_WEIGHT * mean_error[None]]
+    a, b = np.concatenate(rows), np.concatenate(errors)
+    ridge = RIDGE * len(measurements.tasks) * np.eye(len(FITTED))
+    for name, step in zip(FITTED, np.linalg.solve(a.T @ a + ridge, a.T @ b), strict=True):
+        cost = moved(cost, name, float(np.clip(step, -MOST_STEP, MOST_STEP)))
+    return cost
+
+
+def of_networks(measurements: Measurements, held_out: Sequence[str], others: bool) -> Measurements:
+    """The Tasks of the networks that are `held_out`, or those of all others."""
+    tasks = tuple(task for task in measurements.tasks if (task.name.partition(":")[0] in held_out) != others)
+    return replace(measurements, tasks=tasks)
+
+
+def regret_of(measurements: Measurements, cost: CostParameters) -> float:
+    """The geometric mean of all Tasks' regrets."""
+    estimates = log_estimates(measurements, cost)
+    return geometric_mean(
+        task.microseconds[int(np.nanargmin(own))] / task.microseconds.min()
+        for task, own in zip(measurements.tasks, estimates, strict=True)
+    )
+
+
+def fit(options: argparse.Namespace) -> None:
+    measurements = read_measurements(options.file)
+    learned = of_networks(measurements, options.held_out, others=True)
+    unseen = of_networks(measurements, options.held_out, others=False)
+    cost = usual = measurements.target.cost
+    for _ in range(options.rounds):
+        cost = fitted(learned, cost)
+    for name, part in (("fitted to", learned), ("held out", unseen)):
+        if part.tasks:
+            before, after = (regret_of(part, own) for own in (usual, cost))
+            err.print(f"{name}: {len(part.tasks)} Tasks, regret {before:.4f} before, {after:.4f} after", markup=False)
+    changed = {name: float(f"{value:.3g}") for name, value in cost.beside(usual).items() if isinstance(value, float)}
+    out.print(yaml.safe_dump({"cost": changed}, sort_keys=False), markup=False, end="")
 
 
 def main() -> None:
@@ -195,7 +291,13 @@ def main() -> None:
     checking.add_argument("files", nargs="*", type=Path)
     checking.add_argument("--keys", action="store_true", help="compare the Candidates too")
     checking.add_argument("--worst", type=int, default=0, metavar="N", help="print the N worst Tasks")
+    checking.add_argument("--record", action="store_true", help="write FILE.regret.json")
     checking.set_defaults(run=check)
+    fitting = verbs.add_parser("fit")
+    fitting.add_argument("file", type=Path)
+    fitting.add_argument("--rounds", type=int, default=1)
+    fitting.add_argument("--held-out", nargs="*", default=(), metavar="NETWORK")
+    fitting.set_defaults(run=fit)
     options = parser.parse_args()
     options.run(options)
 

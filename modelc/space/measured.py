@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from modelc.errors import ModelcError
 from modelc.ir.block import Task
 from modelc.ir.text import parse_task
 from modelc.policy import Policy
@@ -99,7 +100,7 @@ def read_measurements(path: Path) -> Measurements:
         target, tasks = parse_target(yaml, str(path)), []
         for number, line in lines:  # noqa: B007 (the message says it)
             tasks.append(_task(json.loads(line)))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ModelcError) as error:
         raise ValueError(f"{path}, line {number}: expected measurements of schedules: {error}") from error
     return Measurements(machine, date, version, target, tuple(tasks))
 

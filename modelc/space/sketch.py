@@ -60,8 +60,8 @@ class Sketch(ABC):
     """One way to compute `task`, the Task after `stages`, on `target`. `kind` is what it has in common with Sketches of
     other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
 
-    `doubt` is the error of its estimates as a part of them: of points that are nearer to each other than that,
-    start() is taken."""
+    `doubt` is the error of its price as a part of it, where that is known to be large: of points that are nearer to
+    each other than that, start() is taken."""
 
     doubt = 0.0
 

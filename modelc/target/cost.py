@@ -11,17 +11,15 @@ LEVELS = 4  # latencies: of the first, second and third cache, and of memory
 
 @dataclass(frozen=True)
 class CostParameters:
-    """The parameters of the estimates in space/cost/ and of the Sketches: what a target's YAML does not override (its
-    optional section `cost`) has the value here, fitted on Sapphire-Rapids-class cores; those of short register tiles,
-    of runs of lines, of Strassen's rule, and of lines that come from another core (one with a last cache of its own) on
-    Zen 5; that of Winograd's transforms on Zen 4.
+    """The coefficients of the price (space/cost/). What neither a family of CPUs (family.py) nor a target's YAML, in its
+    optional section `cost`, overrides has the value here, fitted on Sapphire-Rapids-class cores; those of short register
+    tiles, of runs of lines, of Strassen's rule, and of lines that come from another core (one with a last cache of its
+    own) on Zen 5; that of Winograd's transforms on Zen 4.
 
     The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
-    `_ratio` or no ending: a quotient, or a count. `scripts/fit_cost.py` fits those of register tiles, of copies, of
-    the memory levels and of phases from measured candidates, and prints them as YAML;
-    `scripts/compare_construction.py` says how well float32 contractions are ranked, `scripts/bench_int8.py` how units
-    of intrinsics do. Nothing here is probed: what `modelc targets probe` measures stands in the Target itself (ports,
-    latency, bandwidths, throughput).
+    `_ratio` or no ending: a quotient, or a count. `scripts/cost.py` fits them to the measurements in `targets/cost/`,
+    and says how well they price; `scripts/bench_int8.py` says how units of intrinsics are ranked. Nothing here is
+    probed: what `modelc targets probe` measures stands in the Target itself (ports, latency, bandwidths, throughput).
     """
 
     # One reduction step of a register tile (cost/step.py)
@@ -97,10 +95,7 @@ class CostParameters:
 
     # Errors of estimates, as a share of them: of what is nearer to each other, rules decide
     unit_doubt_share: float = 0.25  # intrinsics: which of their loads and stores overlap no formula says
-    winograd_doubt_share: float = 0.25
-    attention_doubt_share: float = 0.25
-    reduction_doubt_share: float = 0.3
-    map_doubt_share: float = 0.3
+    reduction_doubt_share: float = 0.3  # how chains of sums overlap no formula says
     layout_doubt_share: float = 0.15  # of a Task's seconds, where they decide a layout against the rule
 
     def beside(self, usual: CostParameters) -> dict[str, float | list[float]]:

@@ -56,9 +56,7 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
         ready, units = prepared(task, target, own, allowed)
         roles = roles_of(ready)
         if roles is not None and all(u.row == 1 or roles.rows_of(n) in u.inner for n, u in units.items()):
-            sketches.append(
-                Attention(roles, target, tuple(own), units, 1 + target.cost.attention_doubt_share if sketches else 1.0)
-            )
+            sketches.append(Attention(roles, target, tuple(own), units))
     return sketches
 
 
@@ -71,16 +69,12 @@ class RegisterTile:
 
 
 class Attention(Sketch):
-    """The Sketch of one Task of attention, on vectors or on units of intrinsics. `least`: what its estimates are
-    multiplied with, so that it is taken where it is clearly better than another one alone."""
+    """The Sketch of one Task of attention, on vectors or on units of intrinsics."""
 
-    def __init__(
-        self, roles: Roles, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit], least: float = 1.0
-    ) -> None:
+    def __init__(self, roles: Roles, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit]) -> None:
         name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
         super().__init__("attention", name, roles.task, target, stages)
-        self.roles, self.units, self.least = roles, units, least
-        self.doubt = target.cost.attention_doubt_share
+        self.roles, self.units = roles, units
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
         self._cycles = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype

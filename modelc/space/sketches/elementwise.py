@@ -40,7 +40,6 @@ class Elementwise(Sketch):
 
     def __init__(self, task: Task, target: Target, stages: Sequence[Stage]):
         super().__init__("elementwise", "vectors", task, target, stages)
-        self.doubt = target.cost.map_doubt_share
         self.maps = {b.name: Map(task, b, target) for b in task.blocks if isinstance(b, Block)}
         self.rules = {name: facts.rules(at_root=True) for name, facts in self.maps.items()}
 

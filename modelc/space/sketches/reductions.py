@@ -68,10 +68,10 @@ def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sk
     noted = [*stages]
     facts = Rows(task, target, noted)
     usual = not facts.inside or (facts.few and not facts.across)
-    phases = InPhases("rows", "in phases", facts.task, target, noted, phases_candidate, usual)
+    phases = InPhases("rows", "in phases", facts.task, target, noted, phases_candidate)
     if not facts.inside:
         return [phases]
-    return [phases, InRows(facts, usual=False)] if usual else [InRows(facts), phases]
+    return [phases, InRows(facts)] if usual else [InRows(facts), phases]
 
 
 def column_sketch(task: Task, target: Target, stages: Sequence[Stage]) -> Sketch | None:
@@ -92,11 +92,9 @@ def longest_chain(task: Task) -> int:
 
 
 class Reductions(Sketch):
-    """A Sketch whose knobs choose stages. What rules would not take (not `usual`) has to be better than what they would
-    by more than the doubt of both."""
+    """A Sketch whose knobs choose stages."""
 
-    def __init__(self, kind: str, name: str, target: Target, usual: bool):
-        self.usual = usual
+    def __init__(self, kind: str, name: str, target: Target):
         self.candidates: dict[tuple[Value, ...], tuple[Task, Candidate]] = {}
         task, candidate = self.scheduled(self.start_values())
         super().__init__(kind, name, task, target, candidate.stages)
@@ -152,9 +150,9 @@ class Reductions(Sketch):
 class InRows(Reductions):
     """All Blocks inside one loop over rows."""
 
-    def __init__(self, facts: Rows, usual: bool = True):
+    def __init__(self, facts: Rows):
         self.facts, self.rules = facts, facts.rules()
-        super().__init__("rows", "across rows" if facts.across else "along rows", facts.target, usual)
+        super().__init__("rows", "across rows" if facts.across else "along rows", facts.target)
 
     def start_values(self) -> dict[str, Value]:
         return {**asdict(self.rules), "parallel": word_of(self.rules.parallel)}
@@ -194,10 +192,9 @@ class InPhases(Reductions):
         target: Target,
         stages: Sequence[Stage],
         schedule: Scheduling,
-        usual: bool = True,
     ):
         self.whole, self.before, self.machine, self.schedule = task, tuple(stages), target, schedule
-        super().__init__(kind, name, target, usual)
+        super().__init__(kind, name, target)
 
     def start_values(self) -> dict[str, Value]:
         return asdict(PhaseKnobs())

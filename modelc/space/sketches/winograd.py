@@ -99,7 +99,6 @@ class Winograd(Products):
         name = f"F({roles.m}, {roles.taps}) by {shape.value}"
         super().__init__("winograd", name, roles.task, roles.target, roles.stages)
         self.roles, self.shape, self.lanes = roles, shape, roles.lanes
-        self.doubt = roles.target.cost.winograd_doubt_share
         self.v = roles.owned[roles.vector]  # the owner's vector iterator
         self.chunked = roles.th
         self.first_chunk = self._first_chunk() if shape is Shape.ROWS else roles.tile_rows
