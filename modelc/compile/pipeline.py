@@ -62,6 +62,7 @@ from modelc.space.choose import Schedules, accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
+from modelc.target.family import priced_as_another
 from modelc.verify import Report
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -169,7 +170,12 @@ class Run:
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             shared_packing=run.shared_packing,
-            notes=(*spec.notes, *run.notes, *(self.recorded.notes if self.recorded else ())),
+            notes=(
+                *spec.notes,
+                *run.notes,
+                *(self.recorded.notes if self.recorded else ()),
+                *priced_as_another(self.target.cpu),
+            ),
             report=built.report,
         )
 

@@ -11,10 +11,10 @@ LEVELS = 4  # latencies: of the first, second and third cache, and of memory
 
 @dataclass(frozen=True)
 class CostParameters:
-    """The coefficients of the price (space/cost/). What neither a family of CPUs (family.py) nor a target's YAML, in its
-    optional section `cost`, overrides has the value here, fitted on Sapphire-Rapids-class cores; those of short register
-    tiles, of runs of lines, of Strassen's rule, and of lines that come from another core (one with a last cache of its
-    own) on Zen 5; that of Winograd's transforms on Zen 4.
+    """The coefficients of the price (space/cost/). What neither a family of CPUs (family.py) nor a target's YAML, in
+    its optional section `cost`, overrides has the value here, fitted on Sapphire-Rapids-class cores; those of short
+    register tiles, of runs of lines, of Strassen's rule, and of lines that come from another core (one with a last
+    cache of its own) on Zen 5; that of Winograd's transforms on Zen 4.
 
     The ending of a name is its unit: `_cycles` of one core, `_seconds`, `_share` a part between 0 and 1, `_bytes`;
     `_ratio` or no ending: a quotient, or a count. `scripts/cost.py` fits them to the measurements in `targets/cost/`,

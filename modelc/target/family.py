@@ -43,6 +43,14 @@ def family_of(cpu: str) -> Family:
     return next((family for family in families() if cpu in family.cpus), unmeasured)
 
 
+def priced_as_another(cpu: str) -> tuple[str, ...]:
+    """What to say where a CPU was never measured: none where it was."""
+    family = family_of(cpu)
+    if cpu in family.cpus:
+        return ()
+    return (f"no schedules were measured on {cpu}: they are priced by coefficients of {family.machine}",)
+
+
 def _family(name: str, top: Section) -> Family:
     top.only_keys(("cpus", "machine", "cost"), required=("cpus", "machine", "cost"))
     cpus = top.sequence("cpus", "a list of LLVM's names of CPUs")

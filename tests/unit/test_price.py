@@ -19,6 +19,8 @@ from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 from modelc.space.sketches.listing import families
 from modelc.target import CostParameters, list_targets, load_target
+from modelc.target.family import family_of, priced_as_another
+from modelc.target.schema import parse_target
 
 COST = CostParameters()
 ONE = Work.of(
@@ -84,3 +86,18 @@ def test_two_families_for_one_computation_have_one_price(
     own, proposed = families(task, target, Policy())
     prices = [ranked([family], target)[0].seconds for family in (own, proposed)]
     assert prices[0] > 0 and prices[0] == pytest.approx(prices[1])
+
+
+def test_families_of_cpus_have_coefficients_of_their_own() -> None:
+    family = family_of("x86-64-v3")
+    assert load_target("x86-64-v3").cost == family.cost != CostParameters() and not priced_as_another("x86-64-v3")
+    assert load_target("cortex-a76").cost == CostParameters()
+    (sentence,) = priced_as_another("cortex-a76")
+    assert sentence.startswith("no schedules were measured on cortex-a76: ")
+
+
+def test_a_target_says_what_is_not_as_in_its_family() -> None:
+    target = load_target("x86-64-v3")
+    assert "cost" not in target.to_yaml()
+    other = replace(target, cost=replace(target.cost, load_cycles=0.3))
+    assert "load_cycles: 0.3" in other.to_yaml() and parse_target(other.to_yaml(), "other").cost == other.cost
