@@ -10,6 +10,7 @@ import click
 
 from modelc import __version__
 from modelc.cli.bench import bench
+from modelc.cli.build import build
 from modelc.cli.compile import compile_
 from modelc.cli.database import database
 from modelc.cli.debug import add_debug_option, show_error, show_failure
@@ -23,7 +24,7 @@ from modelc.cli.tune import tune
 from modelc.cli.verify import verify
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, tune, verify, bench, profile, run, inspect, reduce, targets, database)
+VERBS = (compile_, build, tune, verify, bench, profile, run, inspect, reduce, targets, database)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

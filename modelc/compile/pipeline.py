@@ -171,6 +171,8 @@ class Run:
             shared_packing=run.shared_packing,
             notes=(*spec.notes, *run.notes, *(self.recorded.notes if self.recorded else ())),
             report=built.report,
+            consulted=self.recorded.consulted if self.recorded else None,
+            answers=self.recorded.consulted.answers(self.recorded.database) if self.recorded else "",
         )
 
     def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:

@@ -58,11 +58,11 @@ def bench(
         raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if others and model is None:
         raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
-    read = _native(package)
+    read = native_package(package)
     feed = given_or_drawn(read, model, inputs)
     number = variant_of(read, feed)
     for other in packages:
-        _same_boundary(read, number, _native(other))
+        same_boundary(read, number, native_package(other))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name in ("modelc", *packages, *others):
@@ -98,7 +98,7 @@ def _no_engine(name: str) -> str:
     return f"cannot compare with {name!r}; known are {', '.join(NAMES[1:])}, and packages: PKG{SUFFIX}.{hint}"
 
 
-def _native(path: str | Path) -> Package:
+def native_package(path: str | Path) -> Package:
     """The package at `path`. Raises TargetError where this machine cannot run it."""
     read = read_package(path)
     if machine_of(read.manifest.target.triple) != native_machine():
@@ -106,7 +106,7 @@ def _native(path: str | Path) -> Package:
     return read
 
 
-def _same_boundary(package: Package, number: int, other: Package) -> None:
+def same_boundary(package: Package, number: int, other: Package) -> None:
     """Raises InputError where no variant of the other package takes what this one's variant takes."""
     if package.manifest.variants[number].inputs not in [plan.inputs for plan in other.manifest.variants]:
         raise InputError(f"{_taken(package, number)}, and {_taken(other, 0)}: they cannot be compared")

@@ -39,6 +39,7 @@ ROOMS = (  # from the top
     "verify",
     "compile",
     "tune",
+    "build",
     "cli",
     "__main__",
 )
