@@ -4,6 +4,7 @@ worker that is gone is made again by another."""
 from __future__ import annotations
 
 import io
+import queue
 import secrets
 import sqlite3
 import tarfile
@@ -58,29 +59,23 @@ class BuildCluster:
 
     def results(self, orders: Mapping[str, Mapping[str, Any]]) -> Iterator[Answer]:
         """An answer for each order, by its cell's name, as they come; packages are where the orders say."""
-        import distributed
-
-        in_order: Any = distributed.as_completed
-
+        done: queue.Queue[str] = queue.Queue()
         futures = {}
         for name, order in orders.items():
             sent, files = shipped(order)
             key = f"modelc-cell-{self._session}-{name}"
-            futures[self._client.submit(made_there, name, sent, files, key=key, pure=False)] = name
-        awaited, alone = in_order(list(futures), timeout=LOOKING), 0.0
-        outstanding = len(futures)
-        while outstanding:
+            futures[name] = self._client.submit(made_there, name, sent, files, key=key, pure=False)
+            futures[name].add_done_callback(lambda _, name=name: done.put(name))
+        alone = 0.0
+        while futures:
             try:
-                future = next(awaited)
-            except distributed.TimeoutError:
+                name = done.get(timeout=LOOKING)
+            except queue.Empty:
                 alone = 0.0 if self._workers() else alone + LOOKING
                 if alone >= WAITED:
                     raise Unmeasurable(f"there is no worker at {self._address} since {WAITED:g} s") from None
-                awaited = in_order([f for f in futures if f.key not in self._taken], timeout=LOOKING)
                 continue
-            self._taken.add(future.key)
-            outstanding -= 1
-            yield self._answer(futures[future], orders[futures[future]], future)
+            yield self._answer(name, orders[name], futures.pop(name))
 
     def _answer(self, name: str, order: Mapping[str, Any], future: Any) -> Answer:
         from distributed import KilledWorker
@@ -108,7 +103,6 @@ class BuildCluster:
         from distributed import Client
 
         make: Any = Client
-        self._taken: set[str] = set()
         self._levels = quiet()
         try:
             self._client = make(self._address, timeout=CONNECTING, set_as_default=False, name="modelc build")
