@@ -21,6 +21,7 @@ _HOMES = {
     "DoesNotApply": ("modelc.space.rules.rule", "DoesNotApply"),
     "Rule": ("modelc.space.rules.rule", "Rule"),
     "bench": ("modelc.verify", "bench"),
+    "diff": ("modelc.verify.diff", "diff"),
     "inspect": ("modelc.compile.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),

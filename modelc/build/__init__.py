@@ -10,7 +10,6 @@ crew.py      cells made here, several at a time
 cluster.py   cells made by the workers of a Dask cluster
 gates.py     what is asked of a package
 summary.py   build.json, JUnit XML, a page in Markdown
-diff.py      what two packages differ in
 command.py   the command: a BuildRequest becomes packages and a BuildResult
 """
 

@@ -14,6 +14,7 @@ from modelc.cli.build import build
 from modelc.cli.compile import compile_
 from modelc.cli.database import database
 from modelc.cli.debug import add_debug_option, show_error, show_failure
+from modelc.cli.diff import diff
 from modelc.cli.inspect import inspect
 from modelc.cli.output import standard_streams, unwritable
 from modelc.cli.profile import profile
@@ -24,7 +25,7 @@ from modelc.cli.tune import tune
 from modelc.cli.verify import verify
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, build, tune, verify, bench, profile, run, inspect, reduce, targets, database)
+VERBS = (compile_, build, tune, verify, bench, diff, profile, run, inspect, reduce, targets, database)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
