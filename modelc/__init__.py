@@ -28,7 +28,7 @@ _HOMES = {
     "profile": ("modelc.verify", "profile"),
     "verify_package": ("modelc.compile.verification", "verify"),
 }
-_ROOMS = ("build", "compile", "tune", "verify")  # that can be called
+_ROOMS = ("build", "compile", "report", "tune", "verify")  # that can be called
 __all__ = ["__version__", *_ROOMS, *_HOMES]
 
 

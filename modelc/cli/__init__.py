@@ -19,13 +19,14 @@ from modelc.cli.inspect import inspect
 from modelc.cli.output import standard_streams, unwritable
 from modelc.cli.profile import profile
 from modelc.cli.reduce import reduce
+from modelc.cli.report import report
 from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.tune import tune
 from modelc.cli.verify import verify
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, build, tune, verify, bench, diff, profile, run, inspect, reduce, targets, database)
+VERBS = (compile_, build, tune, verify, bench, diff, profile, report, run, inspect, reduce, targets, database)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -40,6 +40,7 @@ ROOMS = (  # from the top
     "compile",
     "tune",
     "build",
+    "report",
     "cli",
     "__main__",
 )
