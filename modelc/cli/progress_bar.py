@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from modelc.cli.output import complain, plain
+from modelc.cli.output import Voice, complain, plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +27,8 @@ class Bar:
 
     def say(self, text: str) -> None:
         """What has become of something."""
+        if Voice.quiet:
+            return
         if self._drawn is None:
             complain(text)
         elif self._task is not None:
@@ -35,7 +37,7 @@ class Bar:
 
 @contextmanager
 def bar() -> Iterator[Bar]:
-    if not sys.stderr.isatty():
+    if Voice.quiet or not sys.stderr.isatty():
         yield Bar(None)
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn

@@ -18,6 +18,7 @@ from modelc.cli.output import (
     precision_option,
     print_event,
     say,
+    target_option,
 )
 from modelc.cli.places import no_package
 
@@ -36,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
     required=True,
     callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
 )
-@click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
+@target_option("What this machine is, or the runner (default: native)")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(
     "--explorer",
