@@ -18,7 +18,7 @@ from modelc.build.crew import Answer, Crew, processors
 from modelc.build.gates import GateResult, judged, sizes_of, timed
 from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_text
 from modelc.build.key import target_of
-from modelc.build.look import looked_at
+from modelc.build.look import looked_at, unverifiable
 from modelc.build.matrix import NAME, read_matrix
 from modelc.build.summary import SCHEMA, junit, markdown, packages_of, read_build
 from modelc.compile.request import called_by_fields
@@ -241,6 +241,7 @@ class _Building:
             "choices": None if model.choices is None else str(model.choices.resolve()),
             "database": given if isinstance(given := self.request.database, bool) else str(given),
             "threads": max(1, processors() // jobs),
+            "verify": model.gates.verified or not unverifiable(target_of(target.name)),
             "keep_unverified": not model.gates.verified,
             "budget": target.budget,
             "runner": target.runner,

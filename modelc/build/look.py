@@ -14,7 +14,10 @@ from modelc.build.key import ModelFiles, key_of, own_digest, target_of
 from modelc.build.matrix import Model
 from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError
+from modelc.package import emulator, lacking, machine_of
+from modelc.package.toolchain import native_machine
 from modelc.partition.precision import require_bfloat16
+from modelc.target import Target
 
 MOST_NODES = 3  # that are named of a model which cannot be compiled
 
@@ -37,6 +40,8 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
             target = target_of(cell.target.name)
             if cell.precision == "bf16":
                 require_bfloat16(target)
+            if cell.model.gates.verified and (why := unverifiable(target)):
+                missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
             if cell.model.name in files:
                 keys[cell.name] = key_of(cell, files[cell.model.name], target)
         except ModelcError as error:
@@ -44,6 +49,14 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
     if missing:
         raise ConfigError("\n  ".join([f"{source} cannot be built yet:", *dict.fromkeys(missing)]))
     return keys
+
+
+def unverifiable(target: Target) -> str:
+    """Why packages for a target cannot be run here, if so. Raises ToolchainError where an emulator is missing."""
+    features = lacking(target.features) if machine_of(target.triple) == native_machine() else []
+    if not features or emulator(target.triple, target.features):
+        return ""
+    return f"packages for it cannot be verified, for this machine lacks {', '.join(features[:4])}"
 
 
 def _missing(model: Model, files: ModelFiles, kept: Kept) -> list[str]:

@@ -59,6 +59,7 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
             order["output"],
             threads=order["threads"],
             choices=order["choices"],
+            verify=order["verify"],
             keep_unverified=order["keep_unverified"],
             **given,
         )

@@ -172,6 +172,20 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr("modelc.build.look.lacking", lambda features: ["amx-tile"])
+    monkeypatch.setattr("modelc.build.look.emulator", lambda triple, features: ())
+    assert again(copied, "--only", "sum") == 2
+    said = capsys.readouterr().err
+    assert f"{TARGET}: packages for it cannot be verified, for this machine lacks amx-tile" in said
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates={"verified": False})))
+    assert again(copied, "--only", f"sum:{TARGET}") == 0
+    made = json.loads((copied / f"out/sum.{TARGET}.f32.modelc/manifest.json").read_text())
+    assert made["verification"] is None
+
+
 def test_a_cell_that_fails_costs_itself_alone(copied: Path, capsys) -> None:
     """Wrong data for one model: the other is built, and the build has failed."""
     np.savez(copied / "data.npz", x=np.ones((3, 3), np.float32))
