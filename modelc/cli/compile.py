@@ -13,17 +13,16 @@ from modelc.cli.output import (
     config_option,
     database_of,
     database_options,
-    following,
     json_option,
     precision_option,
     print_json,
-    progress,
     say,
     show,
     size,
     target_option,
 )
 from modelc.cli.places import model_argument
+from modelc.cli.progress_bar import Staged, bar
 
 if TYPE_CHECKING:
     from modelc.space.shared_packing import SharedPacking
@@ -94,7 +93,7 @@ def compile_(
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
-    with progress("starting") as then:
+    with bar() as view:
         request = CompileRequest(
             model,
             target,
@@ -110,14 +109,14 @@ def compile_(
             choices=choices,
             database=records,
             run_threads=run_threads,
-            progress=following(then),
+            progress=Staged(view).follow,
         )
         result = compile_request(request)
         short = None
         if result.path is not None and not (no_bench or no_verify):
             from modelc.verify.bench import beside_ort
 
-            then("timing beside ONNX Runtime")
+            view.stands(1000, 1000, "timing beside ONNX Runtime")
             short = beside_ort(result.path, model)
     summary = {**result.to_json(), "beside_ort": short}
     if as_json:

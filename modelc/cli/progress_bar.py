@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ class Bar:
         self._drawn = drawn
         self._task = None if drawn is None else drawn.add_task("starting", total=None)
 
+    @property
+    def drawn(self) -> bool:
+        return self._drawn is not None
+
     def stands(self, done: int, total: int, text: str) -> None:
         """So many of `total` are done, and this is under way."""
         if self._drawn is not None and self._task is not None:
@@ -33,6 +38,42 @@ class Bar:
             complain(text)
         elif self._task is not None:
             self._drawn.update(self._task, description=plain(text)[:60])
+
+
+class Staged:
+    """A compilation on a bar: stages take the shares of it that they usually do; within one, `N of M` says how far."""
+
+    SHARES: Mapping[str, float] = {
+        "import": 0.03,
+        "simplify": 0.03,
+        "partition": 0.34,
+        "schedule": 0.1,
+        "codegen": 0.35,
+        "package": 0.03,
+        "verify": 0.12,
+    }
+
+    def __init__(self, view: Bar) -> None:
+        self._view = view
+        self._farthest = 0.0
+        self._said: set[str] = set()
+
+    def follow(self, stage: str, text: str) -> None:
+        """What a Request's `progress` is told; where nobody watches, a line says when a stage begins."""
+        if not self._view.drawn:
+            if stage not in self._said:
+                self._view.say(f"{stage} {text}")
+            self._said.add(stage)
+            return
+        before = sum(share for name, share in self.SHARES.items() if _earlier(name, stage, tuple(self.SHARES)))
+        match = re.match(r"(\d+) of (\d+) ", text)
+        within = int(match[1]) / int(match[2]) if match and int(match[2]) else 0.0
+        self._farthest = max(self._farthest, before + within * self.SHARES.get(stage, 0.0))
+        self._view.stands(round(1000 * self._farthest), 1000, f"{stage} {text}")
+
+
+def _earlier(name: str, stage: str, order: tuple[str, ...]) -> bool:
+    return stage in order and order.index(name) < order.index(stage)
 
 
 @contextmanager
