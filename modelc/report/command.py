@@ -104,7 +104,10 @@ def _kernels(facts: Mapping[str, Any]) -> Iterator[Section]:
     text = f"{facts['total_us'] / 1e3:.3f} ms in all; the {min(charts.MOST_BARS, len(kernels))} that take most."
     chart = charts.kernel_times(kernels)
     yield Section("Kernels by time", text, chart=chart, columns=tuple(columns), rows=tuple(table[:MOST_ROWS]))
-    text = "Each dot is a kernel, as large as its time; the lines are this machine's memory and peak, for one core."
+    text = (
+        "Each dot is a kernel, as large as its time; the lines are this machine's memory and peak, for one core. What "
+        "makes fewer multiplications than are counted (Winograd, Strassen) can lie above."
+    )
     yield Section("Roofline", text, chart=charts.roofline(kernels, facts["roof"]))
 
 
