@@ -26,7 +26,7 @@ from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
 from modelc.errors import ConfigError, PackageError
 from modelc.package import read_package
-from modelc.scratch import user_cache
+from modelc.scratch import make_private, user_cache
 
 LONGEST = 1000  # characters of why a cell failed
 
@@ -116,7 +116,7 @@ def build_request(request: BuildRequest) -> BuildResult:
         parse_shard(request.shard)
     cells = cells_of(matrix, request.only, request.shard)
     folder = Path(request.output) if request.output is not None else matrix.output
-    kept = Kept(Path(request.cache) if request.cache is not None else user_cache() / "build")
+    kept = Kept(Path(request.cache) if request.cache is not None else _own_cache())
     baseline = None if request.baseline is None else Path(request.baseline)
     before = {} if baseline is None else packages_of(read_build(baseline), baseline)
     keys = looked_at(cells, matrix.source, kept, say)
@@ -264,6 +264,17 @@ def _fed(cell: Cell) -> Mapping[str, NDArray[Any]] | None:
     from modelc.compile.arrays import read_npz
 
     return None if cell.model.inputs is None else read_npz(cell.model.inputs)
+
+
+def _own_cache() -> Path:
+    """The user's own. Raises ConfigError where others could put packages into it."""
+    try:
+        make_private(user_cache())
+    except OSError as error:
+        raise ConfigError(
+            f"cells cannot be kept in the user's cache: {error.strerror or error}; give --cache DIR"
+        ) from None
+    return user_cache() / "build"
 
 
 def _make_folder(folder: Path) -> None:

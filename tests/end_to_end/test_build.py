@@ -186,6 +186,14 @@ def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(
     assert made["verification"] is None
 
 
+def test_a_cache_that_others_can_write_in_is_not_used(copied: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (copied / "open").mkdir()
+    (copied / "open").chmod(0o777)
+    monkeypatch.setenv("MODELC_CACHE", str(copied / "open"))
+    assert ended("build", copied / "modelc.yaml", "--no-database") == 2
+    assert "others can write in" in capsys.readouterr().err
+
+
 def test_a_cell_that_fails_costs_itself_alone(copied: Path, capsys) -> None:
     """Wrong data for one model: the other is built, and the build has failed."""
     np.savez(copied / "data.npz", x=np.ones((3, 3), np.float32))
