@@ -21,13 +21,14 @@ _HOMES = {
     "DoesNotApply": ("modelc.space.rules.rule", "DoesNotApply"),
     "Rule": ("modelc.space.rules.rule", "Rule"),
     "bench": ("modelc.verify", "bench"),
+    "diff": ("modelc.verify.diff", "diff"),
     "inspect": ("modelc.compile.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),
     "profile": ("modelc.verify", "profile"),
     "verify_package": ("modelc.compile.verification", "verify"),
 }
-_ROOMS = ("compile", "tune", "verify")  # that can be called
+_ROOMS = ("build", "compile", "report", "tune", "verify")  # that can be called
 __all__ = ["__version__", *_ROOMS, *_HOMES]
 
 

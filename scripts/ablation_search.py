@@ -32,10 +32,10 @@ import numpy as np
 import paths
 from bench_networks import model_file
 from kept_rows import MODELS, Kept, Row
+from svg_figure import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
 from trained_models import shapes_of
 
 from modelc import __version__
-from modelc.cli.tuning_curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
 from modelc.compile.config import Config, load_config
 from modelc.compile.pipeline import Run
 from modelc.measure import Measurer, Setting

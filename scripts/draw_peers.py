@@ -10,8 +10,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import paths
-
-from modelc.cli.tuning_curve import line, text
+from svg_figure import line, text
 
 TABLE = paths.ROOT / "docs" / "search.md"
 FILE = paths.ROOT / "docs" / "peers.svg"

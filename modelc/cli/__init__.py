@@ -10,20 +10,42 @@ import click
 
 from modelc import __version__
 from modelc.cli.bench import bench
+from modelc.cli.build import build
 from modelc.cli.compile import compile_
 from modelc.cli.database import database
 from modelc.cli.debug import add_debug_option, show_error, show_failure
+from modelc.cli.diff import diff
+from modelc.cli.doctor import doctor
+from modelc.cli.examples import add_examples
+from modelc.cli.help import help_
 from modelc.cli.inspect import inspect
-from modelc.cli.output import standard_streams, unwritable
+from modelc.cli.output import Voice, quiet_option, standard_streams, unwritable
 from modelc.cli.profile import profile
 from modelc.cli.reduce import reduce
+from modelc.cli.report import report
 from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.tune import tune
 from modelc.cli.verify import verify
 from modelc.signals import Ended, sentence, tidy_ends
 
-VERBS = (compile_, tune, verify, bench, profile, run, inspect, reduce, targets, database)
+VERBS = (
+    compile_,
+    build,
+    tune,
+    verify,
+    bench,
+    diff,
+    profile,
+    report,
+    run,
+    inspect,
+    reduce,
+    targets,
+    database,
+    doctor,
+    help_,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,6 +57,8 @@ def group() -> None:
 for verb in VERBS:
     group.add_command(verb)
 add_debug_option(group)
+quiet_option(group)
+add_examples(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -48,6 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _call(given: list[str]) -> None:
     settings = {"debug": False}
+    Voice.quiet = False
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     try:
         code = group.main(given, prog_name="modelc", standalone_mode=False, obj=settings)

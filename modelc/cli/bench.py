@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 from modelc.cli.places import no_package, package_argument
 
+SUFFIX = ".modelc"  # of what is a package among engines
+_SLOWER = re.compile(r"slower:([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 MOST_SECONDS = 86400.0
 USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 
@@ -37,6 +40,12 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "--seconds", metavar="S", type=Finite(0.1, MOST_SECONDS), default=3.0, show_default=True, help="Per engine."
 )
 @click.option("--peak", is_flag=True, help="Also the share of what this machine's units reach, timed by turns too.")
+@click.option(
+    "--fail-if",
+    metavar="slower:3%",
+    help="Exit code 1 where the package is slower than one of the packages of --against, by more than that and than "
+    "three times the noise, each time that it is measured.",
+)
 @data_option("What all of them run on, in the variant that takes it (default: drawn, in the first).")
 @json_option
 def bench(
@@ -46,21 +55,33 @@ def bench(
     threads: int,
     seconds: float,
     peak: bool,
+    fail_if: str | None,
     inputs: Path | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Times a package beside other engines, in alternating slices of one run."""
     from modelc.verify.bench import bench as bench_package
 
     engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
+    from modelc.verify.slower import Slower, slower
+
+    floor = None if fail_if is None else _share(fail_if)
+    before = [name for name in dict.fromkeys(engines) if name.endswith(SUFFIX)]
+    if floor is not None and not before:
+        raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
     data = given_data(inputs)
+    judged: dict[str, Slower] = {}
     with progress("starting") as then:
         report = bench_package(package, engines, model, threads, seconds, then, peak, data)
+        for other in before if floor is not None else ():
+            judged[other] = slower(package, other, floor or 0.0, threads, seconds, data, then)
+    failed = any(verdict.slower for verdict in judged.values())
+    report |= {"fail_if": {other: verdict.to_json() for other, verdict in judged.items()}} if judged else {}
     for note in report["notes"]:
         complain(f"modelc: {note}")
     if as_json:
         print_json(report)
-        return
+        return int(failed)
     rows = []
     for name, e in report["engines"].items():
         ratio = report["ratio"].get(name)
@@ -71,3 +92,14 @@ def bench(
     if peak:
         peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
         say(f"{report['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")
+    for other, verdict in judged.items():
+        say(f"{'FAILED' if verdict.slower else 'passed'}: {package} is {verdict.sentence()}, beside {other}")
+    return int(failed)
+
+
+def _share(text: str) -> float:
+    """What slower:3% says."""
+    match = _SLOWER.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"{text[:80]!r}: expected slower:3%, or another share", param_hint="--fail-if")
+    return float(match[1]) / 100

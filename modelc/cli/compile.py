@@ -13,15 +13,16 @@ from modelc.cli.output import (
     config_option,
     database_of,
     database_options,
-    following,
     json_option,
     precision_option,
     print_json,
-    progress,
     say,
+    show,
     size,
+    target_option,
 )
 from modelc.cli.places import model_argument
+from modelc.cli.progress_bar import Staged, bar
 
 if TYPE_CHECKING:
     from modelc.space.shared_packing import SharedPacking
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command("compile")
 @model_argument("modelc compile MODEL.onnx -o PKG.modelc")
-@click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
+@target_option("The machine to compile for (default: native, this one)")
 @click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
 @fixing_options
 @running_options
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 @click.option("--keep-unverified", is_flag=True, help="Leave the package even if verification fails.")
 @click.option(
     "--choices", metavar="FILE", type=click.Path(path_type=Path), help="Take what an earlier choices.json says."
+)
+@click.option("--no-bench", is_flag=True, envvar="MODELC_NO_BENCH", help="Do not time beside ONNX Runtime at the end.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Say of each kernel why it has its precision, layout and algorithm."
 )
 @database_options
 @click.option(
@@ -75,17 +80,20 @@ def compile_(
     database: Path | None,
     no_database: bool,
     run_threads: int,
+    no_bench: bool,
+    verbose: bool,
     inputs: Path | None,
     as_json: bool,
 ) -> int:
-    """Compiles a model to a package, and compares the package with ONNX Runtime."""
+    """Compiles a model to a package, and compares the package with ONNX Runtime: its outputs, and for a second by turns
+    its speed."""
     import_quickly("modelc.compile.command")
     from modelc.compile.command import compile_request
     from modelc.compile.request import CompileRequest
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
-    with progress("starting") as then:
+    with bar() as view:
         request = CompileRequest(
             model,
             target,
@@ -101,10 +109,16 @@ def compile_(
             choices=choices,
             database=records,
             run_threads=run_threads,
-            progress=following(then),
+            progress=Staged(view).follow,
         )
         result = compile_request(request)
-    summary = result.to_json()
+        short = None
+        if result.path is not None and not (no_bench or no_verify):
+            from modelc.verify.bench import beside_ort
+
+            view.stands(1000, 1000, "timing beside ONNX Runtime")
+            short = beside_ort(result.path, model)
+    summary = {**result.to_json(), "beside_ort": short}
     if as_json:
         print_json(summary)
     elif result.path is None:
@@ -128,9 +142,24 @@ def compile_(
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
+        if short is not None:
+            say(
+                f"  time          {short['modelc_ms']:.3f} ms, ONNX Runtime {short['ort_ms']:.3f} ms: "
+                f"{short['ratio']:.2f} times as fast, one thread, a short look (modelc bench takes longer)"
+            )
         for note in (*result.notes, *(result.report.notes if result.report else ())):
             say(f"  note          {note}")
+        if verbose:
+            _show_why(result.path, choices is not None, result.measured > 0)
     return 0 if result.report is None or result.report.passed else 1
+
+
+def _show_why(path: Path, chosen: bool, measured: bool) -> None:
+    from modelc.compile.explain import explained
+
+    who = "as --choices says" if chosen else "as measured, or by estimate" if measured else "by estimate"
+    rows = [(why.kernel, why.precision, why.layout, why.algorithm) for why in explained(path, who)]
+    show(("kernel", "computes in", "stores", "algorithm"), rows)
 
 
 def _sharing(packing: SharedPacking) -> str:

@@ -10,14 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from modelc.errors import OutputError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+JSON_SCHEMA = 1  # of the documents: a key that changes its meaning, or goes, makes it another
 READER_GONE = 128 + 13  # the exit code that a shell shows for what SIGPIPE ended
 
 
@@ -56,22 +60,69 @@ def database_of(database: Path | None, no_database: bool) -> Path | bool:
     return not no_database if database is None else database
 
 
-def print_json(data: Mapping[str, Any] | list[Any]) -> None:
+def print_json(data: Mapping[str, Any] | list[Any], versioned: bool = True) -> None:
+    """One document on stdout; an object says by `schema` which version of its form it has, unless its form is not
+    ours to say."""
+    if versioned and isinstance(data, Mapping):
+        data = {"schema": JSON_SCHEMA, **data}
     write(json.dumps(data, indent=1) + "\n")
 
 
 def print_event(kind: str, data: Mapping[str, Any]) -> None:
     """One JSON document on one line of stdout."""
-    write(json.dumps({"event": kind, **data}) + "\n")
+    write(json.dumps({"schema": JSON_SCHEMA, "event": kind, **data}) + "\n")
+
+
+class Voice:
+    """Whether what is said for people is wanted: with --quiet nothing is but what is wrong."""
+
+    quiet = False
+
+
+def quiet_option(command: click.Command) -> None:
+    """Gives --quiet to a command and to all those below it."""
+
+    def hush(context: click.Context, option: click.Parameter, value: bool) -> None:
+        Voice.quiet |= value
+
+    says = "Say nothing but what is wrong, and with --json the document."
+    command.params.append(click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=hush, help=says))
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            quiet_option(below)
+
+
+def target_option(says: str) -> Callable[[F], F]:
+    """--target, which $MODELC_TARGET says where it is not given; names are completed."""
+
+    def completed(context: click.Context, option: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from modelc.target import list_targets
+
+        files = [CompletionItem(begun, type="file")] * (os.sep in begun)
+        return [CompletionItem(name) for name in list_targets() if name.startswith(begun)] or files
+
+    return click.option(
+        "--target",
+        metavar="NAME|FILE.yaml",
+        envvar="MODELC_TARGET",
+        shell_complete=completed,
+        help=f"{says}; $MODELC_TARGET says another default.",
+    )
 
 
 def say(line: str = "") -> None:
-    """One line on stdout."""
+    """One line on stdout, unless nothing is to be said."""
+    if Voice.quiet:
+        return
     write(plain(line) + "\n")
 
 
 def show(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout."""
+    """A table on stdout, likewise."""
+    if Voice.quiet:
+        return
     from rich.table import Table
     from rich.text import Text
 
@@ -113,7 +164,7 @@ def complain(line: str) -> None:
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Says on a terminal what is being done; yields what says the next thing."""
-    if not sys.stderr.isatty():
+    if Voice.quiet or not sys.stderr.isatty():
         yield lambda then: None
         return
     from rich.text import Text
@@ -130,7 +181,7 @@ def following(show: Callable[[str], None]) -> Callable[[str, str], None]:
 
     def follow(stage: str, text: str) -> None:
         show(f"{stage} {text}")
-        if not sys.stderr.isatty() and stage not in said:
+        if not Voice.quiet and not sys.stderr.isatty() and stage not in said:
             complain(f"{stage} {text}")
         said.add(stage)
 
@@ -163,6 +214,17 @@ def _unwritable(error: OSError) -> OutputError:
     if error.errno == errno.EPIPE:  # `| head` has seen enough
         raise SystemExit(READER_GONE)
     return OutputError(f"the result cannot be written to stdout: {error.strerror}")
+
+
+def console_width() -> int:
+    """Columns that a table on stdout may have."""
+    from modelc.cli.terminal import out
+
+    return out.width
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def size(count: float) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from modelc.cli.fixing import data_option, given_data
-from modelc.cli.output import json_option, print_json, progress, say, show, size
+from modelc.cli.output import console_width, json_option, print_json, progress, say, shortened, show, size
 from modelc.cli.places import package_argument
+
+WIDE = 120  # columns, below which less is shown of each kernel
 
 
 @click.command()
@@ -26,13 +28,21 @@ def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> 
     if as_json:
         print_json(report)
         return
+    wide = console_width() >= WIDE
     rows = []
     for row in report["kernels"]:
-        numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}", f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
-        speed = (row["dtype"], row["instruction"] or "vectors", f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
-        rows.append((row["kernel"], *numbers, *speed, ", ".join(row["nodes"])))
+        numbers = (f"{row['us']:.1f}", f"{row['share']:.1%}")
+        work = (f"{row['flops'] * 1e-6:.3g}", size(row["bytes"]))
+        dtype = (row["dtype"], row["instruction"] or "vectors")
+        speed = (f"{row['gflops']:.1f}", f"{row['peak_share']:.0%}")
+        name = row["kernel"] if wide else shortened(row["kernel"], 24)
+        nodes = ", ".join(row["nodes"])
+        columns = (
+            (*numbers, *work, *dtype, *speed, nodes) if wide else (*numbers, dtype[0], *speed, shortened(nodes, 16))
+        )
+        rows.append((name, *columns))
     figures = ("us", "share", "MFLOP", "bytes", "dtype", "instruction", "GFLOP/s", "of peak")
-    show(("kernel", *figures, "nodes"), rows)
+    show(("kernel", *(figures if wide else (*figures[:2], figures[4], *figures[6:])), "nodes"), rows)
     peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
     source = "measured in this run" if report["peak_measured"] else "estimated: there is no C compiler to measure with"
     say(f"{report['total_us']:.0f} us in kernels, {threads} thread(s); peak GFLOP/s of a core, {source}: {peaks}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from modelc.cli.fixing import data_option, fixed, fixing_options, given_data, kept, kept_options
-from modelc.cli.output import config_option, json_option, precision_option, print_json, progress, say
+from modelc.cli.output import config_option, json_option, precision_option, print_json, progress, say, target_option
 from modelc.cli.places import model_argument
 
 
@@ -17,7 +17,7 @@ from modelc.cli.places import model_argument
 @click.option(
     "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
 )
-@click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
+@target_option("The machine to compile for (default: native, this one)")
 @config_option
 @precision_option
 @fixing_options

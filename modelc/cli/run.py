@@ -2,36 +2,98 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from modelc.cli.output import json_option, print_json, say
 from modelc.cli.places import package_argument
-from modelc.errors import PackageError
+from modelc.errors import InputError, OutputError, PackageError
+from modelc.scratch import beside
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @click.command()
 @package_argument("modelc run PKG.modelc --inputs F.npz --outputs G.npz")
-@click.option("--inputs", metavar="F.npz", required=True, type=click.Path(path_type=Path), help="One array per input.")
-@click.option("--outputs", metavar="G.npz", required=True, type=click.Path(path_type=Path), help="Where to write.")
+@click.option(
+    "--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="One array per input (default: drawn)."
+)
+@click.option("--input", "arrays", metavar="NAME=F.npy", multiple=True, help="An array for one input, in a file.")
+@click.option("--outputs", metavar="G.npz|G.npy", type=click.Path(path_type=Path), help="Where to write.")
+@click.option("--repeat", metavar="N", type=click.IntRange(1, 1_000_000), default=1, show_default=True)
+@click.option("--threads", metavar="N", type=click.IntRange(1, 1024), help="Default: the processors that may be used.")
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")
 @json_option
-def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
-    """Runs a package on the arrays of an .npz file. Loading a package executes the library in it."""
+def run(
+    package: Path,
+    inputs: Path | None,
+    arrays: tuple[str, ...],
+    outputs: Path | None,
+    repeat: int,
+    threads: int | None,
+    no_check: bool,
+    as_json: bool,
+) -> None:
+    """Runs a package on the arrays of an .npz file, or of .npy files, or on drawn ones, and says how long that took.
+    Loading a package executes the library in it."""
     from modelc import runtime
-    from modelc.compile.arrays import read_npz, write_npz
+    from modelc.compile.arrays import write_npz
 
-    feed = read_npz(inputs)
+    feed = _feed(package, inputs, arrays)
+    seconds = []
     try:
-        with runtime.load(package, check=not no_check) as model:
-            results = model.run(feed)
+        with runtime.load(package, check=not no_check, threads=threads) as model:
+            for _ in range(repeat):
+                begun = time.perf_counter()
+                results = model.run(feed)
+                seconds.append(time.perf_counter() - begun)
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
-    write_npz(outputs, results)
+    if outputs is not None and outputs.suffix == ".npy":
+        _write_npy(outputs, results)
+    elif outputs is not None:
+        write_npz(outputs, results)
     described = {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in results.items()}
+    ordered = sorted(seconds)
+    times = {"runs": repeat, "median_ms": 1e3 * ordered[repeat // 2], "least_ms": 1e3 * ordered[0]}
     if as_json:
-        print_json({"outputs": described})
+        print_json({"outputs": described, "times": times})
         return
     for name, array in described.items():
         say(f"{name}: {array['dtype']}{array['shape']}")
+    drawn = " on drawn inputs" * (inputs is None and not arrays)
+    say(f"{times['median_ms']:.3f} ms{drawn}, the median of {repeat} run(s); the fastest {times['least_ms']:.3f} ms")
+
+
+def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays of the files; where none is named, drawn ones."""
+    from modelc.compile.arrays import read_npz
+    from modelc.frontend.steering.flags import read_npy
+    from modelc.package import read_package
+    from modelc.verify.check import given_or_drawn
+
+    feed: dict[str, NDArray[Any]] = dict(read_npz(inputs)) if inputs is not None else {}
+    for text in arrays:
+        name, equals, path = text.rpartition("=")
+        if not equals or not name or name in feed:
+            raise click.BadParameter(f"{text[:200]!r}: expected NAME=F.npy once for each input", param_hint="--input")
+        feed[name] = read_npy(Path(path))
+    return feed or dict(given_or_drawn(read_package(package), None, None))
+
+
+def _write_npy(path: Path, results: dict[str, NDArray[Any]]) -> None:
+    import numpy as np
+
+    if len(results) != 1:
+        raise InputError(f"the package has {len(results)} outputs, and a .npy file takes one: write to a .npz file")
+    try:
+        with beside(path, folder=False) as made:
+            with made.open("wb") as file:
+                np.save(file, next(iter(results.values())), allow_pickle=False)
+            made.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from None

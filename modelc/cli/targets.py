@@ -102,6 +102,6 @@ def _print(target: Target, as_json: bool) -> None:
         import yaml
 
         tree: dict[str, Any] = yaml.safe_load(text)
-        print_json(tree)
+        print_json(tree, versioned=False)  # a target's own form
     else:
         write(text)

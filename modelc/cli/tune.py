@@ -18,6 +18,7 @@ from modelc.cli.output import (
     precision_option,
     print_event,
     say,
+    target_option,
 )
 from modelc.cli.places import no_package
 
@@ -36,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
     required=True,
     callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
 )
-@click.option("--target", metavar="NAME|FILE.yaml", help="What this machine is, or the runner (default: native).")
+@target_option("What this machine is, or the runner (default: native)")
 @click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
 @click.option(
     "--explorer",
@@ -106,13 +107,13 @@ def tune(
     """Compiles models with schedules that were measured to be fast on this machine.
 
     Ctrl-C ends measuring; packages are made of the best so far. Ends by timing the tuned package, the untuned one and
-    ONNX Runtime by turns, and writes the faster package; OUT.tuning.svg shows what each round was predicted to gain.
+    ONNX Runtime by turns, and writes the faster package; OUT.tuning.json has the rounds, which modelc report shows.
     Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
     whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
     import_quickly("modelc.tune.command")
     from modelc.cli.terminal import err
-    from modelc.cli.tuning_curve import write_curve
     from modelc.cli.tuning_view import viewing
+    from modelc.report.tuning import write_tuning
     from modelc.tune.command import TuneRequest, tune_request
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing
@@ -148,11 +149,11 @@ def tune(
         )
         tunings = tune_request(request)
     for tuning in tunings:
-        drawn = write_curve(tuning.search.log, tuning.path)
+        rounds = write_tuning(tuning)
         if as_json:
-            print_event("result", {**tuning.to_json(), "curve": None if drawn is None else str(drawn)})
+            print_event("result", {**tuning.to_json(), "rounds": None if rounds is None else str(rounds)})
         else:
-            _show(tuning, drawn, threads, runner)
+            _show(tuning, rounds, threads, runner)
 
 
 def _goals(given: tuple[str, ...], models: tuple[Path, ...]) -> dict[str, float]:
@@ -170,12 +171,12 @@ def _goals(given: tuple[str, ...], models: tuple[Path, ...]) -> dict[str, float]
     return milliseconds
 
 
-def _show(tuning: TuneResult, drawn: Path | None, threads: int, runner: str) -> None:
+def _show(tuning: TuneResult, rounds: Path | None, threads: int, runner: str) -> None:
     """What became of one model, for people."""
     search = tuning.search
     say(f"{tuning.path}")
-    if drawn is not None:
-        say(f"  curve         {drawn}")
+    if rounds is not None:
+        say(f"  rounds        {rounds}; to look at: modelc report {tuning.path}")
     rate = f"{search.rate:.1f} a second; search took {100 * search.share:.0f} % of one processor's time"
     say(f"  measured      {search.trials} candidates in {search.seconds:.1f} s ({rate}); ended by: {search.ended}")
     if tuning.database is not None:

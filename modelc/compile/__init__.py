@@ -16,6 +16,8 @@ verification.py  a package that is there, verified again
 minimise.py      delta debugging
 reduction.py     a model made small that is refused or computed wrongly
 arrays.py        files of arrays, read and written
+explain.py       why a package's kernels are as they are
+doctor.py        what modelc works with on this machine
 describe.py      `inspect`: what a model or a package is
 """
 

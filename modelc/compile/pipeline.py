@@ -177,6 +177,8 @@ class Run:
                 *priced_as_another(self.target.cpu),
             ),
             report=built.report,
+            consulted=self.recorded.consulted if self.recorded else None,
+            answers=self.recorded.consulted.answers(self.recorded.database) if self.recorded else "",
         )
 
     def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelc.database.consulted import Consulted
 from modelc.space.shared_packing import SharedPacking
 from modelc.verify import Report
 
@@ -18,7 +19,8 @@ class CompileResult:
     were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
     kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
     construction; `other_records` of their Tasks were made under other conditions, and left alone. `shared_packing` says
-    how many constants are stored once for kernels that would have wanted them otherwise."""
+    how many constants are stored once for kernels that would have wanted them otherwise; `consulted` what the database
+    was asked, and `answers` a digest of what it said."""
 
     path: Path | None
     target: str
@@ -37,6 +39,8 @@ class CompileResult:
     shared_packing: SharedPacking = field(default_factory=SharedPacking)
     notes: tuple[str, ...] = ()
     report: Report | None = None
+    consulted: Consulted | None = None
+    answers: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modelc.database.compare import comparable, fastest
+from modelc.database.consulted import Consulted
 from modelc.database.record import Conditions, constants_in
 from modelc.database.store import Database
 from modelc.database.version import code_version
@@ -29,11 +30,13 @@ class Recorded:
     candidates: dict[str, Candidate] = field(default_factory=dict)
     others: dict[str, int] = field(default_factory=dict)
     note: str = ""
+    consulted: Consulted = field(default_factory=Consulted)
 
     def candidate(self, task: Task, policy: Policy, cold_bytes: int) -> Candidate | None:
         """The fastest that `policy` allows for a Task in a network whose parameters take `cold_bytes`, if it is known
         to be faster than what construction gave. Raises DatabaseError."""
         conditions = self._conditions(task, policy, cold_bytes)
+        self.consulted.tasks[task.hash] = conditions
         self.others[task.hash] = self.database.others(task.hash, conditions)
         records = list(self.database.records(task.hash, conditions))
         while (best := fastest(records)) is not None:
@@ -68,6 +71,7 @@ class Recorded:
         what is fastest for each Task by itself."""
         faster = self.look(tasks, policy, cold_bytes)
         network = self.network(occurrences, policy, cold_bytes)
+        self.consulted.networks.add(network)
         settled = next(self.database.wholes(network), None)
         if settled is None:
             return

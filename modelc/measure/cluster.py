@@ -138,11 +138,11 @@ class Cluster:
         from distributed import Client
 
         make: Any = Client
-        self._levels = _quiet()
+        self._levels = quiet()
         try:
             self._client = make(self._address, timeout=CONNECTING, set_as_default=False, name="modelc")
         except (OSError, ValueError) as error:
-            _loud(self._levels)
+            loud(self._levels)
             raise Unmeasurable(
                 f"there is no Dask scheduler at {self._address}: {error}; start one by: dask scheduler"
             ) from None
@@ -159,7 +159,7 @@ class Cluster:
         goodbye.join(ENDING)
         self._orders.clear()
         self._subjects.clear()
-        _loud(self._levels)
+        loud(self._levels)
 
     def _leave(self) -> None:
         with suppress(Exception):  # it may be gone
@@ -293,7 +293,7 @@ class Cluster:
         )
 
 
-def _quiet() -> dict[str, int]:
+def quiet() -> dict[str, int]:
     """What Dask logs of connections is said in sentences here. The levels that its loggers had."""
     names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "distributed"]
     levels = {name: logging.getLogger(name).level for name in names}
@@ -302,6 +302,6 @@ def _quiet() -> dict[str, int]:
     return levels
 
 
-def _loud(levels: dict[str, int]) -> None:
+def loud(levels: dict[str, int]) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

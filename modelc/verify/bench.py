@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import InputError, TargetError
-from modelc.package import Package, machine_of, read_package
+from modelc.errors import InputError, ModelcError, TargetError
+from modelc.package import Package, lacking, machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
@@ -21,6 +21,7 @@ from modelc.verify.check import for_the_model, given_or_drawn, other_model, vari
 from modelc.verify.engine import NAMES, Engine
 
 SUFFIX = ".modelc"  # of what is a package among engines
+BRIEF = 10  # slices of a short look, all in the same processes
 SLICES, FRESH = 40, 8  # in all, and in the same processes: a neighbour may be busy for a second
 LEAST_SECONDS, MOST_SECONDS = 0.01, 86400.0
 WARM_UP = 0.2  # of the seconds of an engine, before anything counts
@@ -58,11 +59,11 @@ def bench(
         raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if others and model is None:
         raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
-    read = _native(package)
+    read = native_package(package)
     feed = given_or_drawn(read, model, inputs)
     number = variant_of(read, feed)
     for other in packages:
-        _same_boundary(read, number, _native(other))
+        same_boundary(read, number, native_package(other))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name in ("modelc", *packages, *others):
@@ -98,7 +99,7 @@ def _no_engine(name: str) -> str:
     return f"cannot compare with {name!r}; known are {', '.join(NAMES[1:])}, and packages: PKG{SUFFIX}.{hint}"
 
 
-def _native(path: str | Path) -> Package:
+def native_package(path: str | Path) -> Package:
     """The package at `path`. Raises TargetError where this machine cannot run it."""
     read = read_package(path)
     if machine_of(read.manifest.target.triple) != native_machine():
@@ -106,7 +107,7 @@ def _native(path: str | Path) -> Package:
     return read
 
 
-def _same_boundary(package: Package, number: int, other: Package) -> None:
+def same_boundary(package: Package, number: int, other: Package) -> None:
     """Raises InputError where no variant of the other package takes what this one's variant takes."""
     if package.manifest.variants[number].inputs not in [plan.inputs for plan in other.manifest.variants]:
         raise InputError(f"{_taken(package, number)}, and {_taken(other, 0)}: they cannot be compared")
@@ -174,3 +175,21 @@ def _percentiles(times: Slices) -> dict[str, Any]:
     runs = np.concatenate(times)
     p10, p90 = (float(x) for x in np.percentile(runs, (10, 90)))
     return {"median_ms": median(times), "p10_ms": p10, "p90_ms": p90, "runs": len(runs)}
+
+
+def beside_ort(package: str | Path, model: str | Path, seconds: float = 1.0) -> dict[str, float] | None:
+    """A short look: milliseconds of a package and of ONNX Runtime by turns, for about `seconds` together, on one
+    thread, and how many times as fast the package is; None where one of them cannot run here."""
+    try:
+        read = native_package(package)
+        if lacking(read.manifest.target.features):
+            return None
+        feed = given_or_drawn(read, model, None)
+        with Engine("modelc", package) as ours, Engine("ort", model) as theirs:
+            ours.run(feed)
+            theirs.run(for_the_model(read, feed))
+            times = alternating({"modelc": ours, "ort": theirs}, seconds / 2, lambda text: None, BRIEF, BRIEF)
+    except ModelcError:
+        return None
+    ratio = beside(times["ort"], times["modelc"])
+    return {"modelc_ms": median(times["modelc"]), "ort_ms": median(times["ort"]), "ratio": ratio}

@@ -260,16 +260,20 @@ def test_no_room_for_temporary_files(tmp_path) -> None:
 # --- JSON ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if verb.name not in ("targets", "database")])
+READ_NOTHING = ("targets", "database", "doctor", "help")
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if verb.name not in READ_NOTHING])
 def test_every_verb_says_its_error_as_json(cli, tmp_path, verb) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones(3, np.float32))
     more = {
         "verify": ["--against", small.model()],
+        "diff": [small.package()],
         "run": ["--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz"],
     }
     code, out, err = cli(verb, tmp_path / "none", *more.get(verb, ()), "--json")
     error = json.loads(out)["error"]
-    assert code == error["exit_code"] == 2 and error["kind"] in ("PackageError", "ModelError")
+    assert code == error["exit_code"] == 2 and error["kind"] in ("PackageError", "ModelError", "ConfigError")
     assert err.splitlines()[-1] == f"modelc: {error['message']}"
 
 

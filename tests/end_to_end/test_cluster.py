@@ -2,82 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tuning_runs
+from dask_processes import Processes
 from measured_tasks import CONV, QUICK, TASKS, several
-from repository import HELPERS, ROOT
 from three_ways import host_target, started
 
 from modelc.cli import main
 from modelc.database import Database, code_version
 from modelc.errors import ConfigError, MeasureError, Unmeasurable
 from modelc.measure import Cluster, Where, cluster
-from modelc.measure.builder import PR_SET_PDEATHSIG
-from modelc.measure.cluster import resource_of
 from modelc.target import Target, load_target
 from modelc.tune import command
 
 pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
-
-
-def ending() -> None:
-    """In a child: it ends with the thread that started it, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class Processes:
-    """A scheduler and workers; whatever becomes of the test, they end with it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.all = folder, list[subprocess.Popen[bytes]]()
-        file = folder / "scheduler.json"
-        self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
-        until = time.monotonic() + 240
-        while not file.exists() or not file.read_text():
-            assert time.monotonic() < until and self.all[0].poll() is None
-            time.sleep(0.05)
-        self.address: str = json.loads(file.read_text())["address"]
-        self.runner = self.address.replace("tcp://", "dask://")
-
-    def start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
-        ours = os.pathsep.join(map(str, (ROOT, HELPERS, Path(__file__).parent)))  # functions are sent by their module
-        env = {**os.environ, "PYTHONPATH": ours, "TMPDIR": str(self.folder)}
-        env |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}  # after which what a dead worker had is made again
-        with (self.folder / f"{len(self.all)}.log").open("wb") as log:
-            found = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, preexec_fn=ending
-            )
-        self.all.append(found)
-        return found
-
-    def worker(self, target: Target | None = None) -> subprocess.Popen[bytes]:
-        """One that measures for `target`, or only builds."""
-        resources = [] if target is None else ["--resources", f"{resource_of(target)}=1"]
-        place = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(self.folder)]
-        return self.start("worker", self.address, *place, *resources)
-
-    def there(self, count: int) -> None:
-        """Waits for so many workers."""
-        from distributed import Client
-
-        with Client(self.address, set_as_default=False) as client:
-            client.wait_for_workers(count, timeout=240)
-
-    def end(self) -> None:
-        for process in self.all:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture

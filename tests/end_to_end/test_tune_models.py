@@ -75,7 +75,7 @@ def test_models_that_share_a_task_tune_it_once(tmp_path: Path, capsys, in_brief)
     assert len(records) == 20 and {one.task for one in records if one.untuned} >= shared
     assert sum(one.untuned for one in records) == 2, "the shared task was tuned twice"
     files = sorted(os.listdir(out))
-    assert files == ["a.modelc", "a.tuning.svg", "b.modelc", "b.tuning.svg"]
+    assert files == ["a.modelc", "a.tuning.json", "b.modelc", "b.tuning.json"]
     assert all(one["verification"]["passed"] and one["ort_ms"] > 0 for one in (a, b))
 
 

@@ -45,12 +45,20 @@ TEXTS = {
         }""",
 }
 
+MATRIX = """schema: 1
+targets: [x86-64-v3, cortex-a76]
+models:
+  MODEL: {path: MODEL.onnx}
+  TEXT: {path: TEXT.onnx, dims: {batch: 1, seq: [8, 16]}, pad-dims: [seq]}
+"""
+
 
 def write_models(folder: Path) -> None:
-    """MODEL.onnx, the others, and F.npz, which has an input of MODEL.onnx."""
+    """MODEL.onnx, the others, F.npz, which has an input of MODEL.onnx, and modelc.yaml, which is of two of them."""
     write_small_network(folder / "MODEL.onnx")
     for name, text in TEXTS.items():
         onnx.save(parse_model(HEAD + text), folder / f"{name}.onnx")
     quantized_models.conv_net(folder / "INT8.onnx")
     image = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
     np.savez(folder / "F.npz", input=image)
+    (folder / "modelc.yaml").write_text(MATRIX)

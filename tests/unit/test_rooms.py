@@ -39,6 +39,8 @@ ROOMS = (  # from the top
     "verify",
     "compile",
     "tune",
+    "build",
+    "report",
     "cli",
     "__main__",
 )

@@ -1,0 +1,73 @@
+"""A cell: one model for one target in one precision. Which cells a matrix has, and which of them are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from modelc.build.matrix import ForTarget, Matrix, Model
+from modelc.errors import ConfigError
+
+SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
+
+
+@dataclass(frozen=True)
+class Cell:
+    model: Model
+    target: ForTarget
+    precision: str
+
+    @property
+    def name(self) -> str:
+        """yunet:cortex-a76:f32, as --only takes it."""
+        return f"{self.model.name}:{self.target.label}:{self.precision}"
+
+    @property
+    def package_name(self) -> str:
+        """The folder's name."""
+        return f"{self.model.name}.{self.target.label}.{self.precision}.modelc"
+
+    @property
+    def tuned(self) -> bool:
+        return bool(self.target.budget)
+
+
+def cells_of(matrix: Matrix, only: Sequence[str] = (), shard: str = "") -> tuple[Cell, ...]:
+    """In the order of the file. `only`: patterns MODEL:TARGET:PRECISION, of which the last parts may be left out; what
+    fits one of them is taken. `shard` K/N: of that, every N-th cell from the K-th on. Raises ConfigError."""
+    every = [Cell(m, target, precision) for m in matrix.models for target in m.targets for precision in m.precisions]
+    taken = every
+    if only:
+        for pattern in only:
+            if not any(_fits(cell, pattern) for cell in every):
+                raise ConfigError(f"--only {pattern}: no cell of {matrix.source} fits{_nearest(pattern, every)}")
+        taken = [cell for cell in every if any(_fits(cell, pattern) for pattern in only)]
+    if not shard:
+        return tuple(taken)
+    number, count = parse_shard(shard)
+    return tuple(taken[number - 1 :: count])
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """K and N of K/N. Raises ConfigError."""
+    match = SHARD.fullmatch(text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ConfigError(f"the shard is {text[:40]!r}; expected K/N, such as 2/4: the second of four")
+    return int(match[1]), int(match[2])
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    parts, names = pattern.split(":"), cell.name.split(":")
+    return len(parts) <= len(names) and all(fnmatchcase(name, part) for name, part in zip(names, parts, strict=False))
+
+
+def _nearest(pattern: str, cells: Sequence[Cell]) -> str:
+    names = [cell.name for cell in cells]
+    parts = pattern.count(":") + 1
+    starts = list(dict.fromkeys(":".join(name.split(":")[:parts]) for name in names))
+    close = get_close_matches(pattern, starts, 1, 0.4)
+    hint = f". Did you mean {close[0]}?" if close else ""
+    return f"; there are {', '.join(starts[:8])}{', ...' * (len(starts) > 8)}{hint}"

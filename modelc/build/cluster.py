@@ -1,0 +1,208 @@
+"""Cells made by the workers of a Dask cluster. Whatever a cell needs is sent, and its package comes back; the cell of a
+worker that is gone is made again by another."""
+
+from __future__ import annotations
+
+import io
+import queue
+import secrets
+import sqlite3
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from modelc.build.crew import Answer, Crew, Say
+from modelc.build.key import TOOLS, own_digest
+from modelc.database import default_place
+from modelc.errors import Unmeasurable
+from modelc.frontend.load.beside import files_beside
+from modelc.measure.cluster import CONNECTING, ENDING, loud, quiet
+from modelc.measure.where import Where
+from modelc.scratch import TemporaryFolder
+
+WAITED = 600.0  # seconds for an answer, while there is no worker
+LOOKING = 5.0  # seconds without an answer, after which is looked who is there
+PACKAGE, RECORDS = "made.modelc", "given/records.sqlite"
+
+Files = Mapping[str, bytes]
+
+
+def version_there() -> str:
+    """Of all that has to be alike: the code, and its tools."""
+    return " ".join([own_digest()[:16], *(f"{tool} {version(tool)}" for tool in TOOLS)])
+
+
+def made_there(name: str, order: Mapping[str, Any], files: Files) -> tuple[Answer, bytes]:
+    """What a worker does: the cell, in a process of its own, and the package as a tar file."""
+    with TemporaryFolder("sent") as folder, Crew(1, lambda cell, text: None) as crew:
+        for path, content in files.items():
+            place = Path(folder) / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        package = Path(folder) / PACKAGE
+        answer = crew.made(name, {**_moved(order, Path(folder)), "output": str(package)})
+        return answer, _packed(package) if answer.made is not None else b""
+
+
+class BuildCluster:
+    """The cluster at `dask://HOST:PORT`, until the context ends. Raises Unmeasurable where it cannot be used."""
+
+    def __init__(self, text: str, say: Say) -> None:
+        self._address, self._say = Where.parse(text).cluster, say
+        self._session = secrets.token_hex(8)
+        self._client: Any = None
+
+    def results(self, orders: Mapping[str, Mapping[str, Any]]) -> Iterator[Answer]:
+        """An answer for each order, by its cell's name, as they come; packages are where the orders say."""
+        done: queue.Queue[str] = queue.Queue()
+        futures = {}
+        for name, order in orders.items():
+            sent, files = shipped(order)
+            key = f"modelc-cell-{self._session}-{name}"
+            futures[name] = self._client.submit(made_there, name, sent, files, key=key, pure=False)
+            futures[name].add_done_callback(lambda _, name=name: done.put(name))
+        alone = 0.0
+        while futures:
+            try:
+                name = done.get(timeout=LOOKING)
+            except queue.Empty:
+                alone = 0.0 if self._workers() else alone + LOOKING
+                if alone >= WAITED:
+                    raise Unmeasurable(f"there is no worker at {self._address} since {WAITED:g} s") from None
+                continue
+            yield self._answer(name, orders[name], futures.pop(name))
+
+    def _answer(self, name: str, order: Mapping[str, Any], future: Any) -> Answer:
+        from distributed import KilledWorker
+
+        try:
+            answer, packed = future.result(timeout=CONNECTING)
+        except KilledWorker as error:
+            return Answer(name, None, f"{error.allowed_failures + 1} workers have ended while they made it")
+        except Exception as error:
+            return Answer(name, None, f"the cluster lost it ({type(error).__name__}: {error})"[:400])
+        finally:
+            future.release()
+        if packed:
+            _unpacked(packed, Path(order["output"]))
+        result: Answer = answer
+        return result
+
+    def _workers(self) -> Mapping[str, Any]:
+        with suppress(OSError, RuntimeError):  # it tries to be connected
+            workers: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+            return workers
+        return {}
+
+    def __enter__(self) -> BuildCluster:
+        from distributed import Client
+
+        make: Any = Client
+        self._levels = quiet()
+        try:
+            self._client = make(self._address, timeout=CONNECTING, set_as_default=False, name="modelc build")
+        except (OSError, ValueError) as error:
+            loud(self._levels)
+            raise Unmeasurable(
+                f"there is no Dask scheduler at {self._address}: {error}; start one by: dask scheduler"
+            ) from None
+        try:
+            self._check()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _check(self) -> None:
+        if not self._workers():
+            raise Unmeasurable(f"there is no worker at {self._address}; start one by: dask worker {self._address}")
+        here = version_there()
+        for address, there in self._client.run(version_there, on_error="return").items():
+            if there != here:
+                raise Unmeasurable(f"the worker {address} has modelc {there}, and this is {here}: install the same")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        goodbye = threading.Thread(target=self._leave, daemon=True)  # nothing is to be learnt from how that ends
+        goodbye.start()
+        goodbye.join(ENDING)
+        loud(self._levels)
+
+    def _leave(self) -> None:
+        with suppress(Exception):  # it may be gone
+            self._client.close(timeout=ENDING)
+
+
+# --- what goes there and back ---------------------------------------------------------------------------------------
+
+
+def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
+    """An order whose paths are of files that go with it: the model with those beside it, data, choices, constants."""
+    model = Path(order["model"])
+    paths = {f"model/{path.relative_to(model.parent)}": path for path in (model, *files_beside(model))}
+    sent = {**order, "model": f"model/{model.name}", "fixed": dict(order["fixed"])}
+    copied = _records(order["database"])
+    sent["database"] = RECORDS if copied else False
+    for name in ("inputs", "choices", "config"):
+        if order[name] is not None and (name != "config" or order[name].endswith((".yaml", ".yml"))):
+            sent[name] = f"given/{name}{Path(order[name]).suffix}"
+            paths[sent[name]] = Path(order[name])
+    constants = dict(order["fixed"].get("constants", {}))
+    for number, (name, value) in enumerate(constants.items()):
+        if isinstance(value, str):
+            constants[name] = f"given/{number}.npy"
+            paths[constants[name]] = Path(value)
+    sent["fixed"]["constants"] = constants
+    files = {name: path.read_bytes() for name, path in paths.items()}
+    return sent, files | ({RECORDS: copied} if copied else {})
+
+
+def _records(given: str | bool) -> bytes:
+    """A copy of the database that an order reads; nothing where there is none."""
+    place = default_place() if given is True else Path(given) if given else None
+    if place is None or not place.is_file():
+        return b""
+    with TemporaryFolder("records") as folder:
+        copy = Path(folder) / "records.sqlite"
+        with closing(sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        return copy.read_bytes()
+
+
+def _moved(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """An order whose relative paths begin at `folder`."""
+    moved = {**order, "model": str(folder / order["model"]), "fixed": dict(order["fixed"])}
+    for name in ("inputs", "choices", "config", "database"):
+        if isinstance(order[name], str) and order[name].startswith("given/"):
+            moved[name] = str(folder / order[name])
+    moved["fixed"]["constants"] = {
+        name: str(folder / value) if isinstance(value, str) else value
+        for name, value in order["fixed"]["constants"].items()
+    }
+    return moved
+
+
+def _packed(package: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for file in sorted(package.iterdir()):
+            tar.add(file, file.name, recursive=False)
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes, place: Path) -> None:
+    """Writes a package that has come back; only plain files with plain names are taken."""
+    from modelc.package.write import take_place
+    from modelc.scratch import beside
+
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar, beside(place, folder=True) as made:
+        for member in tar.getmembers():
+            content = tar.extractfile(member)
+            if content is None or "/" in member.name or member.name.startswith("."):
+                continue
+            (made / member.name).write_bytes(content.read())
+        take_place(made, place)

@@ -1,0 +1,299 @@
+"""The command: what a BuildRequest asks for becomes packages, gates, and a summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from modelc import __version__
+from modelc.build.cells import Cell, cells_of, parse_shard
+from modelc.build.crew import Answer, Crew, processors
+from modelc.build.gates import GateResult, judged, sizes_of, timed
+from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_text
+from modelc.build.key import target_of
+from modelc.build.look import looked_at, unverifiable
+from modelc.build.matrix import NAME, read_matrix
+from modelc.build.summary import SCHEMA, junit, markdown, packages_of, read_build
+from modelc.compile.request import called_by_fields
+from modelc.database import Database, database_for
+from modelc.database.consulted import Consulted
+from modelc.errors import ConfigError, PackageError
+from modelc.package import read_package
+from modelc.scratch import make_private, user_cache
+
+LONGEST = 1000  # characters of why a cell failed
+
+
+class Watching(Protocol):
+    """What is told how a build stands."""
+
+    def stands(self, done: int, total: int, text: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """The cells of `source`, a modelc.yaml: of those that fit one of the patterns `only` the share `shard` (K/N). At
+    most `jobs` are made at a time, here, or by the workers of `cluster` (dask://HOST:PORT). What was made before is
+    kept in `cache` (the user's own), and taken where key and checksums are right. `baseline` is a build.json that
+    max-slowdown is measured against. `dry_run` says what would be made. `database` as of a Request. `output` is the
+    folder in place of that which the file names."""
+
+    source: str | Path = NAME
+    only: Sequence[str] = ()
+    shard: str = ""
+    jobs: int | None = None
+    cluster: str = ""
+    cache: str | Path | None = None
+    output: str | Path | None = None
+    baseline: str | Path | None = None
+    dry_run: bool = False
+    database: str | Path | bool = True
+    watch: Watching | None = None
+    progress: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """`build` is what build.json says; `files` are the summaries that were written."""
+
+    build: Mapping[str, Any]
+    files: tuple[Path, ...]
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.build["passed"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.build, "files": [str(path) for path in self.files]}
+
+
+@dataclass
+class Row:
+    """How a cell stands."""
+
+    cell: Cell
+    key: str
+    outcome: str = "to build"
+    said: str = ""
+    package: Path | None = None
+    entry: Entry | None = None
+    gates: list[GateResult] = field(default_factory=list)
+
+    def to_json(self, folder: Path) -> dict[str, Any]:
+        made = self.package is not None
+        outcome = self.entry.outcome if self.entry else {}
+        return {
+            "cell": self.cell.name,
+            "model": self.cell.model.name,
+            "target": self.cell.target.label,
+            "precision": self.cell.precision,
+            "key": self.key,
+            "outcome": self.outcome,
+            "said": self.said[:LONGEST],
+            "package": self.package.relative_to(folder).as_posix() if self.package is not None else "",
+            "manifest_sha256": self.entry.manifest if self.entry and made else "",
+            "notes": list(outcome.get("notes", ())),
+            "sizes": sizes_of(read_package(self.package)) if self.package is not None else None,
+            "seconds": outcome.get("seconds"),
+            "gates": [gate.to_json() for gate in self.gates],
+        }
+
+
+def build_request(request: BuildRequest) -> BuildResult:
+    """Builds what a BuildRequest says. Whatever ends it, cells that are made are kept, and the same call goes on.
+    Raises ConfigError that says everything that is missing, before anything is compiled."""
+    begun = time.monotonic()
+    say = request.progress or (lambda text: None)
+    matrix = read_matrix(Path(request.source))
+    if request.shard:
+        parse_shard(request.shard)
+    cells = cells_of(matrix, request.only, request.shard)
+    folder = Path(request.output) if request.output is not None else matrix.output
+    kept = Kept(Path(request.cache) if request.cache is not None else _own_cache())
+    baseline = None if request.baseline is None else Path(request.baseline)
+    before = {} if baseline is None else packages_of(read_build(baseline), baseline)
+    keys = looked_at(cells, matrix.source, kept, say)
+    rows = [Row(cell, keys[cell.name]) for cell in cells]
+    database, note = database_for(request.database, write=False)
+    with database or nullcontext():
+        for row in rows:
+            row.entry = kept.entry(row.key, database)
+    build = _Building(request, rows, folder, kept, database, say)
+    if not request.dry_run:
+        _make_folder(folder)
+    build.take_kept()
+    if not request.dry_run:
+        build.make()
+        build.judge(before)
+    made = {
+        "schema": SCHEMA,
+        "modelc": __version__,
+        "source": str(request.source),
+        "only": list(request.only),
+        "shard": request.shard,
+        "baseline": "" if baseline is None else str(baseline),
+        "passed": all(r.outcome != "failed" and all(g.outcome != "failed" for g in r.gates) for r in rows),
+        "seconds": round(time.monotonic() - begun, 3),
+        "notes": [note] if note else [],
+        "cells": [row.to_json(folder) for row in rows],
+    }
+    return BuildResult(made, () if request.dry_run else _written(made, folder, request.shard))
+
+
+@dataclass
+class _Building:
+    request: BuildRequest
+    rows: list[Row]
+    folder: Path
+    kept: Kept
+    database: Database | None
+    say: Callable[[str], None]
+    done: int = 0
+
+    def take_kept(self) -> None:
+        """Cells that were made before take their places, where they are proven."""
+        for row in self.rows:
+            if row.entry is None:
+                continue
+            place, own = self.folder / row.cell.package_name, self.kept.place(row.key, row.cell.model.path.stem)
+            if not proven(place, row.entry.manifest):
+                if not proven(own, row.entry.manifest):
+                    row.entry = None
+                    continue
+                if self.request.dry_run:
+                    row.outcome = "kept"
+                    continue
+                put(own, place)
+            row.outcome, row.package = "kept", None if self.request.dry_run else place
+            self.done += 1
+
+    def make(self) -> None:
+        """The others are compiled, several at a time; then those that are tuned, alone, because they are measured."""
+        missing = [row for row in self.rows if row.outcome == "to build"]
+        jobs = min(self.request.jobs or processors(), max(len(missing), 1))
+        for tuned in (False, True):
+            by_key: dict[str, list[Row]] = {}
+            for row in missing:
+                if row.cell.tuned == tuned:
+                    by_key.setdefault(row.key, []).append(row)
+            if not by_key:
+                continue
+            orders = {rows[0].cell.name: self._order(rows[0], jobs) for rows in by_key.values()}
+            makers = self._makers(1 if tuned else jobs, tuned)
+            with makers as crew:
+                for answer in crew.results(orders):
+                    first = next(row for row in missing if row.cell.name == answer.name)
+                    self._take(by_key[first.key], answer)
+
+    def _makers(self, jobs: int, tuned: bool) -> AbstractContextManager[Any]:
+        if self.request.cluster and not tuned:
+            from modelc.build.cluster import BuildCluster
+
+            return BuildCluster(self.request.cluster, self._stage)
+        return Crew(jobs, self._stage)
+
+    def _stage(self, name: str, text: str) -> None:
+        if self.request.watch is not None:
+            self.request.watch.stands(self.done, len(self.rows), f"{name} {text}")
+
+    def _take(self, rows: list[Row], answer: Answer) -> None:
+        self.done += len(rows)
+        if answer.made is None:
+            for row in rows:
+                row.outcome, row.said = "failed", answer.failed
+                self.say(f"{row.cell.name}: {row.said}")
+            return
+        own = self.kept.place(rows[0].key, rows[0].cell.model.path.stem)
+        asked = answer.made["consulted"]
+        consulted = None if asked is None else Consulted.from_json(asked)
+        entry = Entry(manifest_digest(own), answer.made["outcome"], consulted, answer.made["answers"])
+        self.kept.write(rows[0].key, entry)
+        for row in rows:
+            place = self.folder / row.cell.package_name
+            try:
+                put(own, place)
+            except PackageError as error:
+                row.outcome, row.said = "failed", str(error)
+                continue
+            row.outcome, row.package, row.entry = "built", place, entry
+            self.say(f"{row.cell.name} built in {entry.outcome['seconds']:.1f} s")
+        self._stage(rows[0].cell.name, "is made")
+
+    def _order(self, row: Row, jobs: int) -> dict[str, Any]:
+        model, target = row.cell.model, row.cell.target
+        own = self.kept.place(row.key, model.path.stem)
+        return {
+            "model": str(model.path.resolve()),
+            "output": str(own.resolve()),
+            "target": target.name,
+            "target_text": target_of(target.name).to_yaml() if target.name == "native" else "",
+            "precision": row.cell.precision,
+            "config": model.config,
+            "fixed": dict(model.fixed),
+            "inputs": None if model.inputs is None else str(model.inputs.resolve()),
+            "choices": None if model.choices is None else str(model.choices.resolve()),
+            "database": given if isinstance(given := self.request.database, bool) else str(given),
+            "threads": max(1, processors() // jobs),
+            "verify": model.gates.verified or not unverifiable(target_of(target.name)),
+            "keep_unverified": not model.gates.verified,
+            "budget": target.budget,
+            "runner": target.runner,
+        }
+
+    def judge(self, before: Mapping[str, Path]) -> None:
+        """Gates: those of sizes first; what is timed, when nothing is compiled any more."""
+        packages = [(row, read_package(row.package)) for row in self.rows if row.package is not None]
+        for row, package in packages:
+            row.gates += judged(row.cell.model.gates, package)
+        for row, package in packages:
+            if row.cell.model.gates.timed:
+                self.say(f"timing {row.cell.name}")
+                baseline = before.get(row.cell.name)
+                row.gates += timed(row.cell.model, package, baseline, _fed(row.cell), self.say)
+
+
+def _fed(cell: Cell) -> Mapping[str, NDArray[Any]] | None:
+    """The data that a cell's model is given, if it is."""
+    from modelc.compile.arrays import read_npz
+
+    return None if cell.model.inputs is None else read_npz(cell.model.inputs)
+
+
+def _own_cache() -> Path:
+    """The user's own. Raises ConfigError where others could put packages into it."""
+    try:
+        make_private(user_cache())
+    except OSError as error:
+        raise ConfigError(
+            f"cells cannot be kept in the user's cache: {error.strerror or error}; give --cache DIR"
+        ) from None
+    return user_cache() / "build"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
+
+
+def _written(build: Mapping[str, Any], folder: Path, shard: str) -> tuple[Path, ...]:
+    return tuple(_summaries(build, folder, f"build.{shard.replace('/', '-of-')}" if shard else "build"))
+
+
+def _summaries(build: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
+    texts = {".json": json.dumps(build, indent=1) + "\n", ".junit.xml": junit(build), ".md": markdown(build)}
+    for suffix, text in texts.items():
+        path = folder / f"{stem}{suffix}"
+        write_text(path, text)
+        yield path
+
+
+build = called_by_fields(BuildRequest, build_request)

@@ -1,0 +1,118 @@
+"""What is asked of a package, and what it is: verified, sizes, speed beside an engine and beside a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.build.kept import MANIFEST
+from modelc.build.matrix import Gates, Model
+from modelc.errors import ModelcError
+from modelc.package import Package, lacking, machine_of
+from modelc.package.read import sha256_of
+from modelc.package.toolchain import native_machine
+
+Arrays = Mapping[str, NDArray[Any]]
+SECONDS = 2.0  # that each engine is timed for
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """`value` beside `limit`, in bytes or as a ratio; `said` is the sentence."""
+
+    gate: str
+    outcome: str
+    said: str
+    limit: float | None = None
+    value: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sizes_of(package: Package) -> dict[str, int]:
+    """Bytes of a package's parameters and library, and of its largest arena."""
+    manifest = package.manifest
+    files = manifest.files
+    arena = max(plan.arena_bytes for plan in manifest.variants)
+    return {"params": files["params.bin"].bytes, "library": files["libmodel.so"].bytes, "arena": arena}
+
+
+def judged(gates: Gates, package: Package) -> Iterator[GateResult]:
+    """What needs no timing."""
+    if gates.verified:
+        report = package.manifest.verification
+        passed = bool(report and report.get("passed"))
+        said = str(report.get("sentence", "")) if report else "nothing was compared with ONNX Runtime"
+        yield GateResult("verified", PASSED if passed else FAILED, said)
+    for part, size in sizes_of(package).items():
+        limit = getattr(gates, part)
+        if limit is not None:
+            over = f", {size - limit:,} too many" if size > limit else ""
+            outcome = FAILED if size > limit else PASSED
+            yield GateResult(f"max-{part}", outcome, f"{size:,} bytes of {limit:,}{over}", limit, size)
+
+
+def timed(
+    model: Model, package: Package, baseline: Path | None, inputs: Arrays | None, say: Callable[[str], None]
+) -> Iterator[GateResult]:
+    """What has to be timed; skipped where this machine cannot run the package. `baseline` is the package of before."""
+    gates = model.gates
+    named = [f"min-ratio {engine}" for engine in gates.ratios]
+    named += ["max-slowdown"] * (gates.slowdown is not None)
+    if why := _cannot_time(package):
+        for gate in named:
+            yield GateResult(gate, SKIPPED, why)
+        return
+    for engine, least in gates.ratios.items():
+        yield _beside(engine, least, model, package, inputs, say)
+    if gates.slowdown is None:
+        return
+    if baseline is None:
+        yield GateResult("max-slowdown", SKIPPED, "the baseline has no such cell: give --baseline BUILD.json")
+        return
+    yield _slowdown(gates.slowdown, package, baseline, inputs, say)
+
+
+def _slowdown(
+    floor: float, package: Package, baseline: Path, inputs: Arrays | None, say: Callable[[str], None]
+) -> GateResult:
+    from modelc.verify.slower import slower
+
+    try:
+        if sha256_of(package.path / MANIFEST) == sha256_of(baseline / MANIFEST):
+            return GateResult("max-slowdown", PASSED, "the very package of the baseline", floor, 0.0)
+        result = slower(package.path, baseline, floor, 1, SECONDS, inputs, say)
+    except (ModelcError, OSError) as error:
+        return GateResult("max-slowdown", FAILED, str(error))
+    outcome = FAILED if result.slower else PASSED
+    return GateResult("max-slowdown", outcome, f"{result.sentence()} beside {baseline}", result.limit, result.share)
+
+
+def _beside(
+    engine: str, least: float, model: Model, package: Package, inputs: Arrays | None, say: Callable[[str], None]
+) -> GateResult:
+    from modelc.verify.bench import bench
+
+    gate = f"min-ratio {engine}"
+    try:
+        report = bench(package.path, [engine], model.path, 1, SECONDS, say, inputs=inputs)
+    except ModelcError as error:
+        return GateResult(gate, FAILED, str(error))
+    ratio = report["ratio"][engine]
+    missing = f", {least - ratio:.3f} too little" if ratio < least else ""
+    said = f"{ratio:.3f} times as fast as {engine}, at least {least:g} asked for{missing}"
+    return GateResult(gate, PASSED if ratio >= least else FAILED, said, least, ratio)
+
+
+def _cannot_time(package: Package) -> str:
+    target = package.manifest.target
+    if machine_of(target.triple) != native_machine():
+        return f"this machine is no {target.triple}: time it on one that is"
+    missing = lacking(target.features)
+    return f"this machine lacks {', '.join(missing[:4])}" if missing else ""

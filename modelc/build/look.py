@@ -1,0 +1,118 @@
+"""All models inspected before anything is compiled: whatever is missing is said at once, as flags to add."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modelc.build.cells import Cell
+from modelc.build.kept import Kept
+from modelc.build.key import ModelFiles, key_of, own_digest, target_of
+from modelc.build.matrix import Model
+from modelc.compile.config import load_config
+from modelc.errors import ConfigError, ModelcError
+from modelc.package import emulator, lacking, machine_of
+from modelc.package.toolchain import native_machine
+from modelc.partition.precision import require_bfloat16
+from modelc.target import Target
+
+MOST_NODES = 3  # that are named of a model which cannot be compiled
+
+
+def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[str], None]) -> dict[str, str]:
+    """The key of each cell, by its name. Raises ConfigError that says of every model and target what is missing."""
+    models = {cell.model.name: cell.model for cell in cells}
+    missing: list[str] = []
+    files: dict[str, ModelFiles] = {}
+    for number, model in enumerate(models.values()):
+        say(f"looking at {model.name} ({number + 1} of {len(models)})")
+        try:
+            files[model.name] = ModelFiles.of(model)
+            missing += [f"models.{model.name}: {said}" for said in _missing(model, files[model.name], kept)]
+        except ModelcError as error:
+            missing.append(f"models.{model.name}: {error}")
+    keys: dict[str, str] = {}
+    for cell in cells:
+        try:
+            target = target_of(cell.target.name)
+            if cell.precision == "bf16":
+                require_bfloat16(target)
+            if cell.model.gates.verified and (why := unverifiable(target)):
+                missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
+            if cell.model.name in files:
+                keys[cell.name] = key_of(cell, files[cell.model.name], target)
+        except ModelcError as error:
+            missing.append(f"{cell.target.name}: {error}")
+    if missing:
+        raise ConfigError("\n  ".join([f"{source} cannot be built yet:", *dict.fromkeys(missing)]))
+    return keys
+
+
+def unverifiable(target: Target) -> str:
+    """Why packages for a target cannot be run here, if so. Raises ToolchainError where an emulator is missing."""
+    features = lacking(target.features) if machine_of(target.triple) == native_machine() else []
+    if not features or emulator(target.triple, target.features):
+        return ""
+    return f"packages for it cannot be verified, for this machine lacks {', '.join(features[:4])}"
+
+
+def _missing(model: Model, files: ModelFiles, kept: Kept) -> list[str]:
+    """What a model lacks, each as a sentence."""
+    config = load_config(model.config) if model.config else load_config()
+    fixed = dict(model.fixed)
+    inputs = config.inputs
+    fixed["dims"] = {**inputs.dims, **fixed.get("dims", {})}
+    fixed["constants"] = {**inputs.constants, **fixed.get("constants", {})}
+    fixed["states"] = {**inputs.states, **fixed.get("states", {})}
+    fixed["bounds"] = {**inputs.bounds, **fixed.get("bounds", {})}
+    if model.choices is not None or model.inputs is not None:  # which say shapes too
+        return []
+    said = json.dumps([own_digest(), files.digest, files.others, fixed], sort_keys=True, default=str)
+    key = hashlib.sha256(said.encode()).hexdigest()
+    seen = kept.look(key)
+    if isinstance(seen, list) and all(isinstance(sentence, str) for sentence in seen):
+        return list(seen)
+    sentences = _sentences(_inspected(model, fixed))
+    kept.saw(key, sentences)
+    return sentences
+
+
+def _inspected(model: Model, fixed: Mapping[str, Any]) -> Mapping[str, Any]:
+    from modelc.compile.describe import inspect  # it imports onnx, which takes long
+
+    names = ("shapes", "dims", "constants", "states", "bounds")
+    return inspect(model.path, **{name: fixed[name] for name in names if name in fixed})
+
+
+def _sentences(seen: Mapping[str, Any]) -> list[str]:
+    sentences = []
+    if seen["free"]:
+        flags = " ".join(seen["free"])
+        sentences.append(f"dimensions are free: add {flags}, here {_as_yaml(seen['free'])}")
+        for steered in seen["steering"]:
+            node, op, what = steered["places"][0]
+            sentences.append(
+                f"{steered['name']} steers {what} of {op} {node!r}: if it never changes, add "
+                f"--constant {steered['name']}=VALUE, here constants: {{{steered['name']}: VALUE}}"
+            )
+    lacking = seen["unsupported"]
+    for row in lacking[:MOST_NODES]:
+        sentences.append(f"cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
+    if len(lacking) > MOST_NODES:
+        sentences.append(f"and {len(lacking) - MOST_NODES} more nodes, which modelc inspect lists")
+    return sentences
+
+
+def _as_yaml(flags: Sequence[str]) -> str:
+    """The flags as they stand in modelc.yaml."""
+    dims = [flag.removeprefix("--dim ").partition("=") for flag in flags if flag.startswith("--dim ")]
+    shapes = [flag.removeprefix("--shape ").rpartition("=") for flag in flags if flag.startswith("--shape ")]
+    said = []
+    if dims:
+        said.append(f"dims: {{{', '.join(f'{name}: {size}' for name, _, size in dims)}}}")
+    if shapes:
+        said.append(f"shapes: [{{{', '.join(f'{name}: [{shape}]' for name, _, shape in shapes)}}}]")
+    return " and ".join(said)

@@ -1,0 +1,259 @@
+"""modelc.yaml: models, targets, precisions and gates, read strictly; every mistake in it is said at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from modelc.errors import ConfigError
+from modelc.target import strict_yaml
+from modelc.target.section import shown
+
+if TYPE_CHECKING:
+    import jsonschema
+
+MAX_FILE = 1 << 20
+MOST_SAID = 40  # mistakes of one file
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+NAME = "modelc.yaml"
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What is asked of a package: sizes in bytes; `ratios` by engine, at least so many times as fast; `slowdown`: the
+    share of the baseline's time by which it may be slower."""
+
+    verified: bool = True
+    params: int | None = None
+    library: int | None = None
+    arena: int | None = None
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    slowdown: float | None = None
+
+    @property
+    def timed(self) -> bool:
+        return bool(self.ratios) or self.slowdown is not None
+
+
+@dataclass(frozen=True)
+class ForTarget:
+    """A target by its name or file, and how its cells are tuned, if they are."""
+
+    name: str
+    budget: str = ""
+    runner: str = "local"
+
+    @property
+    def label(self) -> str:
+        """What cells call it: of a file, its name without the suffix."""
+        return Path(self.name).stem if self.name.endswith((".yaml", ".yml")) else self.name
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of the file, in the words of a CompileRequest; paths are from where the file lies."""
+
+    name: str
+    path: Path
+    sha256: str
+    fixed: Mapping[str, Any]  # shapes, dims, constants, states, bounds, pad_dims, pad_values
+    inputs: Path | None
+    choices: Path | None
+    config: str | None
+    targets: tuple[ForTarget, ...]
+    precisions: tuple[str, ...]
+    gates: Gates
+
+
+@dataclass(frozen=True)
+class Matrix:
+    source: Path
+    output: Path
+    models: tuple[Model, ...]
+
+
+def schema() -> Mapping[str, Any]:
+    """The published JSON schema of modelc.yaml."""
+    tree: Mapping[str, Any] = json.loads(Path(__file__).with_name("modelc.schema.json").read_text())
+    return tree
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Raises ConfigError that says every mistake of the file."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} cannot be read as a build's description: it is no file")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no {path}: name the file that says models and targets, or write one (docs/build.md)"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a build's description: {error.strerror}") from None
+    if len(content) > MAX_FILE:
+        raise ConfigError(f"{path} is no build's description: it is larger than {MAX_FILE} bytes")
+    try:
+        tree = strict_yaml.load(content.decode())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    return parse_matrix(tree, path)
+
+
+def parse_matrix(tree: Any, source: Path) -> Matrix:
+    """The Matrix of the YAML's tree. Raises ConfigError that says every mistake."""
+    mistakes = list(_mistakes(tree))
+    if not mistakes:
+        mistakes = list(_clashes(tree))
+    if mistakes:
+        more = [f"and {len(mistakes) - MOST_SAID} more"] * (len(mistakes) > MOST_SAID)
+        raise ConfigError("\n  ".join([f"{source} does not say what to build:", *mistakes[:MOST_SAID], *more]))
+    folder = source.parent
+    models = tuple(_model(name, entry, tree, folder) for name, entry in tree["models"].items())
+    return Matrix(source, folder / tree.get("output", "build"), models)
+
+
+def bytes_of(value: int | str) -> int:
+    """What a size of the file comes to: 10MB, 512 KB, 1000."""
+    if isinstance(value, int):
+        return value
+    number, unit = re.fullmatch(r"([0-9.]+) ?([A-Z]+)", value).groups()  # type: ignore[union-attr]
+    return int(float(number) * UNITS[unit])
+
+
+def share_of(value: float | str) -> float:
+    """What a share of the file comes to: 0.03, 3%."""
+    return float(value) if not isinstance(value, str) else float(value.rstrip("% ")) / 100
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(schema())
+
+
+def _mistakes(tree: Any) -> Iterator[str]:
+    """What does not fit the schema, each as a sentence, in the order of the file's keys."""
+    errors = sorted(_validator().iter_errors(tree), key=lambda error: [str(part) for part in error.absolute_path])
+    for error in errors:
+        place = ".".join(map(str, error.absolute_path)) or "the file"
+        words, instance = error.schema, error.instance
+        if error.validator == "additionalProperties" and isinstance(words.get("additionalProperties"), bool):
+            known = list(words["properties"])
+            for key in instance:
+                if key not in known:
+                    yield f"{place} has an unknown key {shown(key)}; expected {', '.join(known)}{_nearest(key, known)}"
+        elif error.validator == "required":
+            lacking = [key for key in words["required"] if key not in instance]
+            if lacking and error.message.startswith(repr(lacking[0])):
+                keys = ", ".join(map(repr, lacking))
+                yield f"{place} lacks the key{'s' * (len(lacking) > 1)} {keys}{_help(lacking)}"
+        elif error.validator in ("enum", "const"):
+            allowed = words.get("enum", [words.get("const")])
+            yield f"{place} is {shown(instance)}; expected {', '.join(map(str, allowed))}{_nearest(instance, allowed)}"
+        elif "propertyNames" in list(error.absolute_schema_path):
+            yield f"{place}: {shown(instance)} is no name; expected letters, digits, - and _, at most 64"
+        else:
+            yield f"{place} is {shown(instance)}; expected {_expected(error)}"
+
+
+def _expected(error: Any) -> str:
+    said = str(error.schema.get("description", "")).rstrip(".")
+    wanted = error.validator_value
+    if error.validator == "type":
+        kinds = {"object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number"}
+        names = [wanted] if isinstance(wanted, str) else wanted
+        return " or ".join(kinds.get(name, f"a {name}") for name in names) + f" ({said})" * bool(said)
+    if error.validator in ("minimum", "exclusiveMinimum"):
+        return f"a number {'above' if error.validator.startswith('excl') else 'from'} {wanted}"
+    if error.validator in ("minItems", "minProperties"):
+        return "at least one entry"
+    if error.validator == "uniqueItems":
+        return "each entry once"
+    return said or f"what fits {wanted}"
+
+
+def _help(lacking: list[str]) -> str:
+    hints = {"schema": "schema: 1", "targets": "targets: [x86-64-v3]", "models": "models: {NAME: {path: MODEL.onnx}}"}
+    said = [hints[key] for key in lacking if key in hints]
+    return f": write {', '.join(said)}" if said else ""
+
+
+def _nearest(word: Any, known: list[Any]) -> str:
+    texts = list(map(str, known))
+    close = get_close_matches(str(word).replace("_", "-").lower(), texts, 1)
+    return f". Did you mean {close[0]}?" if close else ""
+
+
+def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
+    """What fits the schema, and cannot be built: cells of one name."""
+    entries = [("targets", tree["targets"])]
+    entries += [(f"models.{name}.targets", model.get("targets", ())) for name, model in tree["models"].items()]
+    for place, targets in entries:
+        labels = [_target(target).label for target in targets]
+        for label in sorted({label for label in labels if labels.count(label) > 1}):
+            yield f"{place} has {label} twice: packages would have one name"
+
+
+# --- what fits ------------------------------------------------------------------------------------------------------
+
+
+def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder: Path) -> Model:
+    def place(key: str) -> Path | None:
+        return folder / entry[key] if key in entry else None
+
+    config = entry.get("config", tree.get("config"))
+    constants = {
+        key: str(folder / value) if isinstance(value, str) else value
+        for key, value in entry.get("constants", {}).items()
+    }
+    fixed = {
+        "shapes": tuple({key: tuple(shape) for key, shape in shapes.items()} for shapes in entry.get("shapes", ())),
+        "dims": {key: size if isinstance(size, int) else tuple(size) for key, size in entry.get("dims", {}).items()},
+        "constants": constants,
+        "states": entry.get("states", {}),
+        "bounds": entry.get("bounds", {}),
+        "pad_dims": tuple(entry.get("pad-dims", ())),
+        "pad_values": entry.get("pad-values", {}),
+    }
+    return Model(
+        name=name,
+        path=folder / entry["path"],
+        sha256=entry.get("sha256", ""),
+        fixed={key: value for key, value in fixed.items() if value},
+        inputs=place("inputs"),
+        choices=place("choices"),
+        config=str(folder / config) if config and config.endswith((".yaml", ".yml")) else config,
+        targets=tuple(_located(_target(target), folder) for target in entry.get("targets", tree["targets"])),
+        precisions=tuple(entry.get("precisions", tree.get("precisions", ("f32",)))),
+        gates=_gates({**tree.get("gates", {}), **entry.get("gates", {})}),
+    )
+
+
+def _target(entry: str | Mapping[str, Any]) -> ForTarget:
+    if isinstance(entry, str):
+        return ForTarget(entry)
+    return ForTarget(entry["name"], str(entry.get("budget", "")), entry.get("runner", "local"))
+
+
+def _located(target: ForTarget, folder: Path) -> ForTarget:
+    is_file = target.name.endswith((".yaml", ".yml"))
+    return ForTarget(str(folder / target.name), target.budget, target.runner) if is_file else target
+
+
+def _gates(entry: Mapping[str, Any]) -> Gates:
+    sizes = {key: bytes_of(entry[f"max-{key}"]) for key in ("params", "library", "arena") if f"max-{key}" in entry}
+    slowdown = share_of(entry["max-slowdown"]) if "max-slowdown" in entry else None
+    return Gates(entry.get("verified", True), **sizes, ratios=entry.get("min-ratio", {}), slowdown=slowdown)

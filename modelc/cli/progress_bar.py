@@ -1,0 +1,90 @@
+"""A bar with percentage and time left, on a terminal; elsewhere a line for each thing that is done."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from modelc.cli.output import Voice, complain, plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Bar:
+    """How far a command is."""
+
+    def __init__(self, drawn: Progress | None) -> None:
+        self._drawn = drawn
+        self._task = None if drawn is None else drawn.add_task("starting", total=None)
+
+    @property
+    def drawn(self) -> bool:
+        return self._drawn is not None
+
+    def stands(self, done: int, total: int, text: str) -> None:
+        """So many of `total` are done, and this is under way."""
+        if self._drawn is not None and self._task is not None:
+            self._drawn.update(self._task, completed=done, total=total, description=plain(text)[:60])
+
+    def say(self, text: str) -> None:
+        """What has become of something."""
+        if Voice.quiet:
+            return
+        if self._drawn is None:
+            complain(text)
+        elif self._task is not None:
+            self._drawn.update(self._task, description=plain(text)[:60])
+
+
+class Staged:
+    """A compilation on a bar: stages take the shares of it that they usually do; within one, `N of M` says how far."""
+
+    SHARES: Mapping[str, float] = {
+        "import": 0.03,
+        "simplify": 0.03,
+        "partition": 0.34,
+        "schedule": 0.1,
+        "codegen": 0.35,
+        "package": 0.03,
+        "verify": 0.12,
+    }
+
+    def __init__(self, view: Bar) -> None:
+        self._view = view
+        self._farthest = 0.0
+        self._said: set[str] = set()
+
+    def follow(self, stage: str, text: str) -> None:
+        """What a Request's `progress` is told; where nobody watches, a line says when a stage begins."""
+        if not self._view.drawn:
+            if stage not in self._said:
+                self._view.say(f"{stage} {text}")
+            self._said.add(stage)
+            return
+        before = sum(share for name, share in self.SHARES.items() if _earlier(name, stage, tuple(self.SHARES)))
+        match = re.match(r"(\d+) of (\d+) ", text)
+        within = int(match[1]) / int(match[2]) if match and int(match[2]) else 0.0
+        self._farthest = max(self._farthest, before + within * self.SHARES.get(stage, 0.0))
+        self._view.stands(round(1000 * self._farthest), 1000, f"{stage} {text}")
+
+
+def _earlier(name: str, stage: str, order: tuple[str, ...]) -> bool:
+    return stage in order and order.index(name) < order.index(stage)
+
+
+@contextmanager
+def bar() -> Iterator[Bar]:
+    if Voice.quiet or not sys.stderr.isatty():
+        yield Bar(None)
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from modelc.cli.terminal import err
+
+    columns = (SpinnerColumn(), BarColumn(20), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=err, transient=True) as drawn:
+        yield Bar(drawn)

@@ -1,0 +1,143 @@
+"""What a page says of a package, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from modelc.errors import ModelcError
+from modelc.package import Package, Step, read_choices, read_package, read_verification
+from modelc.package.spec import ArenaTensor, Plan
+from modelc.report.tuning import read_tuning
+from modelc.target import probe
+from modelc.verify.profile import profile
+
+TIMES_OF = "timed on this machine, one thread"
+
+
+def package_facts(path: Path, threads: int = 1) -> dict[str, Any]:
+    """A package: its summary, its kernels (with times where this machine can run it), its arena, verification and
+    tuning. Raises PackageError."""
+    package = read_package(path, check=True)
+    manifest = package.manifest
+    plan = manifest.variants[0]
+    timed, why = _profiled(path, threads)
+    verification = read_verification(package) or {}
+    return {
+        "name": manifest.name,
+        "path": str(path),
+        "summary": dict(_summary(package, timed)),
+        "kernels": _kernels(plan, timed, verification),
+        "total_us": timed["total_us"] if timed else None,
+        "untimed_because": why,
+        "roof": _roof(timed) if timed else None,
+        "arena": _arena(plan),
+        "verification": manifest.verification,
+        "tuning": read_tuning(path),
+    }
+
+
+def _profiled(path: Path, threads: int) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return profile(path, threads), ""
+    except ModelcError as error:
+        return None, str(error)
+
+
+def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Name and value of each line."""
+    manifest, plan = package.manifest, package.manifest.variants[0]
+    yield "target", f"{manifest.target.name} ({manifest.target.triple})"
+    precision = read_choices(package).get("config", {}).get("precision", "")
+    yield "precision", str(precision)
+    for kind, tensors in (("input", plan.inputs), ("output", plan.outputs)):
+        shown = [f"{tensor.name} {tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
+        yield f"{kind}{'s' * (len(shown) > 1)}", ", ".join(shown[:6]) + ", ..." * (len(shown) > 6)
+    if len(manifest.variants) > 1:
+        yield "variants", f"{len(manifest.variants)}; this page shows the first"
+    if timed is not None:
+        yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s)"
+    yield "kernels", f"{len({step.symbol for step in plan.steps})} distinct, {len(plan.steps)} steps"
+    yield "work", f"{sum(n * s.flops for n, s in zip(plan.calls, plan.steps, strict=True)) * 1e-9:.3g} GFLOP"
+    yield "parameters", size(manifest.files["params.bin"].bytes)
+    yield "library", size(manifest.files["libmodel.so"].bytes)
+    yield "arena", size(max(p.arena_bytes for p in manifest.variants))
+    report = manifest.verification
+    yield "verification", str(report.get("sentence", "")) if report else "none"
+    for note in manifest.notes:
+        yield "note", note
+    yield "made by", ", ".join(f"{tool} {version}" for tool, version in manifest.versions.items())
+
+
+def _kernels(plan: Plan, timed: Mapping[str, Any] | None, verification: Mapping[str, Any]) -> list[dict[str, Any]]:
+    judged = {row.get("kernel"): row for row in verification.get("kernels", ()) if isinstance(row, dict)}
+    rows = []
+    for number, (step, calls) in enumerate(zip(plan.steps, plan.calls, strict=True)):
+        row = _kernel(step, calls, judged.get(step.name, {})) | {"step": number}
+        if timed is not None:
+            measured = timed["kernels"][number]
+            row |= {name: measured[name] for name in ("us", "share", "gflops", "peak_share")}
+        rows.append(row)
+    return rows
+
+
+def _kernel(step: Step, calls: int, judged: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "kernel": step.name,
+        "nodes": list(step.nodes),
+        "flops": step.flops * calls,
+        "bytes": step.bytes * calls,
+        "intensity": step.flops / step.bytes if step.bytes else 0.0,
+        "dtype": step.dtype,
+        "instruction": step.instruction or "vectors",
+        "layout": step.layout,
+        "worst": judged.get("worst"),
+        "samples": judged.get("samples", 0),
+        "passed": judged.get("passed"),
+    }
+
+
+def _roof(timed: Mapping[str, Any]) -> dict[str, Any]:
+    """What this machine reaches: GFLOP/s by dtype, and GB/s from memory."""
+    machine = probe()
+    return {"gflops": dict(timed["peak_gflops"]), "gbs": machine.memory_gbs(1)}
+
+
+def _arena(plan: Plan) -> list[dict[str, Any]]:
+    """Each tensor of the arena: its bytes, and the steps from the one that writes it to the last that reads it. The
+    plan has tensors in the order in which they are written, and steps do not say which of their arguments they write:
+    a step begins the next tensors that lie where nothing is yet, or, if all its places are taken, one of these anew."""
+    pending = list(plan.memory)
+    lives: list[dict[str, Any]] = []
+    at: dict[int, dict[str, Any]] = {}  # what lies where now, by its first byte
+
+    def begin(tensor: ArenaTensor, number: int) -> None:
+        top = tensor.offset + tensor.bytes
+        for offset in [o for o, life in at.items() if o < top and tensor.offset < life["top"]]:
+            del at[offset]
+        life = {"tensor": tensor.name, "start": number, "end": number + 1, "bytes": tensor.bytes}
+        at[tensor.offset] = life | {"offset": tensor.offset, "top": top}
+        lives.append(at[tensor.offset])
+
+    for number, step in enumerate(plan.steps):
+        places = [a.offset for a in step.arguments if a.space == "arena"]
+        for life in at.values():
+            if any(life["offset"] <= place < life["top"] for place in places):
+                life["end"] = number + 1
+        fresh = [place for place in places if not any(life["offset"] <= place < life["top"] for life in at.values())]
+        if not fresh and all(a.space != "output" for a in step.arguments):
+            fresh = places[:0] if not pending or pending[0].offset not in places else [pending[0].offset]
+        while pending and pending[0].offset in fresh:
+            fresh.remove(pending[0].offset)
+            begin(pending.pop(0), number)
+    return lives
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

@@ -1,0 +1,276 @@
+"""modelc build: cells are made, kept, proven, made again where what they are of has changed, and held to gates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import numpy as np
+import pytest
+import yaml
+from dask_processes import Processes
+from jsonschema import Draft202012Validator
+from modelc_process import modelc
+from onnx import helper
+from small_model import save
+from three_ways import host_target
+
+from modelc import runtime
+from modelc.build import cluster as build_cluster
+from modelc.build.command import build
+from modelc.build.summary import schema
+from modelc.cli import main
+from modelc.database import Database
+from modelc.measure import cluster
+
+TARGET = host_target().name
+
+
+def tree(**changes: object) -> dict:
+    """Two models, two targets that this machine runs."""
+    models = {"net": {"path": "net.onnx", "dims": {"batch": 2, "h": 4}}, "sum": {"path": "sum.onnx"}}
+    return {"schema": 1, "targets": [TARGET, "mine.yaml"], "models": models, "output": "out", **changes}
+
+
+def small_sum(path: Path, factor: float) -> Path:
+    weights = {"w": np.full(8, factor, np.float32)}
+    return save(path, [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [4, 8]}, {"y": [4, 8]}, weights)
+
+
+def files(folder: Path, **changes: object) -> Path:
+    save(
+        folder / "net.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": ["batch", "h"]}, {"y": ["batch", "h"]}, {}
+    )
+    small_sum(folder / "sum.onnx", 2.0)
+    (folder / "mine.yaml").write_text(replace(host_target(), name="mine").to_yaml())
+    (folder / "modelc.yaml").write_text(yaml.safe_dump(tree(**changes)))
+    return folder
+
+
+def ended(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def outcomes(folder: Path, name: str = "build.json") -> dict[str, str]:
+    made = json.loads((folder / "out" / name).read_text())
+    Draft202012Validator(schema()).validate(made)
+    return {cell["cell"]: cell["outcome"] for cell in made["cells"]}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of all packages in it."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob("*.modelc/*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which four cells were built."""
+    folder = files(tmp_path_factory.mktemp("build"))
+    assert ended("build", folder / "modelc.yaml", "--cache", folder / "cache", "--no-database") == 0
+    return folder
+
+
+@pytest.fixture
+def copied(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "copied"))
+
+
+def again(folder: Path, *arguments: object) -> int:
+    return ended("build", folder / "modelc.yaml", "--cache", folder / "cache", "--no-database", *arguments)
+
+
+CELLS = {f"{model}:{target}:f32" for model in ("net", "sum") for target in (TARGET, "mine")}
+
+
+def test_every_cell_is_a_package_and_has_a_row(built: Path) -> None:
+    assert outcomes(built) == dict.fromkeys(CELLS, "built")
+    names = {path.name for path in (built / "out").iterdir()}
+    packages = {f"{cell.replace(':', '.')}.modelc" for cell in CELLS}
+    assert names == packages | {"build.json", "build.md", "build.junit.xml"}
+    page = (built / "out/build.md").read_text()
+    assert "4 cells: 4 built; passed" in page and all(cell in page for cell in CELLS)
+    suites = fromstring((built / "out/build.junit.xml").read_text())
+    assert {suite.attrib["name"] for suite in suites} == CELLS
+    with runtime.load(built / f"out/sum.{TARGET}.f32.modelc") as model:
+        assert (model.run({"x": np.ones((4, 8), np.float32)})["y"] == 3).all()
+
+
+def test_the_second_time_all_are_kept_and_what_was_damaged_is_made_good(copied: Path, capsys) -> None:
+    before = contents(copied / "out")
+    library = copied / f"out/sum.{TARGET}.f32.modelc/params.bin"
+    library.write_bytes(library.read_bytes()[::-1])  # of the same size
+    shutil.rmtree(copied / "out/net.mine.f32.modelc")
+    assert again(copied) == 0
+    assert outcomes(copied) == dict.fromkeys(CELLS, "kept") and contents(copied / "out") == before
+    assert again(copied, "--dry-run", "--only", "su?:mine") == 0
+    said = capsys.readouterr().out
+    assert "1 cells: 1 kept" in said
+
+
+def test_what_changed_is_built_again_and_nothing_else(copied: Path) -> None:
+    small_sum(copied / "sum.onnx", 5.0)
+    kept = next((copied / "cache/cells").glob("*/net.modelc/libmodel.so"))
+    kept.write_bytes(b"damaged")
+    shutil.rmtree(copied / "out")
+    assert again(copied, "--only", f"sum:{TARGET}", "--only", "net") == 0
+    assert sorted(outcomes(copied).values()) == ["built", "built", "kept"]
+    assert outcomes(copied)[f"sum:{TARGET}:f32"] == "built"
+
+
+def test_gates_say_the_cell_the_gate_and_the_amount(copied: Path, capsys) -> None:
+    gates = {"max-library": "10MB", "max-params": 31}
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))
+    assert again(copied, "--only", "sum") == 1
+    assert outcomes(copied) == {f"sum:{TARGET}:f32": "kept", "sum:mine:f32": "kept"}
+    assert f"sum:{TARGET}:f32: max-params: 64 bytes of 31, 33 too many" in capsys.readouterr().err
+    suites = fromstring((copied / "out/build.junit.xml").read_text())
+    assert [suite.attrib["failures"] for suite in suites] == ["1", "1"]
+
+
+def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside ONNX Runtime, and beside the baseline: the very same package is not timed, another is."""
+    monkeypatch.setattr("modelc.build.gates.SECONDS", 0.1)
+    monkeypatch.setattr("modelc.verify.slower.ROUNDS", 2)
+    baseline = Path(shutil.copytree(copied / "out", copied / "before")) / "build.json"
+    gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0}
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))
+    small_sum(copied / "sum.onnx", 5.0)
+    assert again(copied, "--only", f"*:{TARGET}", "--baseline", baseline) == 1
+    cells = json.loads((copied / "out/build.json").read_text())["cells"]
+    by_gate = {(cell["model"], gate["gate"]): gate for cell in cells for gate in cell["gates"]}
+    assert by_gate["net", "max-slowdown"]["said"] == "the very package of the baseline"
+    assert by_gate["sum", "max-slowdown"]["outcome"] == "passed" and "noise" in by_gate["sum", "max-slowdown"]["said"]
+    assert by_gate["net", "min-ratio ort"]["outcome"] == "failed"
+    assert "times as fast as ort, at least 1e+09 asked for" in by_gate["net", "min-ratio ort"]["said"]
+
+
+def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> None:
+    models = {
+        "net": {"path": "net.onnx"},
+        "gone": {"path": "gone.onnx"},
+        "other": {"path": "sum.onnx", "sha256": "0" * 64},
+    }
+    files(tmp_path, models=models, targets=[TARGET, "cortex-a67"])
+    assert ended("build", tmp_path / "modelc.yaml", "--cache", tmp_path / "cache", "--no-database") == 2
+    said = capsys.readouterr().err
+    for words in (
+        "models.net: dimensions are free: add --dim batch=N --dim h=N, here dims: {batch: N, h: N}",
+        "models.gone: ",
+        "models.other: ",
+        f"expected {'0' * 64}",
+        "Did you mean cortex-a76?",
+    ):
+        assert words in said, said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr("modelc.build.look.lacking", lambda features: ["amx-tile"])
+    monkeypatch.setattr("modelc.build.look.emulator", lambda triple, features: ())
+    assert again(copied, "--only", "sum") == 2
+    said = capsys.readouterr().err
+    assert f"{TARGET}: packages for it cannot be verified, for this machine lacks amx-tile" in said
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates={"verified": False})))
+    assert again(copied, "--only", f"sum:{TARGET}") == 0
+    made = json.loads((copied / f"out/sum.{TARGET}.f32.modelc/manifest.json").read_text())
+    assert made["verification"] is None
+
+
+def test_a_cache_that_others_can_write_in_is_not_used(copied: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (copied / "open").mkdir()
+    (copied / "open").chmod(0o777)
+    monkeypatch.setenv("MODELC_CACHE", str(copied / "open"))
+    assert ended("build", copied / "modelc.yaml", "--no-database") == 2
+    assert "others can write in" in capsys.readouterr().err
+
+
+def test_a_cell_that_fails_costs_itself_alone(copied: Path, capsys) -> None:
+    """Wrong data for one model: the other is built, and the build has failed."""
+    np.savez(copied / "data.npz", x=np.ones((3, 3), np.float32))
+    changed = tree()
+    changed["models"]["sum"]["inputs"] = "data.npz"
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(changed))
+    assert again(copied, "--only", f"*:{TARGET}", "--json") == 1
+    captured = capsys.readouterr()
+    rows = {cell["model"]: cell for cell in json.loads(captured.out)["cells"]}
+    assert rows["net"]["outcome"] == "kept" and rows["sum"]["outcome"] == "failed"
+    assert "[3, 3]" in rows["sum"]["said"] and f"sum:{TARGET}:f32: not built" in captured.err
+
+
+def test_shards_give_the_same_packages_as_one_run(built: Path, tmp_path: Path) -> None:
+    files(tmp_path)
+    for shard in ("1/2", "2/2"):
+        assert again(tmp_path, "--only", "sum", "--shard", shard) == 0
+    made = contents(tmp_path / "out")
+    assert made == {name: content for name, content in contents(built / "out").items() if name.startswith("sum.")}
+    shards = [outcomes(tmp_path, f"build.{number}-of-2.json") for number in (1, 2)]
+    assert shards == [{f"sum:{TARGET}:f32": "built"}, {"sum:mine:f32": "built"}]
+
+
+def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
+    files(tmp_path)
+    arguments = ("build", "--cache", tmp_path / "cache", "--no-database", "--jobs", 1, "--only", "sum")
+    with modelc(tmp_path, *arguments, until=f"sum:{TARGET}:f32 built") as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(0.1)
+    entries = list((tmp_path / "cache/cells").glob("*/entry.json"))
+    assert len(entries) == 1
+    assert again(tmp_path, "--only", "sum") == 0
+    assert outcomes(tmp_path) == {f"sum:{TARGET}:f32": "kept", "sum:mine:f32": "built"}
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
+    monkeypatch.setattr(cluster, "CONNECTING", 30.0)  # this machine may be busy
+    monkeypatch.setattr(build_cluster, "CONNECTING", 30.0)
+    (tmp_path / "dask").mkdir()
+    started = Processes(tmp_path / "dask")
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def test_a_killed_worker_costs_only_time(processes: Processes, built: Path, tmp_path: Path) -> None:
+    first = processes.worker()
+    processes.there(1)
+    files(tmp_path)
+
+    def look(text: str) -> None:
+        if text.endswith(" s") and first.poll() is None:  # a cell is built
+            first.kill()
+            processes.worker()
+
+    result = build(
+        source=tmp_path / "modelc.yaml",
+        only=["sum"],
+        cache=tmp_path / "cache",
+        cluster=processes.runner,
+        database=False,
+        progress=look,
+    )
+    assert first.wait(60) == -9 and result.passed
+    made = contents(tmp_path / "out")
+    assert made == {name: content for name, content in contents(built / "out").items() if name.startswith("sum.")}
+
+
+def test_measurements_that_a_cell_has_read_decide_whether_it_is_kept(copied: Path) -> None:
+    """An empty database makes no difference to a package, and is another answer than none."""
+    with Database(copied / "records.sqlite"):
+        pass
+    arguments = ("build", copied / "modelc.yaml", "--cache", copied / "cache", "--only", f"sum:{TARGET}")
+    for expected in ("built", "kept"):
+        assert ended(*arguments, "--database", copied / "records.sqlite") == 0
+        assert outcomes(copied) == {f"sum:{TARGET}:f32": expected}

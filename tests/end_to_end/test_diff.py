@@ -1,0 +1,94 @@
+"""modelc diff and bench --fail-if: two packages of one model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_model import conv_net
+from three_ways import host_target
+
+import modelc
+from modelc.cli import main
+from modelc.compile.config import load_config
+from modelc.verify import slower as judging
+from modelc.verify.diff import diff
+from modelc.verify.slower import Slower
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One with its layouts chosen, another with row-major values."""
+    folder = tmp_path_factory.mktemp("pair")
+    conv_net(folder / "net.onnx")
+    plain = load_config()
+    plain = replace(plain, layout=replace(plain.layout, search=False))
+    for name, config in (("a", None), ("b", plain)):
+        given = {"target": host_target(), "database": False, "verify": False, "shapes": [{"x": (1, 3, 20, 20)}]}
+        modelc.compile(folder / "net.onnx", output=folder / f"{name}.modelc", config=config, **given)
+    return folder / "a.modelc", folder / "b.modelc"
+
+
+def ended(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def test_what_changed(pair: tuple[Path, Path], capsys) -> None:
+    assert ended("diff", *pair) == 0
+    said = capsys.readouterr().out
+    assert "config.layout.search" in said and "True" in said and "us in kernels before" in said
+    seen = diff(*pair, times=False)
+    assert not seen["same"] and not seen["timed"] and seen["facts"]["config.layout.search"] == [True, False]
+    changes = {change["what"] for row in seen["kernels"] for change in row["changes"]}
+    assert "task" in changes or any(what.startswith("schedule.") for what in changes) or seen["layouts"]
+
+
+def test_a_package_is_the_same_as_itself(pair: tuple[Path, Path], capsys) -> None:
+    assert ended("diff", pair[0], pair[0], "--no-times", "--json") == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["same"] and seen["kernels"] == seen["layouts"] == [] and seen["facts"] == {}
+
+
+@pytest.mark.parametrize(("is_slower", "code"), [(True, 1), (False, 0)])
+def test_bench_fails_where_it_is_asked_to(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys, is_slower: bool, code: int
+) -> None:
+    asked: list[float] = []
+
+    def judged(package: object, other: object, floor: float, *_: object) -> Slower:
+        asked.append(floor)
+        return Slower(0.1, 0.01, 0.03, is_slower, 3)
+
+    monkeypatch.setattr(judging, "slower", judged)
+    engine = {"about": "modelc", "median_ms": 1.0, "p10_ms": 1.0, "p90_ms": 1.0, "runs": 1}
+    report = {"notes": [], "engines": {"modelc": engine}, "ratio": {}}
+    monkeypatch.setattr(sys.modules["modelc.verify.bench"], "bench", lambda *_: dict(report))
+    arguments = ("bench", pair[0], "--against", pair[1], "--seconds", "0.1", "--fail-if", "slower:2.5%")
+    assert ended(*arguments) == code and asked == [0.025]
+    assert f"{'FAILED' if is_slower else 'passed'}: {pair[0]} is 10.0% slower" in capsys.readouterr().out
+    assert ended(*arguments, "--json") == code
+    assert json.loads(capsys.readouterr().out)["fail_if"][str(pair[1])]["limit"] == 0.03
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--fail-if", "slower"), "expected slower:3%"),
+        (("--fail-if", "slower:3%"), "add --against OLD.modelc"),
+    ],
+)
+def test_mistakes(pair: tuple[Path, Path], capsys, flags: tuple[str, ...], words: str) -> None:
+    assert ended("bench", pair[0], *flags) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_two_packages_are_timed_by_turns(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long they take hangs on the machine: that three processes are timed, and an answer comes, does not."""
+    monkeypatch.setattr(judging, "ROUNDS", 2)
+    verdict = judging.slower(pair[0], pair[1], 9.0, seconds=0.1)
+    assert verdict.limit >= 9.0 and not verdict.slower and verdict.measurements == 1

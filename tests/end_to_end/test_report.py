@@ -1,0 +1,201 @@
+"""modelc report: one file that needs nothing beside it, and in a browser draws what it is to draw."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import browser
+import database_files
+import numpy as np
+import onnx
+import pytest
+from small_model import conv_net
+from three_ways import host_target
+
+import modelc
+from modelc.cli import main
+from modelc.errors import TargetError
+from modelc.package import PackageTarget, read_package
+from modelc.report.facts import package_facts
+from modelc.report.page import Column, Section, html
+
+pytest.importorskip("vl_convert", reason="what draws is not installed: pip install modelc[report]")
+needs_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.LACKING)
+HOSTILE = "</script><script>alert(1)</script><b>"
+MOST_BYTES = 3 << 20
+
+
+def ended(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some kernels, one of which covers a node with a hostile name; and how its tuning went."""
+    folder = tmp_path_factory.mktemp("report")
+    model = onnx.load(conv_net(folder / "m.onnx"))
+    model.graph.node[0].name = HOSTILE
+    onnx.save(model, folder / "m.onnx")
+    given = {"target": host_target(), "database": False, "shapes": [{"x": (1, 3, 20, 20)}]}
+    modelc.compile(folder / "m.onnx", output=folder / "m.modelc", **given)
+    log = [{"seconds": k, "trials": 16 * k, "predicted_seconds": 1e-5 / k} for k in (1, 2, 3)]
+    tree = {"schema": 1, "model": "m", "untuned_ms": 0.02, "tuned_ms": 0.01, "ort_ms": 0.03, "log": log}
+    (folder / "m.tuning.json").write_text(json.dumps(tree))
+    return folder / "m.modelc"
+
+
+@pytest.fixture(scope="module")
+def page(package: Path) -> Path:
+    """Of the package beside itself: every section."""
+    place = package.with_name("page.html")
+    assert ended("report", package, "--against", package, "-o", place) == 0
+    return place
+
+
+SECTIONS = (
+    "Summary",
+    "Side by side",
+    "Kernels by time",
+    "Roofline",
+    "The arena over the steps",
+    "Verification by kernel",
+    "Tuning",
+)
+
+
+def test_the_page_has_every_section_and_asks_for_nothing(page: Path) -> None:
+    text = page.read_text()
+    assert tuple(re.findall(r"^<h2>(.*?)</h2>$", text, re.MULTILINE)) == SECTIONS
+    assert len(text.encode()) <= MOST_BYTES
+    assert HOSTILE not in text and "&lt;/script&gt;&lt;script&gt;alert(1)" in text
+    before_library = text[: text.index('<script type="application/json"')]
+    assert not re.search(r"(?:src|href)\s*=|@import|url\(", before_library)
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_browser_draws_every_plot_and_its_console_is_empty(page: Path, tmp_path: Path, dark: bool) -> None:
+    seen = browser.opened(page, tmp_path / "profile", dark)
+    assert seen.console == () and 'data-plots="drawn"' in seen.document
+    plots = browser.plots_of(seen.document)
+    assert len(plots) == len(SECTIONS) - 1
+    for section, plot in zip(SECTIONS[1:], plots, strict=True):
+        assert re.search(r'aria-roledescription="(bar|point|rect|rect mark|line mark|rule)"', plot), section
+        assert "NaN" not in plot and "undefined" not in plot, section
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+def test_it_is_not_blank(page: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    rows = pixels(browser.picture(page, tmp_path / "profile", tmp_path / "a.png", width, 2400, dark))
+    assert len({*rows}) > 400  # many rows of pixels differ
+    background = rows[0][:3]
+    assert (max(background) < 64) == dark
+
+
+def pixels(png: bytes) -> list[bytes]:
+    """The rows of a PNG of eight bits, RGB or RGBA."""
+    place, stream = 8, b""
+    while place < len(png):
+        length, kind = int.from_bytes(png[place : place + 4], "big"), png[place + 4 : place + 8]
+        content = png[place + 8 : place + 8 + length]
+        if kind == b"IHDR":
+            width, height, channels = int.from_bytes(content[:4], "big"), content[4:8], 4 if content[9] == 6 else 3
+        elif kind == b"IDAT":
+            stream += content
+        place += 12 + length
+    raw, pitch = zlib.decompress(stream), width * channels + 1
+    rows, above = [], bytes(pitch - 1)
+    for number in range(int.from_bytes(height, "big")):
+        line = raw[number * pitch : (number + 1) * pitch]
+        above = unfiltered(line[0], np.frombuffer(line[1:], np.uint8), np.frombuffer(above, np.uint8), channels)
+        rows.append(above)
+    return rows
+
+
+def unfiltered(kind: int, line: np.ndarray, above: np.ndarray, step: int) -> bytes:
+    """A row of a PNG from what its filter has made of it."""
+    if kind == 0:
+        return line.tobytes()
+    if kind == 1:
+        return np.cumsum(line.reshape(-1, step), axis=0, dtype=np.uint8).tobytes()
+    if kind == 2:
+        return (line + above).tobytes()
+    made = bytearray(len(line))
+    for k, value in enumerate(line.tolist()):
+        left = made[k - step] if k >= step else 0
+        up, corner = int(above[k]), int(above[k - step]) if k >= step else 0
+        guess = (left + up) // 2 if kind == 3 else paeth(left, up, corner)
+        made[k] = (value + guess) & 255
+    return bytes(made)
+
+
+def paeth(left: int, up: int, corner: int) -> int:
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda near: abs(guess - near))
+
+
+def test_a_package_of_another_machine_is_shown_without_times(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = read_package(package).manifest
+    elsewhere = replace(manifest, target=PackageTarget("far", "riscv64-linux-gnu", ()))
+    moved = replace(read_package(package), manifest=elsewhere)
+    monkeypatch.setattr("modelc.report.facts.read_package", lambda *_, **__: moved)
+    monkeypatch.setattr("modelc.report.facts.profile", refused)
+    facts = package_facts(package)
+    assert facts["total_us"] is None and "riscv64" in facts["untimed_because"]
+    assert [k["kernel"] for k in facts["kernels"]] and facts["arena"]
+
+
+def refused(*_: object) -> None:
+    raise TargetError("it was built for riscv64-linux-gnu")
+
+
+def test_the_arena_has_each_value_over_its_steps(package: Path) -> None:
+    lives = package_facts(package)["arena"]
+    plan = read_package(package).manifest.variants[0]
+    assert [life["tensor"] for life in lives] == [tensor.name for tensor in plan.memory]
+    assert all(0 <= life["start"] < life["end"] <= len(plan.steps) for life in lives)
+    assert all(life["top"] <= plan.arena_bytes for life in lives)
+
+
+def test_of_a_build_and_what_is_none(tmp_path: Path, capsys) -> None:
+    gate = {"gate": "max-params", "outcome": "failed", "said": "3 of 2", "limit": 2, "value": 3}
+    cell = {
+        "cell": "a:b:f32",
+        "model": "a",
+        "target": "b",
+        "precision": "f32",
+        "key": "0",
+        "outcome": "built",
+        "said": "",
+    }
+    cell |= {"package": "", "sizes": {"params": 1, "library": 2, "arena": 3}, "seconds": 1.0, "gates": [gate]}
+    build = {"schema": 1, "modelc": "0", "source": "m", "only": [], "shard": "", "passed": False, "seconds": 1.0}
+    (tmp_path / "build.json").write_text(json.dumps({**build, "cells": [cell]}))
+    assert ended("report", tmp_path / "build.json", "-o", tmp_path / "b.html") == 0
+    assert "a:b:f32: max-params: 3 of 2" in (tmp_path / "b.html").read_text()
+    for subject, words in (("gone", "expected a package, a build.json or a database"), ("other.json", "is not JSON")):
+        (tmp_path / "other.json").write_text("{")
+        assert ended("report", tmp_path / subject, "-o", tmp_path / "c.html") == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "c.html").exists()
+
+
+def test_of_a_database(tmp_path: Path) -> None:
+    database = database_files.filled(tmp_path / "records.sqlite")
+    assert ended("report", database, "-o", tmp_path / "d.html") == 0
+    text = (tmp_path / "d.html").read_text()
+    assert f"{len(database_files.made())} records of 1 Tasks" in text and database_files.TASK.hash in text
+    assert '"what":"fastest so far"' in text
+
+
+def test_what_is_named_is_text() -> None:
+    section = Section(HOSTILE, HOSTILE, ((HOSTILE, HOSTILE),), {"data": HOSTILE}, (Column(HOSTILE),), ((HOSTILE,),))
+    text = html(HOSTILE, HOSTILE, [section])
+    assert HOSTILE not in text and "</script><b>" not in text
