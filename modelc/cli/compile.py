@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.forms import form_options
 from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Take measurements of kernels on so many threads (tune's --threads).",
 )
+@form_options
 @json_option
 def compile_(
     model: Path,
@@ -76,6 +78,13 @@ def compile_(
     no_database: bool,
     run_threads: int,
     inputs: Path | None,
+    prefix: str | None,
+    emit: str,
+    embed_params: bool,
+    freestanding: bool,
+    libc: str,
+    cc: str,
+    ar: str,
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
@@ -101,6 +110,13 @@ def compile_(
             choices=choices,
             database=records,
             run_threads=run_threads,
+            prefix=prefix,
+            emit=tuple(kind.strip() for kind in emit.split(",") if kind.strip()),
+            embed_params=embed_params,
+            freestanding=freestanding,
+            libc=libc,
+            cc=cc,
+            ar=ar,
             progress=following(then),
         )
         result = compile_request(request)

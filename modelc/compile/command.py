@@ -26,7 +26,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
     """Compiles an ONNX model to a package, as a CompileRequest says. Raises ModelcError; VerificationError where the
     package is wrong, and then there is none unless `keep_unverified`."""
     path = Path(request.model)
-    target, otherwise = named_target(request.target), None
+    target, otherwise, form = named_target(request.target), None, request.form
     locked: Choices | None = None
     tasks: Mapping[str, Candidate] = {}
     digest = digest_of(path)
@@ -60,6 +60,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
             locked=locked if locked is not None and made_for(locked, steering) else None,
             tasks=tasks,
             stages=stages,
+            form=form,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),
         )

@@ -44,15 +44,18 @@ from modelc.ir.program import Program
 from modelc.ops.found import checks_sizes
 from modelc.package import (
     FixedInput,
+    Form,
     Package,
     PackageSpec,
     PackageTarget,
+    Toolchain,
     check_place,
     compile_kernel,
     emulator,
     find_toolchain,
     write_package,
 )
+from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
@@ -132,12 +135,13 @@ class Run:
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
     done: dict[str, Compiled] = field(default_factory=dict)  # kernels that there are, by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
+    form: Form = field(default_factory=Form)  # what the package is made as
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
-            find_toolchain(self.target.triple)
+            _ = self.toolchain
             if verify and self.stages.reach("verify"):
                 with offering_no_verify():
                     emulator(self.target.triple, self.target.features)
@@ -162,7 +166,7 @@ class Run:
             steps=len(spec.variants[0].steps),
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
-            library_bytes=files["libmodel.so"].bytes,
+            library_bytes=files[spec.form.file_of(spec.form.emit[0])].bytes,
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
@@ -293,6 +297,16 @@ class Run:
         """Of the constants of the largest of the graphs."""
         return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
 
+    @cached_property
+    def toolchain(self) -> Toolchain:
+        """What compiles and links for the target."""
+        return find_toolchain(self.target.triple, self.form.libc, self.form.cc, self.form.ar)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of kernels begin with: two models may have equal Tasks, and be in one program."""
+        return self.form.prefix or prefix_of(self.model.stem)
+
     @property
     def estimating(self) -> Target:
         """The target, with what estimates have to know of the network."""
@@ -368,7 +382,7 @@ class Run:
                 blaming(place_of(tasks[key])),
                 self.blaming_given(tasks[key]),
             ):
-                kernel = compile_nest(nests[key], f"k_{key}", self.target)
+                kernel = compile_nest(nests[key], f"{self.prefix}_k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
             return kernel
@@ -406,13 +420,14 @@ class Run:
             constants=constants,
             padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,
+            form=Form() if expose else self.form,
         )
 
     def object_of(self, kernel: Kernel) -> bytes:
         if kernel.object is not None:
             return kernel.object
         assert kernel.source is not None
-        return compile_kernel(find_toolchain(self.target.triple), kernel.source)
+        return compile_kernel(self.toolchain, kernel.source)
 
     def blueprints(self, programs: Programs, compiled: Mapping[str, Compiled] | None = None) -> tuple[Blueprint, ...]:
         """What the kernels of each variant are judged by; of Tasks that are not `compiled`, by the schedules chosen."""

@@ -15,6 +15,7 @@ from modelc.compile.inputs import Flags
 from modelc.compile.stages import STAGES, Progress
 from modelc.errors import ConfigError
 from modelc.frontend.steering.flags import Given
+from modelc.package.form import Form
 from modelc.target import Target, load_target
 
 P = ParamSpec("P")
@@ -89,7 +90,8 @@ class CompileRequest(Request):
     earlier package: target, shapes, constants and config are taken from it where they are not given, and the package is
     the same byte for byte. What the choices do not name is constructed; of another model's choices, and for other
     shapes, the Tasks that occur are taken. Without `choices`, of each Task the Candidate is taken that the database has
-    measured to be the fastest for just this target and version of modelc, on `run_threads` threads."""
+    measured to be the fastest for just this target and version of modelc, on `run_threads` threads. `prefix`, `emit`,
+    `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form)."""
 
     model: str | Path
     target: str | Path | Target | None = None
@@ -101,12 +103,25 @@ class CompileRequest(Request):
     dump_dir: str | Path | None = field(default=None, kw_only=True)
     choices: str | Path | None = field(default=None, kw_only=True)
     run_threads: int = field(default=1, kw_only=True)
+    prefix: str | None = field(default=None, kw_only=True)
+    emit: Sequence[str] = field(default=(), kw_only=True)
+    embed_params: bool = field(default=False, kw_only=True)
+    freestanding: bool = field(default=False, kw_only=True)
+    libc: str = field(default="", kw_only=True)
+    cc: str = field(default="", kw_only=True)
+    ar: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:
             raise ConfigError(f"there is no stage {self.stop_after!r}; the stages are {', '.join(STAGES)}")
         if self.choices is not None and not isinstance(self.database, bool):
             raise ConfigError(f"{self.choices} says what is taken: give either choices or a database")
+
+    @property
+    def form(self) -> Form:
+        """What the package is made as. Raises PackageError for what makes no sense."""
+        asked = (self.prefix, tuple(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
+        return Form.of(Path(self.model).stem, *asked)
 
     @property
     def place(self) -> Path:

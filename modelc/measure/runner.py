@@ -17,8 +17,8 @@ from typing import Any
 from modelc.errors import MeasureError, TargetError
 from modelc.measure.job import Answer, Job
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
-from modelc.package.link import HEADERS
 from modelc.package.objects import Sources, linked
+from modelc.package.sources import HEADERS
 from modelc.target import Target
 
 HERE = Path(__file__).parent

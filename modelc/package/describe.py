@@ -41,6 +41,7 @@ def described(path: Path) -> dict[str, Any]:
         "intrinsics": dict(Counter(step.intrinsic for step in first.steps if step.intrinsic)),
         "gflops": sum(step.flops * calls for step, calls in zip(first.steps, first.calls, strict=True)) * 1e-9,
         "arena_bytes": max(plan.arena_bytes for plan in m.variants),
+        "linked": asdict(m.linked),
         "files": {name: info.bytes for name, info in m.files.items()},
         "versions": dict(m.versions),
         "notes": list(m.notes),

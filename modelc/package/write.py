@@ -19,15 +19,17 @@ import numpy as np
 from modelc import scratch
 from modelc.errors import PackageError
 from modelc.package import manifest
+from modelc.package.example import example_text
 from modelc.package.glue import plan_source
-from modelc.package.link import RUNTIME, link_library, runtime_sources
+from modelc.package.header import header_text
+from modelc.package.link import Code, link_shared, link_static, runtime_sources
 from modelc.package.loader import loader_in_one_file
-from modelc.package.manifest import SCHEMA_VERSION, Manifest
+from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
+from modelc.runtime.files import PARAMS
 
-COPIED = ("model.h", "example.c")
 VERIFICATION = "verification.json"
 
 Verify = Callable[[Path], Mapping[str, Any] | None]
@@ -56,14 +58,19 @@ def check_place(path: str | Path) -> None:
 
 
 def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
+    form = spec.form
     with _os_errors_as_sentences(place):
-        params_sha256 = _write_params(spec, folder / "params.bin")
+        params_sha256 = _write_params(spec, folder / PARAMS)
         build_id = _build_id(spec, params_sha256)
-        source = plan_source(spec, build_id, SCHEMA_VERSION, params_sha256)
-        link_library(find_toolchain(spec.target.triple), source, spec.objects, folder / "libmodel.so")
-        for name in COPIED:
-            shutil.copyfile(RUNTIME / name, folder / name)
-        (folder / "loader.py").write_text(loader_in_one_file())
+        params = folder / PARAMS if form.embed_params and spec.params_bytes else None
+        code = Code(plan_source(spec, build_id, SCHEMA_VERSION, params_sha256), spec.objects, params)
+        linked = _link(spec, code, folder)
+        if form.embed_params:
+            (folder / PARAMS).unlink()
+        (folder / form.header).write_text(header_text(form))
+        (folder / "example.c").write_text(example_text(form))
+        if "so" in form.emit:
+            (folder / "loader.py").write_text(loader_in_one_file())
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
         made = Manifest(
@@ -78,6 +85,8 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             notes=spec.notes,
             files={path.name: file_info(path) for path in sorted(folder.iterdir())},
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
+            params_bytes=spec.params_bytes,
+            linked=linked,
             variants=spec.variants,
             constants=spec.constants,
             padding=spec.padding,
@@ -85,6 +94,32 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         )
         (folder / manifest.NAME).write_text(made.to_json())
     return made
+
+
+def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
+    """Writes the files with the code, and says what they are."""
+    form = spec.form
+    toolchain = find_toolchain(spec.target.triple, form.libc, form.cc, form.ar)
+    needed: tuple[str, ...] = ()
+    version = ""
+    if "so" in form.emit:
+        library = link_shared(toolchain, form, code, folder / form.library)
+        needed, version = library.needed, ".".join(map(str, library.glibc))
+    calls: tuple[str, ...] = ()
+    if not {"a", "o"}.isdisjoint(form.emit):
+        calls = link_static(toolchain, form, code, folder)
+    return Linked(
+        prefix=form.prefix,
+        emit=form.emit,
+        embed_params=form.embed_params,
+        freestanding=form.freestanding,
+        libc=toolchain.libc,
+        libc_version=version,
+        needed=needed,
+        calls=calls,
+        compiler=f"{form.cc}: {toolchain.described}" if form.cc else toolchain.described,
+        archiver=form.ar or (Path(toolchain.archiver[-1]).name if {"a"} & {*form.emit} else ""),
+    )
 
 
 def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
@@ -130,7 +165,8 @@ def _write_params(spec: PackageSpec, path: Path) -> str:
 
 def _build_id(spec: PackageSpec, params_sha256: str) -> str:
     """The same for the same inputs of linking: a rebuild gives the same package."""
-    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={})), sort_keys=True).encode()]
+    form = replace(spec.form, emit=(), cc="", ar="")  # of which the code knows nothing
+    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={}, form=form)), sort_keys=True).encode()]
     parts += [params_sha256.encode(), *runtime_sources()]
     parts += [part for name, data in sorted(spec.objects.items()) for part in (name.encode(), data)]
     whole = hashlib.sha256()

@@ -12,8 +12,8 @@ import re
 import stat
 from typing import Any, BinaryIO, NamedTuple
 
-SCHEMA_VERSION = 1
-MANIFEST, LIBRARY, PARAMS = "manifest.json", "libmodel.so", "params.bin"
+SCHEMA_VERSION = 2
+MANIFEST, PARAMS = "manifest.json", "params.bin"
 MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
 AGAIN = "copy the whole package again"
 
@@ -23,8 +23,10 @@ class ModelError(Exception):
 
 
 class LibraryFile(NamedTuple):
-    """The beginning of libmodel.so, and which file it is."""
+    """A package's library: the prefix of its names, its file's name, how that begins, and which file it is."""
 
+    prefix: str
+    name: str
     header: bytes
     inode: int
 
@@ -99,27 +101,33 @@ def checked_files(path: str, check: bool) -> tuple[dict[str, Any], LibraryFile]:
     folder = open_folder(path)
     try:
         manifest = read_manifest(folder, path)
-        for name, (size, digest) in _files_of(manifest, path).items():
-            if check or name in (LIBRARY, PARAMS):
+        files = _files_of(manifest, path)
+        prefix = _prefix_of(manifest, files, path)
+        loaded = f"lib{prefix}.so"
+        for name, (size, digest) in files.items():
+            if check or name in (loaded, PARAMS):
                 with open_file(folder, path, name) as file:
-                    check_file(file, f"{path}/{name}", size, digest if check or name == LIBRARY else None)
-                    if name == LIBRARY:
+                    check_file(file, f"{path}/{name}", size, digest if check or name == loaded else None)
+                    if name == loaded:
                         header = os.pread(file.fileno(), 20, 0)
-                        library = LibraryFile(header, os.fstat(file.fileno()).st_ino)
+                        library = LibraryFile(prefix, name, header, os.fstat(file.fileno()).st_ino)
         return manifest, library
     finally:
         os.close(folder)
 
 
 def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]:
-    """The size and checksum of each file, with libmodel.so and params.bin among them."""
+    """The size and checksum of each file."""
     version, files = manifest.get("schema_version"), manifest.get("files")
     if type(version) is not int or not isinstance(files, dict):
         raise ModelError(f"{path}/{MANIFEST} is damaged or is not a package's manifest")
-    if version != SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
+        raise ModelError(
+            f"{path}/{MANIFEST} is of schema {version}, of an earlier modelc; this loader knows schema "
+            f"{SCHEMA_VERSION}: compile the model again, or use the loader.py in the package"
+        )
+    if version > SCHEMA_VERSION:
         raise ModelError(f"{path}/{MANIFEST} is of schema {version}; this loader knows schema {SCHEMA_VERSION}")
-    if LIBRARY not in files or PARAMS not in files:
-        raise ModelError(f"{path}/{MANIFEST} does not list {LIBRARY} and {PARAMS}")
     expected = {}
     for name, entry in files.items():
         if os.path.basename(name) != name or name in ("", ".", ".."):
@@ -129,6 +137,21 @@ def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]
             raise ModelError(f"{path}/{MANIFEST} is damaged: it lacks the size or the checksum of {name}")
         expected[name] = size, digest
     return expected
+
+
+def _prefix_of(manifest: dict[str, Any], files: dict[str, tuple[int, str]], path: str) -> str:
+    """What the names of the library begin with."""
+    linked = manifest.get("linked")
+    prefix = linked.get("prefix") if isinstance(linked, dict) else None
+    if not isinstance(linked, dict) or not isinstance(prefix, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", prefix):
+        raise ModelError(f"{path}/{MANIFEST} is damaged: it does not say the prefix of the library's names")
+    if f"lib{prefix}.so" not in files:
+        kinds = linked.get("emit")
+        made = ", ".join(map(str, kinds)) if isinstance(kinds, list) else "other files"
+        raise ModelError(f"{path} has no shared library to load: it was compiled with --emit {made}; add so")
+    if PARAMS not in files and linked.get("embed_params") is not True:
+        raise ModelError(f"{path}/{MANIFEST} does not list {PARAMS}")
+    return prefix
 
 
 def _finite(text: str) -> float:
