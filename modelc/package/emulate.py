@@ -198,7 +198,7 @@ def _watched(
     return _said(process.returncode, said, complaint, package)
 
 
-def _runner(triple: str, libc: str) -> Path:
+def _runner(triple: str, libc: str = "") -> Path:
     """The driver for a machine, which loads libraries."""
     headers = tuple(RUNTIME / name for name in HEADERS)
     sources = Sources((RUNTIME / "run_main.c",), headers, ("-std=c11", "-O2", "-pthread"))

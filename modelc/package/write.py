@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -25,10 +26,10 @@ from modelc.package.header import header_text
 from modelc.package.link import Code, link_shared, link_static, runtime_sources
 from modelc.package.loader import loader_in_one_file
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
-from modelc.package.read import Package, file_info, read_manifest_of, read_package
+from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
-from modelc.runtime.files import PARAMS
+from modelc.runtime.files import ARCHIVE, PARAMS
 
 VERIFICATION = "verification.json"
 
@@ -48,7 +49,7 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
         if report is not None:
             made = _add_verification(folder, made, report)
         take_place(folder, place)
-    return Package(place, made)
+    return Package(unpacked(place), made)
 
 
 def check_place(path: str | Path) -> None:
@@ -125,15 +126,16 @@ def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
 def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
     """Puts a report, and its 'summary' (an object with 'passed') in the manifest, into a package, in one step."""
     place = _place(path)
-    before = read_package(place).manifest
+    source = read_package(place)
+    before = source.manifest
     with _folder_beside(place) as folder:
         with _os_errors_as_sentences(place):
             for name in before.files:
                 if name != VERIFICATION:
-                    _link_or_copy(place / name, folder / name)
+                    _link_or_copy(source.path / name, folder / name)
         made = _add_verification(folder, before, report)
         take_place(folder, place)
-    return Package(place, made)
+    return Package(unpacked(place), made)
 
 
 def _add_verification(folder: Path, made: Manifest, report: Mapping[str, Any]) -> Manifest:
@@ -179,14 +181,31 @@ def _place(path: str | Path) -> Path:
     """Where the package will be: a new place, an empty folder, or a package of which nothing but itself is lost."""
     try:
         place = Path(path).resolve()
+        if place.name.endswith(ARCHIVE):
+            if place.is_dir():
+                raise PackageError(f"{path} is a folder, and a package in one file goes there: give another name")
+            if os.path.lexists(place):
+                _check_is_package(place, str(path))
+            return place
         if os.path.lexists(place) and not place.is_dir():
-            raise PackageError(f"{path} is a file: a package is a folder, give another name")
+            raise PackageError(f"{path} is a file: a package is a folder, or a file NAME{ARCHIVE}; give another name")
         if place.is_dir():
             _check_replaceable(place, str(path))
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null character
         reason = error.strerror if isinstance(error, OSError) else error
         raise PackageError(f"cannot write the package {path}: {reason}") from None
     return place
+
+
+def _check_is_package(place: Path, shown: str) -> None:
+    """Raises PackageError for a file that is no package in one file."""
+    try:
+        with zipfile.ZipFile(place) as archive:
+            is_package = manifest.NAME in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        is_package = False
+    if not is_package:
+        raise PackageError(f"{shown} is a file that is not a package: it is not replaced, give another name")
 
 
 def _check_replaceable(place: Path, shown: str) -> None:
@@ -238,14 +257,29 @@ def _os_errors_as_sentences(place: Path) -> Iterator[None]:
 
 
 def take_place(folder: Path, place: Path) -> None:
-    """Renames `folder` to `place`; what is there is replaced in one step, if it still may be."""
+    """Renames `folder` to `place`, or what it is in one file; what is there is replaced in one step, if it may be."""
     with _os_errors_as_sentences(place):
+        if place.name.endswith(ARCHIVE):
+            with scratch.beside(place, folder=False) as file:
+                _pack(folder, file)
+                os.replace(file, place)
+            return
         if not place.exists() or not any(place.iterdir()):
             os.rename(folder, place)
             return
         _check_replaceable(place, str(place))
         if not _exchange(folder, place):
             scratch.replace(folder, place)
+
+
+def _pack(folder: Path, file: Path) -> None:
+    """A package in one file: stored as it is, with the same bytes of the same files."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(folder.iterdir()):
+            entry = zipfile.ZipInfo(path.name)  # of the first date that there is
+            entry.external_attr = 0o644 << 16
+            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _exchange(place: Path, other: Path) -> bool:

@@ -10,10 +10,14 @@ import math
 import os
 import re
 import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 SCHEMA_VERSION = 2
 MANIFEST, PARAMS = "manifest.json", "params.bin"
+ARCHIVE = ".zip"  # how the name of a package in one file ends
 MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
 AGAIN = "copy the whole package again"
 
@@ -31,12 +35,69 @@ class LibraryFile(NamedTuple):
     inode: int
 
 
+def folder_of(path: str) -> str:
+    """The folder of a package: of one in a single file, NAME.modelc.zip, where it has been unpacked. That is done once,
+    in the user's cache, by what the manifest says; without a cache once in a process. Raises ModelError."""
+    if not path.endswith(ARCHIVE) or not os.path.isfile(path):
+        return path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            for entry in entries:
+                if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", entry.filename) or entry.compress_type:
+                    raise ModelError(f"{path} is no package in one file: it has {entry.filename!r}, or is compressed")
+            manifest = archive.getinfo(MANIFEST)
+            if manifest.file_size > MOST_MANIFEST_BYTES:
+                raise ModelError(f"{path}: {MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
+            key = hashlib.sha256(archive.read(manifest)).hexdigest()[:32]
+            for cache in _caches():
+                place = os.path.join(cache, f"package-{key}")
+                if not os.path.isdir(place):
+                    _unpack(archive, cache, place)
+                return place
+    except (OSError, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ModelError(f"cannot read the package {path}: {_reason(error)}") from None
+    raise AssertionError("there is a folder for temporary files")
+
+
+def _caches() -> Iterator[str]:
+    """Folders that nobody but this user can write to."""
+    given = os.environ.get("MODELC_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = given or os.path.join(base, "modelc")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        status = os.stat(folder)
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+            yield folder
+    except OSError:
+        pass
+    if not _temporary:
+        _temporary.append(tempfile.TemporaryDirectory(prefix="modelc-packages-"))
+    yield _temporary[0].name
+
+
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends
+
+
+def _unpack(archive: zipfile.ZipFile, cache: str, place: str) -> None:
+    """In one step: who is interrupted leaves nothing at the place, and of two either's is right."""
+    with tempfile.TemporaryDirectory(prefix="unpacking-", dir=cache) as unfinished:
+        folder = os.path.join(unfinished, "package")
+        archive.extractall(folder)
+        try:
+            os.rename(folder, place)
+        except OSError:
+            if not os.path.isdir(place):
+                raise
+
+
 def open_folder(path: str) -> int:
     """A descriptor of a package's folder. Raises ModelError."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except NotADirectoryError:
-        raise ModelError(f"{path} is a file; expected a package, which is a folder") from None
+        raise ModelError(f"{path} is a file; expected a package, which is a folder or a .zip") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise ModelError(f"cannot open the package {path}: {_reason(error)}") from None
 

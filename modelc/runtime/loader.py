@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, checked_files
+from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, checked_files, folder_of
 
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
@@ -160,9 +160,9 @@ class Library:
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
-    """Opens the package in folder `path`, which executes its library, after its checksum has been compared. `threads`
-    None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of params.bin.
-    `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
+    """Opens the package in folder or .zip `path`, which executes its library, after its checksum has been compared.
+    `threads` None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of
+    params.bin. `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
     return Model(os.fspath(path), threads, check, seed)
 
 
@@ -177,6 +177,7 @@ class Model:
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
             raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
+        path = folder_of(path)
         manifest, library_file = checked_files(path, check)
         self._library = library = _open_library(path, library_file)
         options = _Options(ctypes.sizeof(_Options), threads or 0, 0, seed)  # the checksums have been compared

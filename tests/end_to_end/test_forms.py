@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -339,3 +340,46 @@ def test_compile_refuses_a_form_before_any_work(
     for flags in (["--prefix", "a b"], ["--emit", "exe"], ["--cc", "no-such-cc"], ["--libc", "dietlibc"]):
         sentence = said(capsys, "compile", model, "-o", tmp_path / "p", *flags, code=2)
         assert flags[1] in sentence and not (tmp_path / "p").exists()
+
+
+# ---- one file ----
+
+
+def test_a_package_in_one_file_is_unpacked_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "net.modelc.zip"
+    for _ in range(2):  # a package is replaced
+        said(capsys, "compile", model, "-o", file)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("net")] == [file.name]
+    feed = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
+    results = []
+    for _ in range(2):
+        with load(file, check=True) as opened:
+            results.append(opened.run({"x": feed})["y"].copy())
+    unpacked = list((tmp_path / "cache").glob("package-*"))
+    assert read_package(file).path in unpacked and np.array_equal(*results)
+    stamp = (read_package(file).path / "manifest.json").stat().st_mtime_ns
+    load(file).close()
+    assert (read_package(file).path / "manifest.json").stat().st_mtime_ns == stamp
+    said(capsys, "verify", file, "--against", model)
+    assert "every file's checksum is right" in said(capsys, "inspect", file)
+    np.savez(tmp_path / "in.npz", x=feed)
+    said(capsys, "run", file, "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+    assert np.array_equal(np.load(tmp_path / "out.npz")["y"], results[0])
+    code = "import sys; sys.path.insert(0, sys.argv[2]); import loader; loader.load(sys.argv[1]).close()"
+    subprocess.run([sys.executable, "-c", code, file, read_package(file).path], check=True)
+
+
+def test_files_that_are_no_package_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.zip").write_bytes(b"years of work")
+    with pytest.raises(PackageError, match="is a file that is not a package: it is not replaced"):
+        write_package(spec_of(), tmp_path / "thesis.zip")
+    with pytest.raises(ModelError, match=r"cannot read the package .*thesis.zip"):
+        load(tmp_path / "thesis.zip")
+    for name, compression in (("../out", zipfile.ZIP_STORED), ("a", zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(tmp_path / "odd.zip", "w", compression) as archive:
+            archive.writestr(name, "x" * 100)
+        with pytest.raises(ModelError, match="is no package in one file"):
+            load(tmp_path / "odd.zip")
