@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
-from modelc.cli.forms import form_options
+from modelc.cli.forms import form_options, limit_options
 from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
@@ -25,7 +25,11 @@ from modelc.cli.output import (
 from modelc.cli.places import model_argument
 
 if TYPE_CHECKING:
+    from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
+
+NOTABLE = 1.1  # times the model's constants
+MOST_ROWS = 4
 
 
 @click.command("compile")
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     help="Take measurements of kernels on so many threads (tune's --threads).",
 )
 @form_options
+@limit_options
 @json_option
 def compile_(
     model: Path,
@@ -85,6 +90,9 @@ def compile_(
     libc: str,
     cc: str,
     ar: str,
+    max_params: str,
+    max_arena: str,
+    max_library: str,
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime."""
@@ -117,6 +125,9 @@ def compile_(
             libc=libc,
             cc=cc,
             ar=ar,
+            max_params=max_params,
+            max_arena=max_arena,
+            max_library=max_library,
             progress=following(then),
         )
         result = compile_request(request)
@@ -141,12 +152,29 @@ def compile_(
             )
         say(f"  arena         {size(result.arena_bytes)}")
         say(f"  parameters    {size(result.params_bytes)}{_sharing(result.shared_packing)}")
+        for line in _growth(result.constants):
+            say(f"                {line}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         for note in (*result.notes, *(result.report.notes if result.report else ())):
             say(f"  note          {note}")
     return 0 if result.report is None or result.report.passed else 1
+
+
+def _growth(within: Within) -> list[str]:
+    """Why parameters take more than the model's constants."""
+    said = []
+    if within.stored_bytes > NOTABLE * within.model_bytes or within.schedules:
+        times = within.stored_bytes / within.model_bytes
+        said.append(f"{times:.2f} times the model's {size(within.model_bytes)} as kernels read them")
+    if within.schedules:
+        tasks = f"{len(within.schedules)} task{'s' * (len(within.schedules) > 1)}"
+        said.append(f"kept so by other schedules of {tasks} (at most {max(within.slower):.2%} slower by estimate)")
+    for row in within.growth[:MOST_ROWS] if said else ():
+        nodes = ", ".join(map(repr, row.nodes[:2])) + ", ..." * (len(row.nodes) > 2)
+        said.append(f"{row.task} ({nodes}): {size(row.stored_bytes)} for {size(row.model_bytes)}, {row.why}")
+    return said
 
 
 def _sharing(packing: SharedPacking) -> str:

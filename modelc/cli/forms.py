@@ -1,4 +1,4 @@
-"""The flags that say what a package is made as."""
+"""The flags that say what a package is made as, and how large it may be."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ OPTIONS = (
     ),
     click.option("--ar", metavar="COMMAND", default="", help="What makes static libraries."),
 )
+
+
+LIMITS = (
+    click.option("--max-params", metavar="1.2x|4MB", default="", help="The most that parameters may take."),
+    click.option("--max-arena", metavar="BYTES", default="", help="The most that the arena may take."),
+    click.option("--max-library", metavar="BYTES", default="", help="The most that the file with the code may take."),
+)
+
+
+def limit_options(command: Decorated) -> Decorated:
+    for option in reversed(LIMITS):
+        command = option(command)
+    return command
 
 
 def form_options(command: Decorated) -> Decorated:

@@ -106,6 +106,12 @@ def _print_package(package: dict[str, Any]) -> None:
     checked = f"checked before use, {package['checks']} of them" if package["check_addresses"] else "NOT checked"
     say(f"  addresses     from data are {checked}")
     say(f"  work          {package['gflops']:.3g} GFLOP, arena {size(package['arena_bytes'])}")
+    m = package["memory"]
+    ram = {"arena": m["arena"], "scratch of each thread": m["scratch"], "states": m["states"], "handle": m["handle"]}
+    flash = {name: m[name] for name in ("code", "constants", "tables")}
+    for kind, parts in (("RAM  ", ram), ("flash", flash)):
+        listed = ", ".join(f"{name} {size(n)}" for name, n in parts.items() if n)
+        say(f"  {kind}         {size(m[kind.strip().lower()])}: {listed}")
     say(f"  libraries     {_libraries(package['linked'])}")
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in package['files'].items())}")
     verification = package["verification"]

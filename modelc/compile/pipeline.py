@@ -26,6 +26,7 @@ from modelc.compile.choices import (
 )
 from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
+from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
@@ -62,6 +63,7 @@ from modelc.partition.precision import require_bfloat16
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted
+from modelc.space.constants import Within, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
@@ -137,6 +139,8 @@ class Run:
     rejected: int = 0  # schedules that the Nest's verifier refused
     form: Form = field(default_factory=Form)  # what the package is made as
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
+    limits: Limits = field(default_factory=Limits)  # of sizes
+    within: Within = field(default_factory=Within)  # how constants were kept within them
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -173,6 +177,7 @@ class Run:
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             shared_packing=run.shared_packing,
+            constants=run.within,
             notes=(*spec.notes, *run.notes, *(self.recorded.notes if self.recorded else ())),
             report=built.report,
         )
@@ -204,12 +209,13 @@ class Run:
         start = time.perf_counter()
         spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
+        self.limits.check_plan(spec, self.within)
         comparison = Comparison(
             self.model, self.imported.inputs, self.config.verify, self.blueprints(programs, compiled)
         )
         try:
             package, report = publish(
-                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
+                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered), self.limits
             )
             return Built(self, programs, compiled, spec, package, report)
         except WrongByFiltering as wrong:
@@ -329,7 +335,10 @@ class Run:
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             if together and tasks.keys() - (given := self.given).keys():
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
-                self.schedules.prefer(self.shared_packing.schedules)
+                shared = self.shared_packing.schedules
+                limit = self.limits.params_bytes(model_bytes(programs))
+                self.within = kept_within(programs, self.schedules, given, shared, limit)
+                self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():
                 with blaming(place_of(task)):

@@ -91,7 +91,8 @@ class CompileRequest(Request):
     the same byte for byte. What the choices do not name is constructed; of another model's choices, and for other
     shapes, the Tasks that occur are taken. Without `choices`, of each Task the Candidate is taken that the database has
     measured to be the fastest for just this target and version of modelc, on `run_threads` threads. `prefix`, `emit`,
-    `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form)."""
+    `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form),
+    `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be."""
 
     model: str | Path
     target: str | Path | Target | None = None
@@ -110,6 +111,9 @@ class CompileRequest(Request):
     libc: str = field(default="", kw_only=True)
     cc: str = field(default="", kw_only=True)
     ar: str = field(default="", kw_only=True)
+    max_params: str = field(default="", kw_only=True)
+    max_arena: str = field(default="", kw_only=True)
+    max_library: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:

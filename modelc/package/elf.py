@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from modelc.errors import ToolchainError
 
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
-_SYMBOLS = 2  # kind of a section
+_BITS, _SYMBOLS, _EXECUTABLE = 1, 2, 4  # kinds of sections, and a flag of them
 _NEEDED, _STRINGS, _SONAME, _VERSIONS, _VERSION_COUNT = 1, 5, 14, 0x6FFFFFFE, 0x6FFFFFFF  # tags of the dynamic section
 
 
@@ -124,3 +124,28 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
         return tuple(sorted(names - {"", "_GLOBAL_OFFSET_TABLE_"}))
     except (IndexError, ValueError, struct.error):
         raise ToolchainError(f"{what} is no object") from None
+
+
+def code_bytes(data: bytes) -> int:
+    """Of the instructions in a shared library or an object; 0 for another file."""
+    if data[:4] != b"\x7fELF":
+        return sum(map(code_bytes, _members(data))) if data[:8] == b"!<arch>\n" else 0
+    wide = data[4] == 2
+    try:
+        start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
+        size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
+        form = "<IIQQQQ" if wide else "<IIIIII"
+        sections = [struct.unpack_from(form, data, start + k * size) for k in range(count)]
+    except struct.error:
+        return 0
+    return sum(length for _, kind, flags, _, _, length in sections if kind == _BITS and flags & _EXECUTABLE)
+
+
+def _members(archive: bytes) -> Iterator[bytes]:
+    """The files in a static library."""
+    at = 8
+    while at + 60 <= len(archive):
+        text = archive[at + 48 : at + 58].strip()
+        length = int(text) if text.isdigit() else 0
+        yield archive[at + 60 : at + 60 + length]
+        at += 60 + length + length % 2

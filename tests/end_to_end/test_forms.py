@@ -30,6 +30,7 @@ from modelc.package import Form, emulator, find_toolchain, read_package, run_emu
 from modelc.package.elf import shared_library
 from modelc.package.form import prefix_of
 from modelc.package.header import exported_names
+from modelc.package.memory import memory_of
 from modelc.runtime import ModelError, load
 
 TRIPLES = ["x86_64-linux-gnu", "aarch64-linux-gnu", "armv7l-linux-gnueabihf", "riscv64-linux-gnu"]
@@ -182,6 +183,8 @@ def test_free_standing_code_calls_no_system(tmp_path: Path, triple: str) -> None
     assert {name for name in linked.calls if not name.startswith("__aeabi")} == {"expf", "memcpy", "memset", "sqrtf"}
     inputs = inputs_of(7)
     check_outputs(run_emulated(package, inputs, variant=1).outputs, inputs)
+    memory = memory_of(read_package(package).manifest, package)
+    assert (memory.arena, memory.scratch, memory.states) == (40 * 64 * 4 + 160, 256, 0) and memory.code > 1000
     with pytest.raises(ModelError, match=r"no shared library to load: it was compiled with --emit a, o; add so"):
         load(package)
 
@@ -326,7 +329,14 @@ def test_compile_takes_the_form_and_inspect_says_it(
     assert "face_k_" in subprocess.run(["nm", tmp_path / "p/face.o"], capture_output=True, text=True).stdout
     description = json.loads(said(capsys, "inspect", tmp_path / "p", "--json"))
     assert description["linked"]["emit"] == ["so", "a", "o"] and description["linked"]["embed_params"]
-    assert "libraries     glibc 2." in said(capsys, "inspect", tmp_path / "p")
+    text = said(capsys, "inspect", tmp_path / "p")
+    assert "libraries     glibc 2." in text and "  RAM  " in text and "  flash  " in text
+    memory = description["memory"]
+    assert (
+        memory["constants"]
+        == description["linked"]["embed_params"] * read_package(tmp_path / "p").manifest.params_bytes
+    )
+    assert memory["flash"] == (tmp_path / "p/libface.so").stat().st_size and memory["code"] > 1000
     said(capsys, "compile", model, "-o", tmp_path / "bare", "--freestanding")  # and verified
     assert "needs no C library" in said(capsys, "inspect", tmp_path / "bare")
     feed = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
