@@ -35,7 +35,13 @@ MOST_ROWS = 4
 @click.command("compile")
 @model_argument("modelc compile MODEL.onnx -o PKG.modelc")
 @click.option("--target", metavar="NAME|FILE.yaml", help="The machine to compile for (default: native, this one).")
-@click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
+@click.option(
+    "-o",
+    "output",
+    metavar="OUT.modelc",
+    type=click.Path(path_type=Path),
+    help="Default: MODEL.modelc here, MODEL.TARGET.modelc with --target.",
+)
 @fixing_options
 @running_options
 @config_option

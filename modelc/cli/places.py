@@ -19,9 +19,7 @@ def package_argument(usage: str) -> Callable[[Decorated], Decorated]:
 
     def check(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
         if path.is_file() and path.suffix != ARCHIVE:
-            raise click.BadParameter(
-                f"{path} is a file, and a package is a folder, or NAME.zip: {usage}", context, parameter
-            )
+            raise click.BadParameter(f"{path} is a file, and a package is a folder: {usage}", context, parameter)
         return path
 
     return click.argument("package", metavar="PKG", type=click.Path(path_type=Path), callback=check)

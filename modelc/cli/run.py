@@ -8,7 +8,6 @@ import click
 
 from modelc.cli.output import json_option, print_json, say
 from modelc.cli.places import package_argument
-from modelc.errors import PackageError
 
 
 @click.command()
@@ -18,16 +17,11 @@ from modelc.errors import PackageError
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")
 @json_option
 def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
-    """Runs a package on the arrays of an .npz file. Loading a package executes the library in it."""
-    from modelc import runtime
+    """Runs a package on the arrays of an .npz file, under an emulator where it is for another machine. Loading a package executes the library in it."""
     from modelc.compile.arrays import read_npz, write_npz
+    from modelc.package import run_package
 
-    feed = read_npz(inputs)
-    try:
-        with runtime.load(package, check=not no_check) as model:
-            results = model.run(feed)
-    except runtime.ModelError as error:
-        raise PackageError(str(error)) from None
+    results = run_package(package, read_npz(inputs), check=not no_check)
     write_npz(outputs, results)
     described = {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in results.items()}
     if as_json:

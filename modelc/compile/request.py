@@ -82,7 +82,8 @@ class Request:
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """A package of `model` at `output` (MODEL.modelc in the working folder). Beside what every Request has:
+    """A package of `model` at `output` (MODEL.modelc, or MODEL.TARGET.modelc where a target is named, in the working
+    folder). Beside what every Request has:
 
     `target` is a name, a .yaml file or a Target (native). `threads` compile kernels. `verify`: the package is compared
     with ONNX Runtime; where it is wrong there is none, unless `keep_unverified`. Nothing follows the stage
@@ -130,7 +131,14 @@ class CompileRequest(Request):
     @property
     def place(self) -> Path:
         """Where the package goes."""
-        return Path(self.output if self.output is not None else f"{Path(self.model).stem}.modelc")
+        return default_place(self.model, self.target) if self.output is None else Path(self.output)
+
+
+def default_place(model: str | Path, target: str | Path | Target | None) -> Path:
+    """Where the package of a model goes that nobody says a place for: packages for several targets have several.
+    Raises TargetError."""
+    named = None if target in (None, "native") else named_target(target)
+    return Path(f"{Path(model).stem}{'' if named is None else f'.{named.name}'}.modelc")
 
 
 def named_target(target: str | Path | Target | None) -> Target | None:

@@ -1,6 +1,6 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
-from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated
+from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated, run_package
 from modelc.package.emulators import emulator, lacking
 from modelc.package.form import Form
 from modelc.package.link import compile_kernel, link_kernel, runtime_objects
@@ -53,6 +53,7 @@ __all__ = [
     "read_package",
     "read_verification",
     "run_emulated",
+    "run_package",
     "runtime_objects",
     "write_package",
     "write_verification",

@@ -24,6 +24,9 @@ from modelc.package.sources import HEADERS, RUNTIME
 from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import find_toolchain, machine_of
 from modelc.package.watch import Watch, watched
+from modelc.runtime.bits import as_bits
+from modelc.runtime.files import ModelError
+from modelc.runtime.loader import load
 from modelc.scratch import TemporaryFolder
 
 
@@ -51,6 +54,39 @@ def emulated(package: Package) -> bool:
     ToolchainError where there is no emulator."""
     target = package.manifest.target
     return bool(emulator(target.triple, target.features)) or "so" not in package.manifest.linked.emit
+
+
+def run_package(path: str | Path, inputs: Mapping[str, NDArray[Any]], check: bool = True) -> dict[str, NDArray[Any]]:
+    """The outputs of a package for any machine that this one is, or emulates; `check`: with the checksums compared of
+    all files. Raises PackageError, InputError, ToolchainError."""
+    package = read_package(path)
+    if not emulated(package):
+        try:
+            with load(package.path, check=check) as model:
+                return model.run(inputs)
+        except ModelError as error:
+            raise PackageError(str(error)) from None
+    given = {name: as_bits(array) for name, array in inputs.items()}
+    return run_emulated(package.path, given, variant_for(package, given)).outputs
+
+
+def variant_for(package: Package, inputs: Mapping[str, NDArray[Any]]) -> int:
+    """The number of the variant with the inputs' shapes, or the smallest that they can be filled up to. Raises
+    InputError where there is none."""
+    manifest = package.manifest
+    fitting = []
+    for number, plan in enumerate(manifest.variants):
+        pairs = [(t.shape, np.shape(inputs[t.name])) for t in plan.inputs if t.name in inputs]
+        if all(shape == given for shape, given in pairs):
+            return number
+        if manifest.padding is not None and all(
+            len(shape) == len(given) and all(map(int.__ge__, shape, given)) for shape, given in pairs
+        ):
+            fitting.append((sum(t.bytes for t in plan.inputs), number))
+    if fitting:
+        return min(fitting)[1]
+    takes = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in plan.inputs) for plan in manifest.variants)
+    raise InputError(f"{package.path} takes {takes}: give arrays of such shapes")
 
 
 def run_emulated(

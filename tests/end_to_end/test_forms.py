@@ -393,3 +393,23 @@ def test_files_that_are_no_package_are_refused(tmp_path: Path) -> None:
             archive.writestr(name, "x" * 100)
         with pytest.raises(ModelError, match="is no package in one file"):
             load(tmp_path / "odd.zip")
+
+
+# ---- other machines ----
+
+
+def test_a_foreign_package_has_its_targets_name_and_is_run(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without_tools("aarch64-linux-gnu")
+    monkeypatch.chdir(tmp_path)
+    said(capsys, "compile", model, "--no-verify")
+    said(capsys, "compile", model, "--target", "raspberry-pi-5", "--no-verify")
+    assert {path.name for path in tmp_path.iterdir()} == {"My-Net.modelc", "My-Net.raspberry-pi-5.modelc"}
+    np.savez("in.npz", x=np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32))
+    for package, outputs in (("My-Net.modelc", "a.npz"), ("My-Net.raspberry-pi-5.modelc", "b.npz")):
+        said(capsys, "run", package, "--inputs", "in.npz", "--outputs", outputs)
+    np.testing.assert_allclose(np.load("a.npz")["y"], np.load("b.npz")["y"], rtol=1e-5)
+    np.savez("in.npz", x=np.zeros((3, 16), np.float32))
+    sentence = said(capsys, "run", "My-Net.raspberry-pi-5.modelc", "--inputs", "in.npz", "--outputs", "c.npz", code=2)
+    assert "takes x [4, 16]: give arrays of such shapes" in sentence and not Path("c.npz").exists()
