@@ -17,7 +17,8 @@ from modelc.cli.places import package_argument
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")
 @json_option
 def run(package: Path, inputs: Path, outputs: Path, no_check: bool, as_json: bool) -> None:
-    """Runs a package on the arrays of an .npz file, under an emulator where it is for another machine. Loading a package executes the library in it."""
+    """Runs a package on the arrays of an .npz file, under an emulator where it is for another machine. Loading a
+    package executes the library in it."""
     from modelc.compile.arrays import read_npz, write_npz
     from modelc.package import run_package
 

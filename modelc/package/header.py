@@ -61,6 +61,12 @@ def header_text(form: Form) -> str:
     )
 
 
+def cpp_text(form: Form) -> str:
+    """PREFIX.hpp."""
+    text = (RUNTIME / "model.hpp").read_text()
+    return text.replace("PREFIX", form.prefix).replace('#include "model.h"', f'#include "{form.header}"')
+
+
 def exported_source(form: Form) -> str:
     """C text of the functions that the library exports, which call those of the runtime."""
     functions = functions_of(form.freestanding)

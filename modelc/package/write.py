@@ -22,7 +22,7 @@ from modelc.errors import PackageError
 from modelc.package import manifest
 from modelc.package.example import example_text
 from modelc.package.glue import plan_source
-from modelc.package.header import header_text
+from modelc.package.header import cpp_text, header_text
 from modelc.package.link import Code, link_shared, link_static, runtime_sources
 from modelc.package.loader import loader_in_one_file
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
@@ -69,6 +69,8 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         if form.embed_params:
             (folder / PARAMS).unlink()
         (folder / form.header).write_text(header_text(form))
+        if not form.freestanding:
+            (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
         (folder / "example.c").write_text(example_text(form))
         if "so" in form.emit:
             (folder / "loader.py").write_text(loader_in_one_file())
